@@ -1,7 +1,10 @@
 """data_samples/ is what the package writes, and small enough to be carried."""
 import bz2
+import filecmp
 from pathlib import Path
 
+from wbe.benchmark.release import WORLD
+from wbe.series import make_benchmark
 from wbe.world import SNAPSHOTS, Cast, Plan, block_text, frame
 
 SAMPLES = Path(__file__).parents[1] / "data_samples" / "world"
@@ -23,3 +26,11 @@ def test_the_samples_are_the_small_world():
 
 def test_the_samples_are_small():
     assert sum(p.stat().st_size for p in SAMPLES.glob("*")) < 6_000_000
+
+
+def test_the_benchmark_is_that_of_the_dumps(tmp_path):
+    kept = SAMPLES.parent / "benchmark"
+    made = make_benchmark(tmp_path, sorted(SAMPLES.glob("*.json.bz2")), title="The benchmark of the controlled world", source=WORLD, progress=False).folder
+    names = sorted(p.name for p in kept.iterdir())
+    assert names == sorted(p.name for p in made.iterdir() if not p.name.endswith(".manifest.json"))
+    assert filecmp.cmpfiles(kept, made, names, shallow=False)[0] == names, "run `make samples`"
