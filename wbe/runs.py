@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
 
-from .benchmark.reader import Benchmark, chosen_axes
+from .benchmark.reader import chosen_axes
 from .records import BadArgument
 from .store import StoreError, reading, write_table
 
@@ -79,7 +79,8 @@ def _name(self: Plan) -> str:
     import hashlib
 
     default = {f.name: f.default for f in fields(Plan)}
-    told = {k: v for k, v in asdict(self).items() if k not in ("benchmark", "model", "editor", "device", "timesteps") and v != default.get(k) and v not in ({}, ())}
+    usual = ("benchmark", "model", "editor", "device", "timesteps")
+    told = {k: v for k, v in asdict(self).items() if k not in usual and v != default.get(k) and v not in ({}, ())}
     mark = f"-{hashlib.sha256(json.dumps(told, sort_keys=True, default=str).encode()).hexdigest()[:6]}" if told else ""
     return _safe(f"{self.editor}-{Path(self.model).name}-{Path(self.benchmark).resolve().name}{mark}")
 
@@ -88,7 +89,7 @@ def _same(self: Plan) -> dict:
     "What must not change between two calls for the same folder."
     out = json.loads(json.dumps(asdict(self), default=str))
     out["timesteps"] = (out["timesteps"] or [1])[0]
-    return {k: v for k, v in out.items() if k not in ("max_edits", "device", "benchmark")}
+    return {k: v for k, v in out.items() if k not in ("device", "benchmark")}
 
 
 Plan.name, Plan.same = property(_name), _same
@@ -224,15 +225,16 @@ Run.missing = property(_missing)
 # %% ../nbs/50_runs.ipynb #cell-021
 def _table(self: Run, metric: str = "exact_match"):
     "Mean accuracy per timestep and axis: before any edit, right after the timestep's edits, and after the last timestep."
+    import pandas as pd
+
     s = self.scores
     if s.empty:
         raise StoreError(f"{self.folder}: nothing to show yet: {'; '.join(self.missing)}")
     last, order = s.scored_at.max(), [a for a in chosen_axes() if a in set(s.axis)]
     when = {"before": s[s.moment == "before"], "just edited": s[s.moment == "current"],
             "at the end": s[s.moment.isin(["current", "past"]) & (s.scored_at == last) & (last > 0)]}
-    parts = {k: f.assign(v=f[metric].astype(float)).pivot_table(index="asked_of", columns="axis", values="v").reindex(columns=order) for k, f in when.items() if len(f)}
-    import pandas as pd
-
+    value = lambda f: f.assign(v=f[metric].astype(float)).pivot_table(index="asked_of", columns="axis", values="v").reindex(columns=order)
+    parts = {k: value(f) for k, f in when.items() if len(f)}
     return pd.concat(parts, axis=1).swaplevel(axis=1).reindex(columns=[(a, k) for a in order for k in parts]).rename_axis("timestep")
 
 
