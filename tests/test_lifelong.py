@@ -18,7 +18,7 @@ pytest.importorskip("torch")
 from wbe.lifelong import Work, lifelong
 
 BENCH = Path(__file__).parents[1] / "data_samples" / "benchmark"
-WORDS = ["-b", str(BENCH), "--max-edits", "24", "--timesteps", "2-3", "--sample", "5", "--eval-every", "8", "--curve", "4", "--axis", "update", "--axis", "locality"]
+WORDS = ["-b", str(BENCH), *"--max-edits 24 --timesteps 2-3 --sample 5 --eval-every 8 --curve 4 --axis update --axis locality".split()]
 
 
 def plan(**more) -> Plan:
@@ -36,8 +36,8 @@ def begin(folder: Path, *words) -> subprocess.Popen:
                             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
 
 
-@pytest.mark.parametrize("editor,more,kills", [("ft", [], ("config.json", "state/current.json", "scores")), ("rome", ["--set", "steps=3"], ("state/current.json",)),
-                                               ("rag", [], ("state/current.json",))])
+@pytest.mark.parametrize("editor,more,kills", [("ft", [], ("config.json", "state/current.json", "scores")), ("rag", [], ("state/current.json",)),
+                                               ("rome", ["--set", "steps=3"], ("state/current.json",))])
 def test_killed_anywhere_a_run_ends_with_the_same_scores(tmp_path, editor, more, kills):
     whole = begin(tmp_path / "whole", "-e", editor, *more)
     assert whole.wait() == 0, whole.stderr.read()
@@ -101,7 +101,7 @@ def test_a_damaged_checkpoint_and_a_damaged_table_are_named(tmp_path):
     table = tmp_path / "run/scores.parquet"
     table.write_bytes(table.read_bytes()[:100])
     with pytest.raises(StoreError, match=r"scores\.parquet: not a readable Parquet file"):
-        Run.load(tmp_path / "run").scores
+        len(Run.load(tmp_path / "run").scores)
 
 
 def test_two_processes_cannot_work_on_one_run(tmp_path):
@@ -127,7 +127,8 @@ def test_edits_that_cannot_be_made_are_kept_aside_and_the_rest_is_done(tmp_path)
     run = lifelong(plan(benchmark=str(bench), max_edits=None, editor="rome", hparams=dict(steps=2)), tmp_path / "run", progress=False)
     assert run.missing == [] and len(run.refused) == 1 and "Nobody at all" in run.refused.reason[0]
     assert run.batches.edits.sum() == 5 and run.scores[run.scores.moment == "current"].edited_at.isna().sum() == 1
-    assert lifelong(plan(benchmark=str(bench), max_edits=None, editor="lora", hparams=dict(epochs=1)), tmp_path / "lora", progress=False).batches.edits.tolist() == [3, 3]
+    run = lifelong(plan(benchmark=str(bench), max_edits=None, editor="lora", hparams=dict(epochs=1)), tmp_path / "lora", progress=False)
+    assert run.batches.edits.tolist() == [3, 3]
 
 
 def test_a_changed_model_or_benchmark_is_not_continued(tmp_path):

@@ -479,11 +479,15 @@ def compare(
 ):
     """Runs beside each other: every axis just after the edits and for earlier edits at the end, facts that should stay, seconds per edit."""
     from wbe.records import chosen
-    from wbe.runs import compare as beside
     from wbe.runs import load_runs
 
-    found = [r for f in folders for r in load_runs(f)]
-    table = beside(found, chosen(metric, ("exact_match", "token_accuracy"), "metric"))
+    _compared([r for f in folders for r in load_runs(f)], chosen(metric, ("exact_match", "token_accuracy"), "metric"))
+
+
+def _compared(runs: list, metric: str):
+    from wbe.runs import compare as beside
+
+    table = beside(runs, metric)
     text = lambda column, x: "" if x != x else f"{x:,.0f}" if column[1] == "made" else f"{x:.3f}" if column[0] == "edits" else f"{x:.1%}"
     columns = [c for c in table.columns if table[c].notna().any()]
     show(("run", *(f"{a}: {b}" for a, b in columns)), [[name, *(text(c, table.loc[name, c]) for c in columns)] for name in table.index],
@@ -513,8 +517,9 @@ def demo(
     folder: Annotated[Path, typer.Argument(help="Where the files go.")] = Path("wbe-demo"),
     seed: Annotated[int, typer.Option(help="Another seed is another world.")] = 7,
     entities: Annotated[int, typer.Option(help="Items of the world on its first day.")] = 1500,
+    editors: Annotated[str, typer.Option(help="Editors that take the tiny model through two timesteps, with commas between; '' for none.")] = "rome,lora,rag",
 ):
-    """The main job on the embedded world, offline: a world that changes, and a benchmark of its eight timesteps."""
+    """The main job on the embedded world, offline: a world that changes, a benchmark of its eight timesteps, and what three editors do to a model."""
     from wbe.demo import run_demo
 
     demo = run_demo(folder, seed, entities, say=lambda text: typer.echo(f"· {text}"))
@@ -526,7 +531,29 @@ def demo(
     table = demo.release.table().drop(columns=["from", "tokens"]).reset_index()
     show(table.columns, plain(table), "The benchmark: edits, and the share of them with a question on each axis")
     show(("axis", "question", "answer"), demo.example(), "One edit")
-    typer.echo(f"The benchmark: {demo.release.folder}\nThe figure:    {demo.figure}\n"
+    _edit(folder, [e.strip() for e in editors.split(",") if e.strip()])
+    typer.echo(f"The benchmark: {demo.release.folder}\nThe figures:   {demo.figure.parent}/*.png\n"
                f"The world:     {demo.files.folder} (dumps, articles, page views, truth)\n\n"
                f"What there is:               wbe status {folder}\nA benchmark of your dumps:   wbe benchmark bench OLD.json.gz NEW.json.gz\n"
+               f"Another editor or model:     wbe run -b {demo.release.folder} -e memit -m MODEL --runs {folder}/runs\n"
                "Every command:               wbe --help")
+
+
+def _edit(folder: Path, editors: list[str]):
+    "The part of the demo that needs a language model."
+    from importlib.util import find_spec
+
+    from wbe.demo import draw_runs, edit_demo
+    from wbe.store import atomic
+    from wbe.watch import Table
+
+    if not editors:
+        return
+    if find_spec("torch") is None:
+        typer.echo("To see what editors do to a language model: pip install 'wbe[lm]', and the demo again.\n")
+        return
+    runs = edit_demo(folder, editors, say=lambda text: typer.echo(f"· {text}"), watch=[Table()])
+    _compared(runs, "exact_match")
+    with atomic(folder / "editors.png") as part:
+        draw_runs(runs).savefig(part, dpi=150, format="png")
+
