@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test check export readme notebooks lab samples bench wheel clean
+.PHONY: help demo test check export readme notebooks lab samples runs bench wheel clean
 
 help:
 	@echo "make demo       set up, then the demo: offline, no GPU"
@@ -16,6 +16,7 @@ help:
 	@echo "make export     write wbe/ from nbs/"
 	@echo "make readme     write README.md from nbs/index.ipynb"
 	@echo "make samples    write data_samples/ anew"
+	@echo "make runs       the recorded runs in data_samples/runs anew: every editor, eight timesteps (an hour or so)"
 	@echo "make bench      the benchmarks in tests/benchmarks/ (minutes)"
 	@echo "make wheel      build dist/wbe-*.whl"
 
@@ -49,6 +50,11 @@ lab: $(READY)
 
 samples: $(READY)
 	$(BIN)/python data_samples/make.py
+
+runs: $(READY)
+	rm -rf data_samples/runs
+	OMP_NUM_THREADS=1 $(BIN)/wbe sweep data_samples/sweep.toml --jobs 2
+	rm -rf data_samples/runs/*/state data_samples/runs/*/output.txt
 
 bench: $(READY)
 	for b in tests/benchmarks/*.py; do $(BIN)/python $$b || exit 1; done

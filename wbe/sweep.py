@@ -37,8 +37,17 @@ def _spread(table: dict) -> list[dict]:
     return out
 
 
-def read_sweep(path) -> tuple[Path, list[Plan]]:
-    "The folder of a sweep, and its plans."
+def _named(name: str | None, plan: Plan, path) -> str:
+    if name is None:
+        return plan.name
+    try:
+        return name.format(**{f.name: getattr(plan, f.name) for f in fields(Plan)} | plan.hparams)
+    except (KeyError, IndexError, ValueError):
+        raise BadArgument(f"{path}: name {name!r}: in braces stand settings of the run, like {{editor}}") from None
+
+
+def read_sweep(path) -> tuple[Path, dict[str, Plan]]:
+    "The folder of a sweep, and its plans by name."
     path = Path(path)
     with reading(path):
         text = path.read_text(encoding="utf-8")
@@ -51,18 +60,20 @@ def read_sweep(path) -> tuple[Path, list[Plan]]:
     names, plans = {f.name for f in fields(Plan)}, {}
     for n, table in enumerate(sweep.get("run") or [{}]):
         for one in _spread({**sweep.get("common", {}), **table, "hparams": {**sweep.get("common", {}).get("hparams", {}), **table.get("hparams", {})}}):
+            name = one.pop("name", None)
             for key in one:
                 chosen(key, names, f"{path}: run {n + 1}: setting")
             if "benchmark" not in one:
                 raise BadArgument(f"{path}: run {n + 1} has no benchmark; give it once under [common]")
             plan = Plan(**{k: span(v) if k == "timesteps" else tuple(v) if isinstance(v, list) else v for k, v in one.items()})
-            plans[plan.name] = plan
-    return Path(sweep.get("folder", "runs")), list(plans.values())
+            if plans.setdefault(_named(name, plan, path), plan) != plan:
+                raise BadArgument(f"{path}: two runs are called {_named(name, plan, path)}; tell them apart in their names, or leave the names out")
+    return Path(sweep.get("folder", "runs")), plans
 
 # %% ../nbs/53_sweep.ipynb #cell-011
-def _begin(plan: Plan, folder: Path) -> subprocess.Popen:
+def _begin(plan: Plan, here: Path) -> subprocess.Popen:
     "A process that does a run; what it says goes into the run's folder."
-    here = make_folder(folder / plan.name)
+    make_folder(here)
     settings = {f.name: getattr(plan, f.name) for f in fields(Plan)}
     code = ("import json, sys\nfrom wbe.runs import Plan\nfrom wbe.lifelong import _tuples, lifelong\n"
             "lifelong(Plan(**_tuples(json.loads(sys.argv[1]))), sys.argv[2], progress=False)")
@@ -87,14 +98,14 @@ def sweep(path, jobs: int = 1, progress: bool = True) -> dict[str, str]:  # jobs
     if jobs < 1:
         raise BadArgument(f"jobs is {jobs}, but it must be at least 1")
     folder, plans = read_sweep(path)
-    open_ = [p for p in plans if _state(folder, p.name) != "complete"]
+    open_ = [name for name in plans if _state(folder, name) != "complete"]
     at_work, failed = {}, {}
     try:
         with tqdm(total=len(plans), initial=len(plans) - len(open_), desc="runs", unit=" runs", disable=not progress) as bar:
             while open_ or at_work:
                 while open_ and len(at_work) < jobs:
-                    plan = open_.pop(0)
-                    at_work[plan.name] = _begin(plan, folder)
+                    name = open_.pop(0)
+                    at_work[name] = _begin(plans[name], folder / name)
                 for name in [n for n, p in at_work.items() if p.poll() is not None]:
                     if at_work.pop(name).returncode:
                         lines = (folder / name / "output.txt").read_text(encoding="utf-8").strip().splitlines()
@@ -104,4 +115,4 @@ def sweep(path, jobs: int = 1, progress: bool = True) -> dict[str, str]:  # jobs
     finally:
         for p in at_work.values():
             p.terminate()
-    return {p.name: f"failed: {failed[p.name]} (all of it in {folder / p.name / 'output.txt'})" if p.name in failed else _state(folder, p.name) for p in plans}
+    return {n: f"failed: {failed[n]} (all of it in {folder / n / 'output.txt'})" if n in failed else _state(folder, n) for n in plans}
