@@ -10,7 +10,7 @@ __all__ = ['MERGES', 'mask_of', 'activation', 'pooled', 'margin_loss', 'ties', '
 import math
 import zlib
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
@@ -22,7 +22,7 @@ from .keys import listened
 from .tail import Tail
 from ..lm.models import LM, _matrix, edit_layers
 from ..lm.passes import in_batches, teacher_forced
-from ..lm.prompts import PROTOCOLS, protocol
+from ..lm.prompts import PROTOCOLS
 from ..lm.tokens import Item, as_items, encode
 from ..records import BadArgument, chosen
 
@@ -153,7 +153,8 @@ class Shard:
     @classmethod
     def of(cls, number: int, edits: int, least: float, values: torch.Tensor, before: int) -> "Shard":
         values = values.detach().float().cpu().contiguous()
-        return cls(number, edits, least, values, zlib.crc32(f"{number} {edits} {least!r}".encode(), zlib.crc32(values.numpy().tobytes(), before)))
+        said = f"{number} {edits} {least!r}".encode()
+        return cls(number, edits, least, values, zlib.crc32(said, zlib.crc32(values.numpy().tobytes(), before)))
 
 # %% ../../nbs/45_editors_wise.ipynb #cell-029
 def _device(lm: LM, part: str, layer: int) -> torch.device:
@@ -212,7 +213,8 @@ class Side:
         "A shard's change as a matrix."
         mask = self.mask(s.number)
         if int(mask.sum()) != s.values.numel():
-            raise EditError(f"shard {s.number} has {s.values.numel()} numbers, and its mask {int(mask.sum())}: it was made with another version of torch; edit again")
+            raise EditError(f"shard {s.number} has {s.values.numel()} numbers, and its mask {int(mask.sum())}: it was made with another version of torch; "
+                            "edit again")
         return torch.zeros(self.shape).masked_scatter_(mask, s.values)
 
 # %% ../../nbs/45_editors_wise.ipynb #cell-033
@@ -240,7 +242,8 @@ def _memory(self: Side, group: tuple) -> SideMemory:
     merge = MERGES[self.setting["merge"]]
     delta = deltas[0] if len(group) == 1 else merge(deltas, density=self.setting["density"], weight=self.setting["weight"], seed=group[0].number)
     least = min(s.least for s in group)
-    return SideMemory(delta.to(_device(self.lm, self.setting["part"], self.setting["layer"])), least * self.setting["ratio"], sum(s.edits for s in group), tuple(s.number for s in group))
+    delta, edits = delta.to(_device(self.lm, self.setting["part"], self.setting["layer"])), sum(s.edits for s in group)
+    return SideMemory(delta, least * self.setting["ratio"], edits, tuple(s.number for s in group))
 
 
 Side.memories, Side._memory = _memories, _memory
@@ -323,7 +326,8 @@ class WiseEdit(Edited):
     def _put(self, lm: LM, remember: bool):
         now = lm.memory.get("wise")
         if (now.mark if now else 0) != self.before:
-            raise EditError(f"{self!r} goes on from other edits than those that {lm.name} has now; apply them in the order in which they were made, or edit again")
+            raise EditError(f"{self!r} goes on from other edits than those that {lm.name} has now; apply them in the order in which they were made, "
+                            "or edit again")
         if not now:
             now = lm.memory["wise"] = Side(lm, self._setting())
         first = min((s.number for s in self.shards), default=0)
@@ -363,27 +367,27 @@ WiseEdit._state, WiseEdit._made, WiseEdit._joined = _state, classmethod(_made), 
 
 def fold(lm: LM) -> WiseEdit | None:
     "Let all results of WISE that are applied be one: only the latest numbers of each shard are kept. For saving, and for long runs."
-    mine = [e for e in applied(lm) if isinstance(e, WiseEdit)]
+    mine = [e for e in applied(lm) if e.kind == WiseEdit.kind]
     if len(mine) < 2:
         return mine[0] if mine else None
     if applied(lm)[-len(mine):] != mine:
         raise EditError(f"{lm.name} has other edits between those of WISE, or after them; undo these first")
     one = joined(mine)
-    if not isinstance(one, WiseEdit):
+    if one.kind != WiseEdit.kind:
         raise EditError("these results of WISE were made with different hyper-parameters, and cannot be one")
     lm.memory["wise"].history = [[]]
     lm.memory["applied"][-len(mine):] = [one]
     return one
 
 # %% ../../nbs/45_editors_wise.ipynb #cell-047
-_QUESTIONS = """How many days are there in a week?|Which colour comes of blue and yellow?|At what temperature does water boil?|What do bees make?|How many legs does
-    a spider have?|What is the largest planet of the solar system?|In which season do leaves fall?|What is the square root of nine?|Which animal barks?|What is
-    bread made from?|How long does the Earth take to go round the Sun?|Which metal is liquid when it is warm?|What do you call a young cat?|How many strings does
-    a violin have?|Which gas do plants take in?|What is the opposite of hot?|Who looks after the teeth of patients?|On what does a train run?|What falls
+_QUESTIONS = """How many days are there in a week?|Which colour comes of blue and yellow?|At what temperature does water boil?|What do bees make?|How many legs
+    does a spider have?|What is the largest planet of the solar system?|In which season do leaves fall?|What is the square root of nine?|Which animal barks?|
+    What is bread made from?|How long does the Earth take to go round the Sun?|Which metal is liquid when it is warm?|What do you call a young cat?|How many strings
+    does a violin have?|Which gas do plants take in?|What is the opposite of hot?|Who looks after the teeth of patients?|On what does a train run?|What falls
     from clouds?|Which sense do ears serve?|What is the first letter of the alphabet?|How many sides does a triangle have?|Where do fish live?|What do
     people read in libraries?"""
-_SUBJECTS = """Anna Keller|Harold Finch|Mira Osei|Tomas Lindqvist|Yusuf Demir|Clara Whitfield|Lake Ardmore|Port Selwyn|Grantham|Kestrel Hill|the Halden Bridge|the
-    River Orla|Northgate Museum|Elmwood College|the Corwin Institute|Marlow United|the Ostrand Group|The Silent Harbour|A Winter Letter|Blue Lantern"""
+_SUBJECTS = """Anna Keller|Harold Finch|Mira Osei|Tomas Lindqvist|Yusuf Demir|Clara Whitfield|Lake Ardmore|Port Selwyn|Grantham|Kestrel Hill|the Halden Bridge|
+    the River Orla|Northgate Museum|Elmwood College|the Corwin Institute|Marlow United|the Ostrand Group|The Silent Harbour|A Winter Letter|Blue Lantern"""
 
 
 def _list(text: str) -> list[str]:
@@ -408,7 +412,7 @@ class Training:
     def __init__(self, lm: LM, requests: list[EditRequest], h: WiseHParams, seed: int):
         coded = [c for p in h.protocols for c in encode(lm, [Item(r.question, r.answer, id=r.id) for r in requests], p)]
         places, self.answer, self.weight = answer_places(coded)
-        self.requests, self.given, self.h = len(requests), None, h
+        self.given, self.h = None, h
         self.tail = Tail(lm, [c.ids for c in coded], h.layer, None, places, h.part)
         with torch.no_grad():
             self.tail.run(self._hear)
@@ -444,8 +448,8 @@ def _loss(self: Training, delta: torch.Tensor) -> torch.Tensor:
 
 
 def _least(self: Training, delta: torch.Tensor) -> float:
-    "The smallest activation of an edit: the mean over the ways in which it was put."
-    return float(activation(*self.edited, delta).view(-1, self.requests).mean(0).min())
+    "The smallest activation of an edit, in whichever way it was put."
+    return float(activation(*self.edited, delta).min())
 
 
 Training.loss, Training.least = _loss, _least
@@ -508,8 +512,8 @@ class Wise(Editor):
         "GPT-J 6B": (dict(layer=21, steps=70, alpha=15.0, beta=40.0, gamma=20.0), "EasyEdit; the rest as for Llama 2 7B"),
         "GPT-2 XL": (dict(layer=8, part="mlp_in", steps=40, alpha=15.0, beta=40.0, gamma=20.0), "EasyEdit; the rest as for Llama 2 7B"),
         "": (dict(layer=lambda lm: edit_layers(lm, "wise")[0][-1]), "layer: the relative depth of Llama 2 7B's; the rest: official WikiBigEdit code"),
-        "wbe-tiny": (dict(layer=5, steps=30, lr=0.3, alpha=2.0, beta=8.0, gamma=4.0, ratio=1.0, under="zero-shot,paper", unrelated="both", draws=4, save_every=20,
-                          merge_every=40),
+        "wbe-tiny": (dict(layer=5, steps=30, lr=0.3, alpha=2.0, beta=8.0, gamma=4.0, ratio=0.95, under="zero-shot,paper", unrelated="both", draws=4,
+                          save_every=20, merge_every=40),
                      "found by trial: 60 edits in sequence with layers 3 to 5, rates of 0.1 to 1 and several margins; shards scaled to hundreds of edits")}
 
     def _edit(self, lm: LM, requests: list[EditRequest], hparams: WiseHParams) -> WiseEdit:
