@@ -49,6 +49,7 @@ _PRESETS = {
 class MEMIT(KeyEditor):
     "A least-squares change of several MLP layers for a whole batch."
     name, about, HParams, presets = "memit", "a least-squares change of several MLP layers for many edits at once", MEMITHParams, _PRESETS
+    needs = staticmethod(lambda h: list(h.layers))
 
     def _edit(self, lm: LM, requests: list[EditRequest], hparams: MEMITHParams) -> WeightEdit:
         layers = sorted(set(hparams.layers))

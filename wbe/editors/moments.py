@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from .base import Editor, _write_tensors, model_label
-from .keys import listened
+from .keys import contexts_of, listened
 from ..lm.models import LM
 from ..records import BadArgument
 from ..store import make_folder, reading, sha256_of
@@ -201,6 +201,17 @@ class KeyEditor(Editor):
     def __init__(self, *args, corpus=None, cache=None, **more):  # corpus: texts, a path or a Corpus; cache: a folder for second moments
         super().__init__(*args, **more)
         self.corpus, self.cache = corpus, cache
+
+    def needs(self, hparams) -> list[int]:
+        "The layers whose second moments are used."
+        return []
+
+    def prepare(self, lm: LM):
+        "What stands before questions, and second moments: both from the model before any edit."
+        h = self.resolved(lm)
+        contexts_of(lm, h.contexts, h.seed)
+        if layers := self.needs(h):
+            self.moments(lm, layers, h.samples)
 
     def moments(self, lm: LM, layers, samples: int) -> dict[int, Moments]:
         "The second moments that the editor needs."

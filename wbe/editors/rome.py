@@ -44,6 +44,7 @@ _PRESETS = {
 class ROME(KeyEditor):
     "A rank-one change of one MLP layer."
     name, about, HParams, presets, batch = "rome", "a rank-one change of one MLP layer that maps the subject's key to a new value", ROMEHParams, _PRESETS, 1
+    needs = staticmethod(lambda h: [h.layer] if h.adjust else [])
     same_key = False  # whether the mean key stands on both sides of the formula
 
     def _keys(self, lm: LM, texts: list[Placed], layer: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
