@@ -380,14 +380,15 @@ def fold(lm: LM) -> WiseEdit | None:
     return one
 
 # %% ../../nbs/45_editors_wise.ipynb #cell-047
-_QUESTIONS = """How many days are there in a week?|Which colour comes of blue and yellow?|At what temperature does water boil?|What do bees make?|How many legs
-    does a spider have?|What is the largest planet of the solar system?|In which season do leaves fall?|What is the square root of nine?|Which animal barks?|
-    What is bread made from?|How long does the Earth take to go round the Sun?|Which metal is liquid when it is warm?|What do you call a young
-    cat?|How many strings does a violin have?|Which gas do plants take in?|What is the
-    opposite of hot?|Who looks after the teeth of patients?|On what does a train run?|What falls from clouds?|Which sense do ears serve?|What is the first letter of the alphabet?|How many sides does a triangle have?|Where do fish live?|What do
-    people read in libraries?"""
-_SUBJECTS = """Anna Keller|Harold Finch|Mira Osei|Tomas Lindqvist|Yusuf Demir|Clara Whitfield|Lake Ardmore|Port Selwyn|Grantham|Kestrel Hill|the Halden Bridge|
-    the River Orla|Northgate Museum|Elmwood College|the Corwin Institute|Marlow United|the Ostrand Group|The Silent Harbour|A Winter Letter|Blue Lantern"""
+_QUESTIONS = """How many days are there in a week?|Which colour comes of blue and yellow?|At what temperature does water boil?|What do bees make?|How many
+    legs does a spider have?|What is the largest planet of the solar system?|In which season do leaves fall?|What is the square root of
+    nine?|Which animal barks?| What is bread made from?|How long does the Earth take to go round the Sun?|Which metal is liquid when it is
+    warm?|What do you call a young cat?|How many strings does a violin have?|Which gas do plants take in?|What is the opposite of hot?|Who looks
+    after the teeth of patients?|On what does a train run?|What falls from clouds?|Which sense do ears serve?|What is the first letter of the
+    alphabet?|How many sides does a triangle have?|Where do fish live?|What do people read in libraries?"""
+_SUBJECTS = """Anna Keller|Harold Finch|Mira Osei|Tomas Lindqvist|Yusuf Demir|Clara Whitfield|Lake Ardmore|Port Selwyn|Grantham|Kestrel Hill|the Halden
+    Bridge| the River Orla|Northgate Museum|Elmwood College|the Corwin Institute|Marlow United|the Ostrand Group|The Silent Harbour|A Winter
+    Letter|Blue Lantern"""
 
 
 def _list(text: str) -> list[str]:
