@@ -110,13 +110,13 @@ def draw_years(ax, facts: pd.DataFrame):
     if found.empty:
         return ax.text(0.5, 0.5, "no dates", ha="center", transform=ax.transAxes, color=GREY)
     ax.bar(found.index, found, width=0.8, color=look("update").colour)
-    ax.set(yscale="log", ylabel="facts", xlabel="year in which the fact began", ylim=(0.7, found.max() * 1.6))
+    ax.set(yscale="log", ylabel="facts", xlabel="year in which the fact began", ylim=(0.5, found.max() * 2))
+    ax.yaxis.set_major_formatter("{x:,.0f}")
     share = facts["first"].notna().mean()
     title(ax, f"a  When the facts began ({share:.0%} say so)")
 
 # %% ../../nbs/62_analysis_temporal.ipynb #cell-020
-EDGES = (None, "2000-01-01", "2010-01-01", "2016-01-01", "2020-01-01", "2022-01-01", "2023-01-01", "2024-01-01", "2024-02-01", "2024-03-01", "2024-04-01", "2024-05-01",
-         "2024-06-01", None)
+EDGES = (None, "2010-01-01", "2016-01-01", "2020-01-01", "2023-01-01", "2024-02-01", "2024-03-01", "2024-04-01", "2024-05-01", "2024-06-01", "2024-07-01")
 
 
 def _ordinal(when) -> float:
@@ -157,7 +157,7 @@ def _between(a: float, b: float) -> str:
     first, last = date.fromordinal(int(a)), date.fromordinal(int(b) - 1)
     if (first.month, first.day, last.month, last.day) == (1, 1, 12, 31):
         return str(first.year) if first.year == last.year else f"{first.year}–{last.year}"
-    return f"{first:%b %Y}" if (first.year, first.month) == (last.year, last.month) else f"{first} – {last}"
+    return f"{first:%b %Y}" if (first.year, first.month) == (last.year, last.month) else f"{first:%b %Y} – {last:%b %Y}"
 
 # %% ../../nbs/62_analysis_temporal.ipynb #cell-023
 def by_cutoff(rows: pd.DataFrame, cutoff, metric: str = "exact_match") -> pd.DataFrame:  # cutoff: the first day that the models cannot know of
@@ -194,7 +194,7 @@ def said_cutoff(rows: pd.DataFrame, cutoff) -> str:
                    f"(difference {percent(*g[['difference', 'low', 'high']])}).")
     return " ".join(out) or "No model has answered questions about dated facts."
 
-# %% ../../nbs/62_analysis_temporal.ipynb #cell-031
+# %% ../../nbs/62_analysis_temporal.ipynb #cell-033
 def by_timestep(facts: pd.DataFrame) -> pd.DataFrame:
     "Per timestep, how many edits are about facts of which time."
     return facts.groupby(["timestep", "place"], observed=False).size().unstack(fill_value=0)[list(PLACES)]
@@ -210,7 +210,7 @@ def said_timesteps(facts: pd.DataFrame) -> str:
     return (f"Of {have:,} edits with a date, {n['in the timestep'] / have:.0%} are about something that began within their timestep and {earlier / have:.0%} about something "
             f"earlier ({n['older'] / have:.0%} more than a calendar year back); {n['after the timestep'] / have:.0%} lie ahead.")
 
-# %% ../../nbs/62_analysis_temporal.ipynb #cell-034
+# %% ../../nbs/62_analysis_temporal.ipynb #cell-036
 _SHADES = ("#004F7C", "#2E86B8", "#8FBFDD", "#C9DCE8", "#E69F00")
 
 
@@ -222,12 +222,13 @@ def _draw_accuracy(ax, rows: pd.DataFrame, edges):
         part = table[table["model"] == model].set_index("dates").reindex(names)
         x, how = np.arange(len(names)) + 0.15 * (k - (len(models) - 1) / 2), look(model)
         ax.errorbar(x, part["accuracy"], [part["accuracy"] - part["low"], part["high"] - part["accuracy"]], fmt=how.marker, color=how.colour, ms=5, lw=1.2, label=model)
-    sizes = table.groupby("dates", sort=False)["n"].max().reindex(names)
-    ax.set_xticks(range(len(names)), [f"{name}\nn={n:.0f}" for name, n in zip(names, sizes)], rotation=45, ha="right", fontsize=8)
+    sizes = table.pivot(index="dates", columns="model", values="n").reindex(index=names, columns=models)
+    wrapped = [name.replace(" – ", "\n– ") if "– " in name else name.replace(" ", "\n") for name in names]
+    ax.set_xticks(range(len(names)), [f"{w}\nn=" + "/".join("–" if n != n else f"{n:.0f}" for n in row) for w, row in zip(wrapped, sizes.to_numpy(float))], fontsize=8)
     ax.set(ylabel="exact answers", xlabel="when the fact began")
     percents(ax)
     if len(models) > 1:
-        ax.legend(frameon=False, fontsize=8)
+        ax.legend(frameon=False, fontsize=8.5, loc="upper right")
     title(ax, f"b  What {models[0] if len(models) == 1 else 'unedited models'} answers" if models else "b  Nothing was asked")
 
 
@@ -239,14 +240,15 @@ def _draw_places(ax, facts: pd.DataFrame):
         left = left + table[place].to_numpy()
     ax.set_yticks(y, [f"T{i + 1}" for i in y])
     ax.invert_yaxis()
-    ax.set(xlabel="edits with a date")
-    ax.legend(frameon=False, fontsize=8, title="fact began", title_fontsize=8, loc="lower right")
+    ax.set(xlabel="edits with a date, by when the fact began")
+    ax.grid(visible=False, axis="y")
+    ax.legend(frameon=False, fontsize=8.5, loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=5)
     title(ax, "c  Edits of a timestep, and their facts")
 
 
 def draw_temporal(facts: pd.DataFrame, rows: pd.DataFrame, edges=EDGES):  # facts: of `dated`; rows: of `with_dates`
     "When the facts began, accuracy by date, and the facts of each timestep."
-    fig, (a, b, c) = figure(7, 8.2, 3, height_ratios=(1, 1.35, 1.25))
+    fig, (a, b, c) = figure(7.5, 7.6, 3, height_ratios=(1, 1.2, 1.2))
     draw_years(a, facts)
     _draw_accuracy(b, rows, edges)
     _draw_places(c, facts)
