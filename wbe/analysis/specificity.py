@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from .statistics import Unedited
-from .style import GREY, Look, band, figure, percents, title
+from .style import Look, figure, percents, title
 from ..benchmark.reader import Benchmark
 from ..lm.intervals import interval
 from ..records import BadArgument, chosen
@@ -114,11 +114,12 @@ def binned(rows: pd.DataFrame, measure: str, metric: str = "exact_match", least:
     chosen(measure, MEASURES, "measure")
     rows = rows[rows[measure].notna()] if measure in rows else rows[:0]
     group = np.where(rows[measure] > 0, np.floor(steps * np.log10(rows[measure].clip(lower=1))) + 1, 0) if len(rows) else np.zeros(0)
-    group, names = pd.Series(group, rows.index), sorted(set(group))
-    for i, g in enumerate(names[:-1]):  # a small group joins the next one
-        if g > 0 and (group == g).sum() < least:
-            group[group == g] = names[i + 1]
-    left = sorted(set(group) - {0})
+    group = pd.Series(group, rows.index)
+    names = sorted(set(group))
+    for g, above in zip(names, names[1:]):  # a small group joins the next one, the last the one before
+        if (group == g).sum() < least:
+            group[group == g] = above
+    left = sorted(set(group))
     if len(left) > 1 and (group == left[-1]).sum() < least:
         group[group == left[-1]] = left[-2]
     out = []
@@ -140,7 +141,7 @@ def _rho(x: np.ndarray, y: np.ndarray, group: np.ndarray | None) -> float:
     return float(x @ y / size) if size > 1e-9 else float("nan")
 
 
-def spearman(rows: pd.DataFrame, measure: str, metric: str = "exact_match", within: str | None = None, repeats: int = 400, level: float = 0.95, seed: int = 0) -> dict:
+def spearman(rows: pd.DataFrame, measure: str, metric: str = "exact_match", within: str | None = None, repeats: int = 300, level: float = 0.95, seed: int = 0) -> dict:
     "Rank correlation of a measure with being right, and its interval resampled by subject."
     chosen(measure, MEASURES, "measure")
     rows = rows[rows[measure].notna()] if measure in rows else rows[:0]
@@ -156,10 +157,10 @@ def spearman(rows: pd.DataFrame, measure: str, metric: str = "exact_match", with
         at = np.concatenate([mine[i] for i in rng.integers(0, len(mine), len(mine))])
         draws.append(_rho(x[at], y[at], group if group is None else group[at]))
     low, high = np.nanquantile(draws, [(1 - level) / 2, (1 + level) / 2]) if np.isfinite(draws).any() else (np.nan, np.nan)
-    return dict(rho=_rho(x, y, group), low=low, high=high, n=len(rows), subjects=len(mine))
+    return dict(rho=_rho(x, y, group), low=float(low), high=float(high), n=len(rows), subjects=len(mine))
 
 # %% ../../nbs/65_analysis_specificity.ipynb #cell-024
-def correlations(m: Measured, within: str | None = None, metric: str = "exact_match", repeats: int = 400) -> pd.DataFrame:
+def correlations(m: Measured, within: str | None = None, metric: str = "exact_match", repeats: int = 300) -> pd.DataFrame:
     "Rank correlations of every measure, per kind of question and model."
     out = []
     for (kind, model), part in m.rows.groupby(["kind", "model"], sort=False):
@@ -186,8 +187,10 @@ def _scale(ax, values):
     "Ticks at zero and at powers of ten, on an axis of log10(1 + value)."
     top = int(np.ceil(np.log10(1 + max(values.max(), 1)))) if len(values) else 1
     ticks = [0, *(10**k for k in range(top + 1))]
-    ticks = ticks if top < 5 else [t for t in ticks if t == 0 or int(np.log10(t)) % 2 == 1]
+    ticks = ticks if not len(values) or values.min() == 0 else ticks[1:]
     ax.set_xticks(np.log10(1 + np.array(ticks, float)), [f"{t:,}" if t < 10_000 else f"$10^{{{int(np.log10(t))}}}$" for t in ticks], fontsize=8)
+    if len(values):
+        ax.set_xlim(np.log10(1 + values.min()) - 0.15, np.log10(1 + values.max()) + 0.15)
 
 
 def draw_specificity(m: Measured, model: str | None = None):  # model: one of those asked, by default the first
@@ -197,14 +200,16 @@ def draw_specificity(m: Measured, model: str | None = None):  # model: one of th
     rows = m.rows[m.rows["model"] == chosen(model, list(dict.fromkeys(m.rows["model"])), "model")] if model else m.rows[m.rows["model"] == m.rows["model"].iloc[0]]
     fig, axes = figure(2.9 * len(m.measures), 5, 2, len(m.measures), squeeze=False, sharex="col", sharey="row", height_ratios=(1, 1.6))
     for name, top, ax in zip(m.measures, *axes):
-        edges = np.linspace(0, np.log10(1 + rows[name].max()), 16)
+        edges = np.linspace(np.log10(1 + rows[name].min()), np.log10(1 + rows[name].max()) + 1e-9, 16)
         for kind, how in KINDS.items():
             part = rows[rows["kind"] == kind]
             if part[name].notna().any():
                 share, _ = np.histogram(np.log10(1 + part[name].dropna()), edges)
                 top.stairs(share / share.sum(), edges, color=how.colour, lw=1.5)
                 c = binned(part, name)
-                band(ax, np.log10(1 + c["median"]), c["accuracy"], c["low"], c["high"], kind, color=how.colour, marker=how.marker, ls="-")
+                x = np.log10(1 + c["median"])
+                ax.fill_between(x, c["low"], c["high"], color=how.colour, alpha=0.16, lw=0)
+                ax.plot(x, c["accuracy"], color=how.colour, marker=how.marker, ms=4.5, mew=0, lw=1.7)
         title(top, MEASURES[name])
         _scale(ax, rows[name].dropna())
         percents(ax)
