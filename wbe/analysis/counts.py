@@ -163,7 +163,8 @@ def _count(engine, s: str) -> int:
     return int(got["count"])
 
 # %% ../../nbs/63_analysis_counts.ipynb #cell-017
-def build(texts: Iterable[str], folder, name: str = "corpus", memory: int | None = None,  # memory: GiB for the indexer; by default so much that one part is enough
+def build(texts: Iterable[str], folder, name: str = "corpus",
+          memory: int | None = None,  # GiB for the indexer; by default so much that one part is enough
           workers: int = 1,  # processes of the indexer
           check: int = 100,  # strings that are counted both ways
           seed: int = 0) -> LocalIndex:

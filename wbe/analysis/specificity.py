@@ -105,8 +105,9 @@ def known_at_all(m: Measured) -> pd.DataFrame:
         for name in m.measures:
             v = part[name].dropna()
             if len(v):
-                out.append(dict(kind=kind, model=model, measure=MEASURES[name], n=len(v), quarter=v.quantile(0.25), median=v.median(), three_quarters=v.quantile(0.75), zero=(v == 0).mean()))
-    return pd.DataFrame(out).set_index(["kind", "model", "measure"]) if out else pd.DataFrame()
+                out.append((kind, model, MEASURES[name], len(v), *v.quantile([0.25, 0.5, 0.75]), (v == 0).mean()))
+    columns = ["kind", "model", "measure", "n", "quarter", "median", "three quarters", "zero"]
+    return pd.DataFrame(out, columns=columns).set_index(columns[:3])
 
 # %% ../../nbs/65_analysis_specificity.ipynb #cell-018
 def binned(rows: pd.DataFrame, measure: str, metric: str = "exact_match", least: int = 30, steps: int = 2) -> pd.DataFrame:  # steps: groups to a power of ten
@@ -141,7 +142,9 @@ def _rho(x: np.ndarray, y: np.ndarray, group: np.ndarray | None) -> float:
     return float(x @ y / size) if size > 1e-9 else float("nan")
 
 
-def spearman(rows: pd.DataFrame, measure: str, metric: str = "exact_match", within: str | None = None, repeats: int = 300, level: float = 0.95, seed: int = 0) -> dict:
+def spearman(rows: pd.DataFrame, measure: str, metric: str = "exact_match",
+             within: str | None = None,  # a column: ranks are compared within its groups only
+             repeats: int = 300, level: float = 0.95, seed: int = 0) -> dict:
     "Rank correlation of a measure with being right, and its interval resampled by subject."
     chosen(measure, MEASURES, "measure")
     rows = rows[rows[measure].notna()] if measure in rows else rows[:0]
@@ -197,7 +200,8 @@ def draw_specificity(m: Measured, model: str | None = None):  # model: one of th
     "How well known subjects and objects are, and accuracy against it, for one model."
     if not m.measures:
         raise BadArgument("there is nothing to draw: " + "; ".join(m.missing))
-    rows = m.rows[m.rows["model"] == chosen(model, list(dict.fromkeys(m.rows["model"])), "model")] if model else m.rows[m.rows["model"] == m.rows["model"].iloc[0]]
+    models = list(dict.fromkeys(m.rows["model"]))
+    rows = m.rows[m.rows["model"] == (chosen(model, models, "model") if model else models[0])]
     fig, axes = figure(2.9 * len(m.measures), 5, 2, len(m.measures), squeeze=False, sharex="col", sharey="row", height_ratios=(1, 1.6))
     for name, top, ax in zip(m.measures, *axes):
         edges = np.linspace(np.log10(1 + rows[name].min()), np.log10(1 + rows[name].max()) + 1e-9, 16)

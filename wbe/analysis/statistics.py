@@ -42,7 +42,8 @@ def answers_in(answers) -> tuple[pd.DataFrame, str, list[str]]:
     if isinstance(answers, pd.DataFrame):
         rows, name, gaps = answers, "model", []
     elif hasattr(answers, "scores"):
-        rows, name, gaps = answers.scores, str(answers.config.get("model", answers.name)), list(answers.missing)
+        plan = answers.config.get("plan", answers.config)
+        rows, name, gaps = answers.scores, str(plan.get("model", answers.name)), list(answers.missing)
     elif hasattr(answers, "frame"):
         rows, name, gaps = answers.frame, str(answers.about.get("model", "model")), []
     else:
@@ -95,23 +96,26 @@ def _gaps(rows: pd.DataFrame, asked: pd.Series) -> list[str]:
     return out + ([f"{lost:,} answers have no finite probability"] if lost else [])
 
 # %% ../../nbs/61_analysis_statistics.ipynb #cell-014
-def shares(frame: pd.DataFrame, by, metric: str = "exact_match") -> pd.DataFrame:  # frame: of `unedited`; by: columns
-    "Per group the share that is not solved, with its interval resampled by subject."
+def shares(frame: pd.DataFrame, by, metric: str = "exact_match", solved: bool = False) -> pd.DataFrame:  # frame: of `unedited`; by: columns
+    "Per group the share that is not solved (or that is), with its interval resampled by subject."
     chosen(metric, ("exact_match", "token_accuracy"), "metric")
-    by, out = [by] if isinstance(by, str) else list(by), []
+    by, out, name = [by] if isinstance(by, str) else list(by), [], "solved" if solved else "unsolved"
     for key, part in frame.groupby(by, sort=False, observed=True):
-        part = part[np.isfinite(part[metric].astype(float))]
-        if len(part):
-            i = interval(1 - part[metric].astype(float), part["subject_id"], share=True)
-            out.append(dict(zip(by, key), unsolved=i.value, low=i.low, high=i.high, n=i.n))
-    return pd.DataFrame(out, columns=[*by, "unsolved", "low", "high", "n"])
+        values = part[metric].astype(float)
+        good = np.isfinite(values)
+        if good.any():
+            i = interval(values[good] if solved else 1 - values[good], part["subject_id"][good], share=True)
+            out.append(dict(zip(by, key)) | {name: i.value, "low": i.low, "high": i.high, "n": i.n, "subjects": i.subjects})
+    return pd.DataFrame(out, columns=[*by, name, "low", "high", "n", "subjects"])
 
 
 def timesteps(bench: Benchmark, known: Unedited | None = None, metric: str = "exact_match") -> pd.DataFrame:
     "A row per timestep and one for all: dates, edits, questions, and per model the share of unsolved update questions (with .low and .high)."
     probes = bench.probes().to_pandas().groupby("timestep").size()
-    out = pd.DataFrame([dict(timestep=s.name, old=s.old, new=s.new, days=(s.new - s.old).days, edits=len(s), questions=int(probes.get(s.name, 0))) for s in bench])
-    out.loc[len(out)] = ["all", bench[0].old, bench[-1].new, (bench[-1].new - bench[0].old).days, out["edits"].sum(), out["questions"].sum()]
+    rows = [(s.name, s.old, s.new, (s.new - s.old).days, len(s), int(probes.get(s.name, 0))) for s in bench]
+    first, last = bench[0].old, bench[-1].new
+    rows.append(("all", first, last, (last - first).days, *(sum(r[i] for r in rows) for i in (4, 5))))
+    out = pd.DataFrame(rows, columns=["timestep", "old", "new", "days", "edits", "questions"])
     if known is not None:
         rows = known.on("update")
         both = pd.concat([shares(rows, ["model", "timestep"], metric), shares(rows.assign(timestep="all"), ["model", "timestep"], metric)])
@@ -167,7 +171,8 @@ def draw_timesteps(table: pd.DataFrame, paper: pd.DataFrame | None = None):  # t
 def said_timesteps(table: pd.DataFrame) -> str:
     "What the table of timesteps says, in words."
     steps, all_ = table.drop(index="all"), table.loc["all"]
-    out = [f"{len(steps)} timesteps over {all_['days']} days hold {all_['edits']:,} edits, {steps['edits'].min():,} to {steps['edits'].max():,} each, and {all_['questions']:,} questions."]
+    few, many = steps["edits"].min(), steps["edits"].max()
+    out = [f"{len(steps)} timesteps over {all_['days']} days hold {all_['edits']:,} edits, {few:,} to {many:,} each, and {all_['questions']:,} questions."]
     for model in models_of(table):
         have = steps[model].dropna()
         if have.empty:
@@ -203,10 +208,11 @@ def measured(bench: Benchmark, source: str = "Wikidata") -> pd.Series:  # source
     "Our row of the comparison, and what the others do not say."
     edits, probes = bench.to_pandas(), bench.probes().to_pandas()
     years = sorted({bench[0].old.year, bench[-1].new.year})
-    return pd.Series({"size": f"{len(probes):,}", "date": "-".join(map(str, years)), "data source": source, "task": "fact-based QA", "figures from": "measured here",
-                      "edits": f"{len(edits):,}", "timesteps": str(len(bench)), "multi-hop": f"{(probes['axis'] == 'multi-hop').sum():,}",
-                      "axes": str(probes["axis"].nunique()), "subjects": f"{edits['subject_id'].nunique():,}", "properties": str(edits["relation_id"].nunique()),
-                      "replace a value": f"{(edits['tag'] == 'update').mean():.0%}"}, name=bench.name)
+    replacing = (edits["tag"] == "update").mean()
+    row = {"size": f"{len(probes):,}", "date": "-".join(map(str, years)), "data source": source, "task": "fact-based QA", "figures from": "measured here"}
+    more = {"edits": len(edits), "timesteps": len(bench), "multi-hop": (probes["axis"] == "multi-hop").sum(), "axes": probes["axis"].nunique(),
+            "subjects": edits["subject_id"].nunique(), "properties": edits["relation_id"].nunique()}
+    return pd.Series(row | {k: f"{v:,}" for k, v in more.items()} | {"replace a value": f"{replacing:.0%}"}, name=bench.name)
 
 
 def comparison(bench: Benchmark, source: str = "Wikidata") -> pd.DataFrame:

@@ -13,10 +13,10 @@ from datetime import date
 import numpy as np
 import pandas as pd
 
-from .statistics import Unedited
-from .style import GREY, LIGHT, figure, look, percent, percents, title
+from .statistics import Unedited, shares
+from .style import GREY, figure, look, percent, percents, title
 from ..benchmark.reader import Benchmark
-from ..lm.intervals import interval, resampled_means
+from ..lm.intervals import resampled_means
 from ..records import BadArgument
 
 # %% ../../nbs/62_analysis_temporal.ipynb #cell-007
@@ -126,14 +126,6 @@ def _ordinal(when) -> float:
         raise BadArgument(f"{when!r} is not a date; write it like 2023-01-01") from None
 
 
-def _group(rows: pd.DataFrame, by: list[str], metric: str) -> pd.DataFrame:
-    out = []
-    for key, part in rows.groupby(by, sort=False, observed=True):
-        i = interval(part[metric].astype(float), part["subject_id"], share=True)
-        out.append(dict(zip(by, key), accuracy=i.value, low=i.low, high=i.high, n=i.n, subjects=i.subjects))
-    return pd.DataFrame(out, columns=[*by, "accuracy", "low", "high", "n", "subjects"])
-
-
 def with_dates(known: Unedited, facts: pd.DataFrame) -> pd.DataFrame:
     "The answers to the update questions beside the dates of their facts."
     return known.on("update").drop(columns=["tag", "relation"]).join(facts[["first", "last", "place", "tag", "relation"]], on="edit_id")
@@ -145,7 +137,7 @@ def by_date(rows: pd.DataFrame, edges=EDGES, metric: str = "exact_match") -> pd.
     parts = []
     for a, b in zip(at, at[1:]):
         inside = rows[(rows["first"] >= a) & (rows["last"] < b)]
-        parts.append(_group(inside.assign(dates=_between(a, b)), ["model", "dates"], metric))
+        parts.append(shares(inside.assign(dates=_between(a, b)), ["model", "dates"], metric, solved=True))
     return pd.concat(parts, ignore_index=True)
 
 
@@ -164,8 +156,8 @@ def by_cutoff(rows: pd.DataFrame, cutoff, metric: str = "exact_match") -> pd.Dat
     "Accuracy per model on facts that began before the cut-off, since then, that may be either, and without a date."
     at = _ordinal(cutoff)
     side = np.select([rows["first"].isna(), rows["last"] < at, rows["first"] >= at], ["no date", "before", "since"], "either")
-    out = _group(rows.assign(side=pd.Categorical(side, ("before", "since", "either", "no date"))).sort_values("side", kind="stable"), ["model", "side"], metric)
-    return out.set_index(["model", "side"])
+    rows = rows.assign(side=pd.Categorical(side, ("before", "since", "either", "no date"))).sort_values("side", kind="stable")
+    return shares(rows, ["model", "side"], metric, solved=True).set_index(["model", "side"])
 
 
 def gap(rows: pd.DataFrame, cutoff, metric: str = "exact_match", repeats: int = 2000, seed: int = 0) -> pd.DataFrame:
@@ -189,8 +181,8 @@ def said_cutoff(rows: pd.DataFrame, cutoff) -> str:
             continue
         g, before, since = gaps.loc[model], table.loc[(model, "before")], table.loc[(model, "since")]
         sure = "lower" if g.low > 0 else "higher" if g.high < 0 else "not clearly different"
-        out.append(f"{model} answers {percent(*before[['accuracy', 'low', 'high']])} of the {g.before:.0f} facts from before {cutoff} and "
-                   f"{percent(*since[['accuracy', 'low', 'high']])} of the {g.since:.0f} since: {sure} after the cut-off "
+        out.append(f"{model} answers {percent(*before[['solved', 'low', 'high']])} of the {g.before:.0f} facts from before {cutoff} and "
+                   f"{percent(*since[['solved', 'low', 'high']])} of the {g.since:.0f} since: {sure} after the cut-off "
                    f"(difference {percent(*g[['difference', 'low', 'high']])}).")
     return " ".join(out) or "No model has answered questions about dated facts."
 
@@ -207,8 +199,9 @@ def said_timesteps(facts: pd.DataFrame) -> str:
     if not have:
         return undated(facts)[0] + "."
     earlier = n[["same year", "the year before", "older"]].sum()
-    return (f"Of {have:,} edits with a date, {n['in the timestep'] / have:.0%} are about something that began within their timestep and {earlier / have:.0%} about something "
-            f"earlier ({n['older'] / have:.0%} more than a calendar year back); {n['after the timestep'] / have:.0%} lie ahead.")
+    return (f"Of {have:,} edits with a date, {n['in the timestep'] / have:.0%} are about something that began within their timestep and "
+            f"{earlier / have:.0%} about something earlier ({n['older'] / have:.0%} more than a calendar year back); "
+            f"{n['after the timestep'] / have:.0%} lie ahead.")
 
 # %% ../../nbs/62_analysis_temporal.ipynb #cell-036
 _SHADES = ("#004F7C", "#2E86B8", "#8FBFDD", "#C9DCE8", "#E69F00")
@@ -221,10 +214,12 @@ def _draw_accuracy(ax, rows: pd.DataFrame, edges):
     for k, model in enumerate(models):
         part = table[table["model"] == model].set_index("dates").reindex(names)
         x, how = np.arange(len(names)) + 0.15 * (k - (len(models) - 1) / 2), look(model)
-        ax.errorbar(x, part["accuracy"], [part["accuracy"] - part["low"], part["high"] - part["accuracy"]], fmt=how.marker, color=how.colour, ms=5, lw=1.2, label=model)
+        away = [part["solved"] - part["low"], part["high"] - part["solved"]]
+        ax.errorbar(x, part["solved"], away, fmt=how.marker, color=how.colour, ms=5, lw=1.2, label=model)
     sizes = table.pivot(index="dates", columns="model", values="n").reindex(index=names, columns=models)
     wrapped = [name.replace(" – ", "\n– ") if "– " in name else name.replace(" ", "\n") for name in names]
-    ax.set_xticks(range(len(names)), [f"{w}\nn=" + "/".join("–" if n != n else f"{n:.0f}" for n in row) for w, row in zip(wrapped, sizes.to_numpy(float))], fontsize=8)
+    told = ["/".join("–" if n != n else f"{n:.0f}" for n in row) for row in sizes.to_numpy(float)]
+    ax.set_xticks(range(len(names)), [f"{w}\nn={t}" for w, t in zip(wrapped, told)], fontsize=8)
     ax.set(ylabel="exact answers", xlabel="when the fact began")
     percents(ax)
     if len(models) > 1:
