@@ -7,24 +7,11 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from wbe.benchmark.locality import change_files, touched
 from wbe.benchmark.release import WORLD
-from wbe.engine import engine
-from wbe.series import Series, make_benchmark
-from wbe.store import write_table
+from wbe.series import make_benchmark
 from wbe.world import World
 
 SAMPLES = Path(__file__).parent
-
-
-def lasting(series: Series):
-    "The static facts of the first timestep whose subject and property no timestep touches."
-    import narwhals as nw
-
-    with engine("duckdb") as e:
-        gone = nw.concat([touched(e, path) for step in series.steps for path in change_files(step.work / "changes")]).unique()
-        facts = e.scan(series.steps[0].static).join(gone, on=["subject_id", "property_id"], how="anti")
-        return e.collect(facts).sort_by([(c, "ascending") for c in ("subject_id", "property_id", "object_id")])
 
 
 if __name__ == "__main__":
@@ -37,7 +24,7 @@ if __name__ == "__main__":
         release = make_benchmark(Path(tmp) / "bench", sorted((SAMPLES / "world").glob("*.bz2")), title="The benchmark of the controlled world", source=WORLD)
         shutil.rmtree(SAMPLES / "benchmark", ignore_errors=True)
         shutil.copytree(release.folder, SAMPLES / "benchmark", ignore=shutil.ignore_patterns("*.manifest.json"))
-        write_table(SAMPLES / "lasting_facts.parquet", lasting(Series.load(Path(tmp) / "bench")))
+        shutil.copy(release.folder.parent / "lasting_facts.parquet", SAMPLES / "lasting_facts.parquet")
     for name in ("world", "benchmark"):
         size = sum(p.stat().st_size for p in (SAMPLES / name).glob("*"))
         print(f"{name}: {len(list((SAMPLES / name).glob('*')))} files, {size / 1e6:.2f} MB")

@@ -17,14 +17,16 @@ def test_demo_needs_no_network_and_ends_in_a_table_and_a_figure(tmp_path):
     script = ("import socket\n"
               "def refuse(*a): raise OSError('the demo asked for the network')\n"
               "socket.socket.connect = socket.create_connection = socket.getaddrinfo = refuse\n"
-              "import sys; sys.argv = ['wbe', 'demo']\n"
+              "import sys; sys.argv = ['wbe', 'demo', '--editors', 'prompt']\n"
               "from wbe.cli import main; main()")
     code, said = on_terminal([sys.executable, "-c", script], cwd=tmp_path)
     assert code == 0, said
     assert "writing the world" in said and "entities/s" in said  # the progress bar
     assert "T1" in said and "T8" in said
-    assert (tmp_path / "wbe-demo" / "timesteps.png").read_bytes().startswith(b"\x89PNG")
-    code, said = on_terminal([sys.executable, "-m", "wbe", "demo"], cwd=tmp_path)
+    assert "just edited" in said and "prompt" in said  # the table of editors
+    for name in ("timesteps", "editors"):
+        assert (tmp_path / "wbe-demo" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    code, said = on_terminal([sys.executable, "-m", "wbe", "demo", "--editors", "prompt"], cwd=tmp_path)
     assert code == 0 and "writing the world" not in said
     status = wbe("status", tmp_path)
     assert status.returncode == 0 and "whole" in status.stdout

@@ -34,3 +34,4 @@ def test_the_benchmark_is_that_of_the_dumps(tmp_path):
     names = sorted(p.name for p in kept.iterdir())
     assert names == sorted(p.name for p in made.iterdir() if not p.name.endswith(".manifest.json"))
     assert filecmp.cmpfiles(kept, made, names, shallow=False)[0] == names, "run `make samples`"
+    assert filecmp.cmp(kept.parent / "lasting_facts.parquet", tmp_path / "lasting_facts.parquet", shallow=False)

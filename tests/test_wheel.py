@@ -50,7 +50,7 @@ def test_the_demo_from_the_wheel(wheel, tmp_path):
     code = (f"import sys; sys.modules.update(dict.fromkeys({sorted(DEVELOPERS)!r}))\n"
             "import wbe; assert wbe.__file__.startswith(sys.prefix), wbe.__file__\n"
             "from wbe.cli import main; main()")
-    for words in (["--version"], ["demo", "out"], ["status", "out"]):
+    for words in (["--version"], ["demo", "out", "--editors", ""], ["status", "out"]):
         out = subprocess.run([python, "-c", code, *words], cwd=tmp_path, capture_output=True, text=True)
         assert out.returncode == 0, out.stderr
     assert (tmp_path / "out" / "timesteps.png").exists()

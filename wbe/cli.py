@@ -4,9 +4,11 @@
 
 # %% auto #0
 __all__ = ['app', 'Writer', 'Yes', 'Budget', 'Engine', 'Memory', 'main', 'show', 'world', 'status', 'fetch', 'build', 'parse',
-           'audit', 'benchmark', 'extend', 'validate', 'score', 'train_tiny', 'editors', 'demo']
+           'audit', 'benchmark', 'extend', 'validate', 'score', 'train_tiny', 'editors', 'run', 'list_runs', 'compare',
+           'sweep', 'demo']
 
 # %% ../nbs/91_cli.ipynb #cell-002
+import json
 import os
 import sys
 from pathlib import Path
@@ -385,13 +387,139 @@ def editors():
     show(("editor", "what it does"), [(name, line) for name, (_, line) in EDITORS.items()])
 
 # %% ../nbs/91_cli.ipynb #cell-043
+def _settings(pairs: list[str] | None) -> dict:
+    "Hyper-parameters from words like layer=5, adjust=true."
+    out = {}
+    for pair in pairs or ():
+        name, eq, value = pair.partition("=")
+        if not eq or not name.strip():
+            raise BadArgument(f"--set {pair}: give it as NAME=VALUE, like --set layer=5")
+        try:
+            out[name.strip()] = json.loads(value)
+        except ValueError:
+            out[name.strip()] = value
+    return out
+
+
+def _show_run(run):
+    means = run.means()
+    rows = [[axis, *("" if x != x else f"{x:.1%}" for x in means.loc[axis])] for axis in means.index]
+    show(("axis", *means.columns), rows, f"{run.name}: answered exactly, under greedy decoding")
+    if run.missing:
+        typer.echo(f"Missing: {'; '.join(run.missing)}. The same command goes on.")
+
+# %% ../nbs/91_cli.ipynb #cell-044
+@app.command()
+def run(
+    benchmark: Annotated[str, typer.Option("--benchmark", "-b", help="A benchmark: a folder, a file of one timestep, or a name on the hub.")],
+    editor: Annotated[str, typer.Option("--editor", "-e", help="Its name (see `wbe editors`), or none for the model as it is.")] = "none",
+    model: Annotated[str, typer.Option("--model", "-m", help="A name on the hub, a folder, or wbe-tiny.")] = "wbe-tiny",
+    name: Annotated[str, typer.Option(help="Of the run's folder. [default: made of editor, model and benchmark]")] = None,
+    runs: Annotated[Path, typer.Option(help="Where runs go.")] = Path("runs"),
+    timesteps: Annotated[str, typer.Option(help="Like 1-8, 3 or 3-. [default: all]")] = None,
+    max_edits: Annotated[int, typer.Option(help="Stop after so many edits.")] = None,
+    settings: Annotated[list[str], typer.Option("--set", help="A hyper-parameter, like --set layer=5; may be repeated.")] = None,
+    batch: Annotated[int, typer.Option(help="Edits handed over at once. [default: the editor's own]")] = None,
+    eval_every: Annotated[int, typer.Option(help="Also ask after every so many edits (figure 4 of the paper) …")] = None,
+    first: Annotated[int, typer.Option(help="… over the first so many …")] = 10_000,
+    curve: Annotated[int, typer.Option(help="… on so many of the edits made so far.")] = 500,
+    sample: Annotated[int, typer.Option(help="Edits of each earlier timestep that are asked again.")] = 1000,
+    axis: Annotated[list[str], typer.Option(help="update, rephrase, persona, multi-hop or locality; may be repeated. [default: all]")] = None,
+    under: Annotated[str, typer.Option(help="How questions are put: paper, zero-shot, few-shot, chat, …")] = "paper",
+    lasting: Annotated[str, typer.Option(help="Parquet file of facts that should stay. [default: lasting_facts.parquet beside the benchmark]")] = None,
+    texts: Annotated[str, typer.Option(help="Text file, a text on each line: its perplexity is measured too.")] = None,
+    corpus: Annotated[str, typer.Option(help="Text file for the second moments of ROME and MEMIT.")] = None,
+    seed: Annotated[int, typer.Option(help="Of all drawing.")] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, …")] = "auto",
+    dtype: Annotated[str, typer.Option(help="auto, float32, bfloat16, float16.")] = "auto",
+    quant: Annotated[str, typer.Option(help="4bit or 8bit (needs the extra quant).")] = None,
+    revision: Annotated[str, typer.Option(help="Of the model: a branch, tag or commit.")] = None,
+    trust_remote_code: Annotated[bool, typer.Option("--trust-remote-code", help="Run code that comes with the model. Only if you know it.")] = False,
+    track: Annotated[list[str], typer.Option(help="tensorboard or wandb (extra track); may be repeated.")] = None,
+):
+    """Edit a model through the timesteps of a benchmark, and ask it about this timestep, all earlier ones, and what should stay.
+
+    Stop it whenever you like, with Ctrl-C or kill: the same command goes on, and ends with the same scores.
+
+    For example:  wbe run --benchmark wbe-demo/benchmark/release --editor rome --timesteps 1-2
+    """
+    from wbe.lifelong import lifelong
+    from wbe.lm.scoring import processes
+    from wbe.runs import Plan, span
+    from wbe.watch import Table, tracker
+
+    plan = Plan(benchmark=benchmark, model=model, editor=editor, hparams=_settings(settings), batch=batch, timesteps=span(timesteps), max_edits=max_edits,
+                sample=sample, every=eval_every, first=first, curve=curve, axes=tuple(axis or ()), under=under, lasting=lasting, texts=texts, corpus=corpus,
+                seed=seed, dtype=dtype, device=device, quant=quant, revision=revision, trust_remote_code=trust_remote_code)
+    folder, main = runs / (name or plan.name), processes()[0] == 0
+    done = lifelong(plan, folder, watch=[Table(), *(tracker(t, folder, dict(editor=editor, model=model)) for t in track or ())] if main else ())
+    if main:
+        _show_run(done)
+        typer.echo(f"The run:       {folder}\nBeside others: wbe compare {runs}")
+
+# %% ../nbs/91_cli.ipynb #cell-045
+@app.command(name="runs")
+def list_runs(folder: Annotated[Path, typer.Argument(help="Where runs are.")] = Path("runs")):
+    """The runs in a folder: editor, model, how far each is."""
+    from wbe.runs import load_runs
+
+    found = load_runs(folder)
+    if not found:
+        typer.echo(f"No runs in {folder}. One begins with:  wbe run --benchmark BENCH --editor rome")
+        return
+    show(("run", "editor", "model", "benchmark", "edits", "state"),
+         [(r.name, r.editor, r.config["model"]["name"], r.config["benchmark"]["name"], f"{0 if r.batches.empty else int(r.batches.edits.sum()):,}",
+           "; ".join(r.missing) or "complete") for r in found])
+
+
+@app.command()
+def compare(
+    folders: Annotated[list[Path], typer.Argument(help="Runs, or folders of runs.")],
+    metric: Annotated[str, typer.Option(help="exact_match (greedy decoding gives just the answer) or token_accuracy (teacher-forced).")] = "exact_match",
+):
+    """Runs beside each other: every axis just after the edits and for earlier edits at the end, facts that should stay, seconds per edit."""
+    from wbe.records import chosen
+    from wbe.runs import load_runs
+
+    _compared([r for f in folders for r in load_runs(f)], chosen(metric, ("exact_match", "token_accuracy"), "metric"))
+
+
+def _compared(runs: list, metric: str):
+    from wbe.runs import compare as beside
+
+    table = beside(runs, metric)
+    text = lambda column, x: "" if x != x else f"{x:,.0f}" if column[1] == "made" else f"{x:.3f}" if column[0] == "edits" else f"{x:.1%}"
+    columns = [c for c in table.columns if table[c].notna().any()]
+    show(("run", *(f"{a}: {b}" for a, b in columns)), [[name, *(text(c, table.loc[name, c]) for c in columns)] for name in table.index],
+         {"exact_match": "Answered exactly, under greedy decoding", "token_accuracy": "Teacher-forced token accuracy"}[metric])
+    if table.attrs["differ"]:
+        typer.echo(f"These runs differ in: {', '.join(table.attrs['differ'])}. Their numbers do not belong in one table.")
+
+
+@app.command()
+def sweep(
+    file: Annotated[Path, typer.Argument(help="TOML: folder, [common] settings, and [[run]] tables; a list stands for one run for each value.")],
+    jobs: Annotated[int, typer.Option("--jobs", "-j", help="Runs at a time.")] = 1,
+):
+    """Many runs from one file. Repeated, it does what is left; a run that fails does not stop the others."""
+    from wbe.sweep import read_sweep
+    from wbe.sweep import sweep as do
+
+    states = do(file, jobs)
+    show(("run", "state"), list(states.items()))
+    typer.echo(f"Beside each other:  wbe compare {read_sweep(file)[0]}")
+    if any(s.startswith("failed") for s in states.values()):
+        raise typer.Exit(1)
+
+# %% ../nbs/91_cli.ipynb #cell-049
 @app.command()
 def demo(
     folder: Annotated[Path, typer.Argument(help="Where the files go.")] = Path("wbe-demo"),
     seed: Annotated[int, typer.Option(help="Another seed is another world.")] = 7,
     entities: Annotated[int, typer.Option(help="Items of the world on its first day.")] = 1500,
+    editors: Annotated[str, typer.Option(help="Editors that take the tiny model through two timesteps, with commas between; '' for none.")] = "rome,lora,rag",
 ):
-    """The main job on the embedded world, offline: a world that changes, and a benchmark of its eight timesteps."""
+    """The main job on the embedded world, offline: a world that changes, a benchmark of its eight timesteps, and what three editors do to a model."""
     from wbe.demo import run_demo
 
     demo = run_demo(folder, seed, entities, say=lambda text: typer.echo(f"· {text}"))
@@ -403,7 +531,29 @@ def demo(
     table = demo.release.table().drop(columns=["from", "tokens"]).reset_index()
     show(table.columns, plain(table), "The benchmark: edits, and the share of them with a question on each axis")
     show(("axis", "question", "answer"), demo.example(), "One edit")
-    typer.echo(f"The benchmark: {demo.release.folder}\nThe figure:    {demo.figure}\n"
+    _edit(folder, [e.strip() for e in editors.split(",") if e.strip()])
+    typer.echo(f"The benchmark: {demo.release.folder}\nThe figures:   {demo.figure.parent}/*.png\n"
                f"The world:     {demo.files.folder} (dumps, articles, page views, truth)\n\n"
                f"What there is:               wbe status {folder}\nA benchmark of your dumps:   wbe benchmark bench OLD.json.gz NEW.json.gz\n"
+               f"Another editor or model:     wbe run -b {demo.release.folder} -e memit -m MODEL --runs {folder}/runs\n"
                "Every command:               wbe --help")
+
+
+def _edit(folder: Path, editors: list[str]):
+    "The part of the demo that needs a language model."
+    from importlib.util import find_spec
+
+    from wbe.demo import draw_runs, edit_demo
+    from wbe.store import atomic
+    from wbe.watch import Table
+
+    if not editors:
+        return
+    if find_spec("torch") is None:
+        typer.echo("To see what editors do to a language model: pip install 'wbe[lm]', and the demo again.\n")
+        return
+    runs = edit_demo(folder, editors, say=lambda text: typer.echo(f"· {text}"), watch=[Table()])
+    _compared(runs, "exact_match")
+    with atomic(folder / "editors.png") as part:
+        draw_runs(runs).savefig(part, dpi=150, format="png")
+

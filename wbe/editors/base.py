@@ -484,6 +484,9 @@ class Editor:
     def _edit(self, lm: LM, requests: list[EditRequest], hparams) -> Edited:
         raise NotImplementedError
 
+    def prepare(self, lm: LM):
+        "Compute what is computed once, from the model before any edit; a resumed run does this before it restores the edits."
+
     def edit(self, lm: LM, requests, progress: bool = False) -> Edited:
         "Compute the edits; the model is unchanged until the result is applied."
         from tqdm.auto import tqdm
