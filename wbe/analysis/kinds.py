@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['KINDS', 'NAMES', 'form_of', 'category', 'classes_of', 'answer_kinds', 'Answers', 'answers_of', 'all_answers',
-           'by_kind', 'draw_kinds', 'said_of_kinds']
+           'by_kind', 'draw_kinds', 'said_of_kinds', 'draw_runs']
 
 # %% ../../nbs/70_analysis_kinds.ipynb #cell-002
 import re
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from .style import GREY, dots, figure, look, percents
+from .style import GREY, dots, figure, heat, look, ordered, percents
 from ..benchmark.kinds import CLASSES, object_kind
 from ..benchmark.reader import AXES, Benchmark, chosen_axes
 from ..lm.intervals import interval
@@ -220,3 +220,16 @@ def said_of_kinds(table, metric: str = "exact_match", least: int = 20) -> list[s
         out.append(f"{NAMES.get(name, name)}, {what}: most often right about {most}, least about {least_}, {apart}.{guess}")
     empty = [k for k in KINDS if not (table.kind == k).any()]
     return out + ([f"No question has an answer of the kind {' or '.join(empty)}."] if empty else [])
+
+# %% ../../nbs/70_analysis_kinds.ipynb #cell-034
+def draw_runs(table, metric: str = "exact_match", least: int = 5):  # table: of `by_kind`, for one tag
+    "Accuracy of every result for every kind, as a heat map; kinds with fewer questions than `least` stay empty."
+    if table.tag.nunique() != 1:
+        has = ", ".join(dict.fromkeys(table.tag)) or "none"
+        raise BadArgument(f"a heat map shows one tag, and this table has {has}; by_kind(…, tags=('all',)) puts them together")
+    wide = table[table.n >= least].pivot(index="result", columns="kind", values=metric)
+    wide = wide.reindex(index=ordered(wide.index), columns=[k for k in KINDS if k in wide.columns])
+    fig, ax = figure(2 + 1.1 * wide.shape[1], 0.9 + 0.32 * len(wide))
+    heat(ax, wide.rename(index=NAMES))
+    ax.set_title("exactly right, in percent" if metric == "exact_match" else "tokens right, in percent")
+    return fig
