@@ -115,8 +115,8 @@ def answers_of(result, moment: str = "current",  # of a run: before, current, pa
         name, frame = name or "answers", result
     elif hasattr(result, "scores"):
         name, frame, missing = name or result.name, result.scores, [f"{result.name}: {m}" for m in getattr(result, "missing", ())]
-        if frame is None or "moment" not in frame:
-            raise BadArgument(f"{name}: this run has no scores yet; go on with it, or leave it out")
+        if frame is None or "moment" not in frame:  # a run that has only begun
+            frame = pd.DataFrame(columns=["moment", "subject_id", *_WANTED])
         frame = frame[frame.moment == moment]
         if frame.empty:
             missing.append(f"{name}: nothing was scored at the moment {moment!r}")
