@@ -264,9 +264,9 @@ def main(args):
         lm = tiny if small else gpt2(tiny.tokenizer, args.device)
         for p in lm.model.parameters():
             p.requires_grad_(False)
-        edits, batch = args.edits or (3 if small else 1), args.batch or (8 if small else 2)
+        edits, batch = args.edits or (2 if small else 1), args.batch or (4 if small else 2)
         requests = list({r.question: r for r in requests_of(step.edits, step.edit_ids)}.values())
-        contexts = args.contexts if args.contexts is not None else (10 if small else 2)
+        contexts = args.contexts if args.contexts is not None else (5 if small else 2)
         options = dict(contexts=((contexts, 5), (contexts, 10)), steps=args.steps or (25 if small else 10))
         texts = [f"Q: {q} A: {a}. {c}" for q, a, c in zip(*(step.edits.column(c).to_pylist() for c in ("update", "ans", "personas")))][:64]
         rows += measured(lm, requests[:edits], requests[:batch], options, texts, args.device)
@@ -277,9 +277,9 @@ def main(args):
 if __name__ == "__main__":
     words = argparse.ArgumentParser()
     words.add_argument("--models", default="tiny,gpt2")
-    words.add_argument("--edits", type=int, help="single edits of each editor (3 on tiny, 1 on gpt2)")
-    words.add_argument("--batch", type=int, help="edits of MEMIT's batch (8 and 2)")
-    words.add_argument("--contexts", type=int, help="context templates of 5 tokens, and as many of 10 (10 and 2)")
+    words.add_argument("--edits", type=int, help="single edits of each editor (2 on tiny, 1 on gpt2)")
+    words.add_argument("--batch", type=int, help="edits of MEMIT's batch (4 and 2)")
+    words.add_argument("--contexts", type=int, help="context templates of 5 tokens, and as many of 10 (5 and 2)")
     words.add_argument("--steps", type=int, help="of an optimisation (25 and 10)")
     words.add_argument("--device", default="cpu")
     main(words.parse_args())
