@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['EDITORS', 'AXES', 'METRICS', 'GREY', 'LIGHT', 'SIGHT', 'PLAIN', 'Look', 'look', 'ordered', 'seen', 'contrast', 'ink',
-           'figure', 'title', 'percents', 'band', 'spread_out', 'label_lines', 'dots', 'heat', 'save', 'svg', 'percent',
-           'cell', 'as_markdown', 'as_latex', 'as_html']
+           'figure', 'title', 'roof', 'percents', 'band', 'spread_out', 'label_lines', 'dots', 'heat', 'save', 'svg',
+           'percent', 'cell', 'as_markdown', 'as_latex', 'as_html']
 
 # %% ../../nbs/60_analysis_style.ipynb #cell-002
 import html
@@ -115,6 +115,13 @@ def title(ax, text: str):
     ax.set_title(text, loc="left", fontsize=10.5, color="#222222")
 
 
+def roof(values, least: float = 0.2) -> float:  # least: the lowest end of a scale
+    "Where a scale of shares should end: the tenth above the largest."
+    values = np.asarray(values, float)
+    largest = np.max(values[np.isfinite(values)], initial=0)
+    return float(min(1, max(least, np.ceil(10 * largest - 1e-9) / 10)))
+
+
 def percents(ax, axis: str = "y", low: float = 0, high: float = 1):
     "Make an axis one of shares, labelled in percent, with a little air around."
     from matplotlib.ticker import PercentFormatter
@@ -125,11 +132,12 @@ def percents(ax, axis: str = "y", low: float = 0, high: float = 1):
 
 # %% ../../nbs/60_analysis_style.ipynb #cell-013
 def band(ax, x, y, low=None, high=None, name: str = "",  # name: an editor, axis or metric; it decides the look, and labels the line
+         shade: float = 0.16,  # of the band; less where many lie on each other
          **options):  # for `plot`
     "Draw a line and, behind it, the band between `low` and `high`."
     how = look(name)
     if low is not None and high is not None:
-        ax.fill_between(np.asarray(x, float), np.asarray(low, float), np.asarray(high, float), color=how.colour, alpha=0.16, lw=0)
+        ax.fill_between(np.asarray(x, float), np.asarray(low, float), np.asarray(high, float), color=how.colour, alpha=shade, lw=0)
     few = len(np.atleast_1d(x)) <= 20
     given = dict(color=how.colour, ls=how.dash, lw=1.7, marker=how.marker if few else "", ms=4.5, mew=0, label=name) | options
     return ax.plot(x, y, **given)[0]
