@@ -58,11 +58,29 @@ def made_up(editor: str, timesteps: int = 8, edits: int = 40, sample: int = 25, 
     ability = [dict(scored_at=t, edits_done=t * edits, what=what, metric=metric, value=v, low=v * 0.9, high=v * 1.1, n=100)
                for t in range(timesteps + 1)
                for what, metric, v in (("lasting facts", "exact_match", 0.7 * spares ** t), ("text", "perplexity", 9.0 / spares ** t))]
-    config = dict(plan=dict(editor=editor, seed=seed, sample=sample, every=every), editor=editor, model=dict(name="made-up", fingerprint="0"),
-                  benchmark=dict(name="made-up", digest="0"), timesteps=list(range(1, timesteps + 1)), protocol="paper@1", finished=True,
-                  versions=dict(wbe="0"), hardware=dict(cpu="none"))
-    return SimpleNamespace(name=editor, editor=editor, config=config, missing=[], questions=q, batches=pd.DataFrame(batches), ability=pd.DataFrame(ability),
-                           scores=pd.concat(scores, ignore_index=True))
+    moments = pd.DataFrame([dict(moment="current", scored_at=t, edits_done=t * edits, questions=t * edits * 5, seconds=1.0, model_seconds=0.9,
+                                 lookup_seconds=0.05 * t if editor == "rag" else 0.0) for t in range(1, timesteps + 1)])
+    steps = list(range(1, timesteps + 1))
+    config = dict(plan=dict(benchmark="made-up", model="made-up", editor=editor, seed=seed, sample=sample, every=every, hparams={}), hparams={}, batch=every,
+                  model=dict(name="made-up", revision=None, parameters=1000, numbers="float32", fingerprint="0"), protocol="paper@1", timesteps=steps,
+                  benchmark=dict(name="made-up", digest="0", timesteps={t: f"step{t}" for t in steps}, edits={t: edits for t in steps}, questions=len(q)),
+                  versions=dict(wbe="0", python="3"), hardware=dict(machine="none", cores=1, gpu=None), started="2024-01-01T00:00:00+00:00",
+                  finished="2024-01-01T01:00:00+00:00")
+    return SimpleNamespace(name=editor, editor=editor, config=config, missing=[], questions=q, scores=pd.concat(scores, ignore_index=True), moments=moments,
+                           batches=pd.DataFrame(batches), ability=pd.DataFrame(ability))
+
+
+def write(run: SimpleNamespace, folder):
+    "As `wbe.runs` writes them."
+    import json
+    from pathlib import Path
+
+    folder = Path(folder)
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(run.config))
+    run.questions.to_parquet(folder / "questions.parquet")
+    for name in ("scores", "batches", "moments", "ability"):
+        getattr(run, name).assign(part="0").to_parquet(folder / f"{name}.parquet")
 
 
 def made_up_runs(editors=tuple(EDITORS), **options) -> list[SimpleNamespace]:

@@ -64,17 +64,29 @@ def draw_edit_cost(table: pd.DataFrame):  # of `edit_course`
     left.set(yscale="log", xlabel="edits made", ylabel="seconds per edit")
     right.set(xlabel="edits made", ylabel="peak memory, MiB", ylim=(0, None))
     title(left, "Time of an edit"), title(right, "Memory while editing")
-    label_lines(left), label_lines(right)
+    label_lines([left, right])
     return fig
 
 # %% ../../nbs/69_analysis_cost.ipynb #cell-016
+def _lookups(runs) -> pd.Series:
+    "Seconds per question that were spent on looking things up, by editor and timestep."
+    parts = [m.assign(editor=name) for name, r in zip(labels(runs), runs) if len(m := getattr(r, "moments", pd.DataFrame()))]
+    if not parts:
+        return pd.Series(dtype=float)
+    m = pd.concat(parts)
+    m = m[m.moment == "current"]
+    return (m.lookup_seconds / m.questions).groupby([m.editor, m.scored_at]).mean()
+
+
 def answer_time(runs, axes=None) -> pd.DataFrame:
     "A row for each editor and timestep: milliseconds per question after its edits, and how many times the unedited model's (ratio, low, high)."
-    rows = pooled(runs, ["before", "current"], axes)
-    keys, out = ["editor", "edit_id", "axis"], []
+    rows = pooled(runs := as_list(runs), ["before", "current"], axes)
+    keys, out, looked = ["editor", "edit_id", "axis"], [], _lookups(runs)
     start = rows[rows.moment == "before"].drop_duplicates(keys).set_index(keys).seconds
     now = rows[rows.moment == "current"]
     now = now.assign(first=start.reindex(pd.MultiIndex.from_frame(now[keys])).to_numpy())
+    if len(looked):
+        now = now.assign(seconds=now.seconds + looked.reindex(pd.MultiIndex.from_frame(now[["editor", "scored_at"]])).fillna(0).to_numpy())
     for (editor, at), part in now[now["first"].notna() & (now["first"] > 0)].groupby(["editor", "scored_at"]):
         sums = part.groupby("subject_id")[["seconds", "first"]].sum().to_numpy()
         ratio = sums[:, 0].sum() / sums[:, 1].sum()

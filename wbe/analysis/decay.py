@@ -20,7 +20,7 @@ def decay(runs, axes=("update",), metric: str = "exact_match",
     rows = pooled(runs, ["curve"], axes)
     rows = rows[rows.edits_done <= first] if first else rows
     if rows.empty:
-        raise BadArgument(f"no run was asked in between: {'; '.join(gaps(runs, ['curve']))}. Run with `every`, such as `--every 100`")
+        raise BadArgument(f"no run was asked in between: {'; '.join(gaps(runs, ['curve']))}. Run with `--eval-every 100`, for example")
     start = pooled(runs, ["before"], axes).drop_duplicates(["editor", "edit_id", "axis"]).set_index(["editor", "edit_id", "axis"])[metric]
     keys = pd.MultiIndex.from_frame(rows[["editor", "edit_id", "axis"]])
     rows = rows.assign(before=start.reindex(keys).to_numpy())
@@ -66,7 +66,7 @@ def draw_decay(table: pd.DataFrame,  # of `decay`
         percents(ax, high=roof(here.high))
         ax.set(xlabel="edits so far", ylabel=metric_name(metric) if ax is panels.flat[0] or cols == 1 else "")
         title(ax, f"{axis}: all edits so far")
-        label_lines(ax)
+    label_lines(panels.flat[:len(axes)])
     return fig
 
 # %% ../../nbs/66_analysis_decay.ipynb #cell-022

@@ -70,7 +70,7 @@ def draw_flattery_course(table: pd.DataFrame):  # of `flattery`, by editor, axis
         ax.set(xlabel="timestep just edited" if n >= len(axes) - 3 else "", ylabel="flattery, in points" if n == 0 else "")
         ax.set_xticks(sorted(here.asked_of.unique()))
         title(ax, axis)
-        label_lines(ax)
+    label_lines(panels.flat[:len(axes)])
     return fig
 
 # %% ../../nbs/73_analysis_flattery.ipynb #cell-019

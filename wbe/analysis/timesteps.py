@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['mean_accuracy', 'mean_table', 'draw_means', 'means_say', 'course', 'draw_course', 'changes', 'draw_changes',
-           'matrices', 'draw_matrices', 'lasting', 'changes_say']
+           'matrices', 'draw_matrices', 'lasting', 'changes_say', 'ability', 'draw_ability', 'ability_says']
 
 # %% ../../nbs/67_analysis_timesteps.ipynb #cell-002
 import numpy as np
@@ -45,6 +45,7 @@ def draw_means(table: pd.DataFrame, metric: str = "exact_match"):  # of `mean_ac
         ax.axvline(here.before.mean(), color=GREY, ls=(0, (1, 1.5)), lw=1.3)
         dots(ax, editors, here.value, here.low, here.high)
         percents(ax, "x", high=roof([*here.high, *here.before]))
+        ax.xaxis.get_major_locator().set_params(nbins=3)
         ax.set_xlabel(metric_name(metric) if axis == axes[0] else "")
         title(ax, axis)
     return fig
@@ -97,14 +98,19 @@ def draw_course(table: pd.DataFrame, metric: str = "exact_match"):  # of `course
         ax.set(xlabel="timestep just edited" if n >= len(panels) - 3 else "", ylabel=metric_name(metric) if n == 0 else "")
         ax.set_xticks(sorted(here.asked_of.unique()))
         title(ax, axis)
-        label_lines(ax)
+    label_lines([ax for ax, _ in panels])
     return fig
 
 # %% ../../nbs/67_analysis_timesteps.ipynb #cell-021
 def _states(run) -> pd.DataFrame:
     "The rows that were asked between timesteps, as `wbe.lm.summary` wants them."
     s = run.scores
-    return s[s.moment.isin(["before", "current", "past"])].drop_duplicates(["edit_id", "axis", "scored_at"]) if len(s) else s
+    if s.empty:
+        return s
+    s = s[s.moment.isin(["before", "current", "past"])].drop_duplicates(["edit_id", "axis", "scored_at"])
+    if run.editor == "none":  # nothing is edited; its matrix shows what the questions alone make of a timestep
+        s = s.assign(edited_at=s.asked_of.where(s.scored_at > 0).astype("Int64"))
+    return s
 
 
 def changes(runs, metric: str = "exact_match", axes=AXES) -> pd.DataFrame:
@@ -132,7 +138,7 @@ def draw_changes(table: pd.DataFrame):  # of `changes`
         ax.set(xlabel="after timestep" if n >= len(panels) - 3 else "", ylabel="change, in points" if n == 0 else "")
         ax.set_xticks(sorted(here.scored_at.unique()))
         title(ax, f"{axis}, earlier timesteps")
-        label_lines(ax)
+    label_lines([ax for ax, _ in panels])
     return fig
 
 # %% ../../nbs/67_analysis_timesteps.ipynb #cell-025
@@ -189,6 +195,45 @@ def lasting(runs, metric: str = "exact_match", axes=AXES) -> pd.DataFrame:
 def changes_say(table: pd.DataFrame, axis: str = "update") -> str:  # of `changes`
     "Who forgets, who keeps, who gains, after the last timestep, by the intervals of the change."
     last = table[(table.axis == axis) & (table.editor != "none")].sort_values("scored_at").groupby("editor", sort=False).tail(1).sort_values("change")
-    said = lambda rows: ", ".join(f"{r.editor} {100 * r.change:+.1f}" for r in rows.itertuples()) or "no editor"
-    return (f"{axis}, change on earlier timesteps after the last, in points: forgets {said(last[last.high < 0])}; "
-            f"no clear change {said(last[(last.low <= 0) & (last.high >= 0)])}; gains {said(last[last.low > 0])}.")
+    kinds = {"forgets": last.high < 0, "no clear change": (last.low <= 0) & (last.high >= 0), "gains": last.low > 0}
+    said = [f"{kind} " + ", ".join(f"{r.editor} {100 * r.change:+.1f}" for r in last[chosen].itertuples()) for kind, chosen in kinds.items() if chosen.any()]
+    return f"{axis}, change on earlier timesteps after the last, in points: {'; '.join(said) or 'nobody was asked'}."
+
+# %% ../../nbs/67_analysis_timesteps.ipynb #cell-034
+def ability(runs) -> pd.DataFrame:
+    "The rows of all runs on lasting facts and text: editor, scored_at, edits_done, what, metric, value, low, high, n."
+    runs = as_list(runs)
+    parts = [r.ability.assign(editor=name) for name, r in zip(labels(runs), runs) if len(r.ability)]
+    if not parts:
+        raise BadArgument("no run has asked lasting facts: " + "; ".join(f"{r.name}: {', '.join(r.missing) or 'nothing was asked'}" for r in runs))
+    return pd.concat(parts, ignore_index=True)
+
+
+def draw_ability(table: pd.DataFrame, metric: str = "exact_match"):  # of `ability`
+    "Lasting facts over the timesteps, and the perplexity of text where there is any (on a logarithmic scale)."
+    shown = [(w, m) for w, m in (("lasting facts", metric), ("text", "perplexity")) if ((table.what == w) & (table.metric == m)).any()]
+    fig, panels = figure(5 * len(shown) if len(shown) > 1 else 7, 3.8, 1, len(shown), squeeze=False)
+    for ax, (what, m) in zip(panels.flat, shown):
+        here = table[(table.what == what) & (table.metric == m)]
+        for editor in [e for e in ordered(here.editor) if e != "none"]:
+            p = here[here.editor == editor].sort_values("scored_at")
+            band(ax, p.scored_at, p.value, p.low, p.high, editor, shade=min(0.16, 0.5 / here.editor.nunique()))
+        if m == "perplexity":
+            ax.set(yscale="log", ylabel="perplexity")
+        else:
+            percents(ax, high=roof(here.high))
+            ax.set_ylabel(metric_name(m))
+        ax.set_xlabel("after timestep (0: before any edit)")
+        title(ax, f"{what}, which no edit is about" if what == "lasting facts" else what)
+    label_lines(panels)
+    return fig
+
+# %% ../../nbs/67_analysis_timesteps.ipynb #cell-036
+def ability_says(table: pd.DataFrame, metric: str = "exact_match") -> str:  # of `ability`
+    "What is left of the lasting facts at the end, per editor, in a sentence."
+    t = table[(table.what == "lasting facts") & (table.metric == metric)].sort_values("scored_at")
+    first, last = t.groupby("editor").value.first().mean(), t.groupby("editor").tail(1).sort_values("value")
+    lost = last[(last.high < first) & (last.editor != "none")]
+    kept = last[(last.high >= first) & (last.editor != "none")]
+    said = lambda rows: ", ".join(f"{r.editor} {percent(r.value)}" for r in rows.itertuples()) or "no editor"
+    return f"Lasting facts: {percent(first)} before any edit. At the end clearly fewer: {said(lost)}; not clearly fewer: {said(kept)}."
