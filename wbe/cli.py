@@ -35,8 +35,8 @@ def _options(version: Annotated[bool, typer.Option("--version", callback=_versio
     pass
 
 
-_EXTRAS = dict(torch="lm", transformers="lm", peft="lm", accelerate="lm", openai="llm", pyspark="spark", huggingface_hub="hub", bitsandbytes="quant", nbclient="report",
-               nbformat="report", ipykernel="report")
+_EXTRAS = dict(torch="lm", transformers="lm", peft="lm", accelerate="lm", openai="llm", pyspark="spark", huggingface_hub="hub",
+               bitsandbytes="quant", nbclient="report", nbformat="report", ipykernel="report")
 
 
 def main():
