@@ -33,7 +33,7 @@ def test_rome_forgets_and_rag_does_not(runs):
     assert last.high["rome"] < -0.3 and last.low["rag"] > -0.25
     kept = timesteps.lasting(runs, axes=["update"])
     assert kept.forgetting["rome", "update"] > 0.5 > kept.forgetting["rag", "update"]
-    assert timesteps.matrices(runs)["rome"].shape == (4, 4)
+    assert timesteps.matrices(runs)["rome"].shape == (4, 5)  # the unedited model has a column too
 
 
 def test_decay_sees_when_an_edit_is_gone(runs):

@@ -98,7 +98,7 @@ def test_layout(opened):
 def test_what_is_missing_is_said(reported):
     text = reported.read_text()
     top = re.search(r"What is missing</strong><ul>(.*?)</ul>", text)[1]
-    assert "rome: the table `batches` cannot be read" in html.unescape(top) and text.index("What is missing") < text.index("<section")
+    assert "rome: the table <code>batches</code> cannot be read" in top and text.index("What is missing") < text.index("<section")
     assert "Not shown" not in text  # rag has all that is needed
 
 

@@ -9,7 +9,7 @@ __all__ = ['decay', 'decay_summary', 'draw_decay', 'decay_says']
 import numpy as np
 import pandas as pd
 
-from .gather import gaps, means, metric_name, pooled
+from .gather import means, metric_name, pooled
 from .style import GREY, band, figure, label_lines, ordered, percent, percents, roof, title
 from ..records import BadArgument
 
@@ -20,7 +20,7 @@ def decay(runs, axes=("update",), metric: str = "exact_match",
     rows = pooled(runs, ["curve"], axes)
     rows = rows[rows.edits_done <= first] if first else rows
     if rows.empty:
-        raise BadArgument(f"no run was asked in between: {'; '.join(gaps(runs, ['curve']))}. Run with `--eval-every 100`, for example")
+        raise BadArgument("no run was asked after every so many edits; run with `--eval-every 100`, for example")
     start = pooled(runs, ["before"], axes).drop_duplicates(["editor", "edit_id", "axis"]).set_index(["editor", "edit_id", "axis"])[metric]
     keys = pd.MultiIndex.from_frame(rows[["editor", "edit_id", "axis"]])
     rows = rows.assign(before=start.reindex(keys).to_numpy())

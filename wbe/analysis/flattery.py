@@ -94,8 +94,8 @@ def flattery_says(table: pd.DataFrame) -> str:  # of `flattery`, by editor and a
     for axis in ordered(table.axis):
         t = table[table.axis == axis].set_index("editor").sort_values("difference")
         low, high = t.iloc[0], t.iloc[-1]
-        out.append(f"{axis}: by {100 * low.difference:.1f} points for {low.name} to {100 * high.difference:.1f} for {high.name}, "
+        out.append(f"{axis}: teacher forcing flatters by {100 * low.difference:.1f} points for {low.name} to {100 * high.difference:.1f} for {high.name}, "
                    f"whose {percent(high.exact_match)} of exact answers become {percent(high.token_accuracy)}.")
     o = orders(table)
     changed = [f"{axis} ({r.turned}: {r.pairs})" for axis, r in o.iterrows() if r.turned]
-    return "Teacher forcing flatters\n" + "\n".join(out) + "\nThe order of editors changes on " + ("; ".join(changed) if changed else "no axis") + "."
+    return "\n".join(out) + "\nThe order of editors changes on " + ("; ".join(changed) if changed else "no axis") + "."

@@ -265,13 +265,17 @@ def execute(nb, folder=".", say: Callable = lambda text: None, timeout: int = 36
     return nb
 
 # %% ../../nbs/79_analysis_report.ipynb #cell-030
+def _words(line: str) -> str:
+    return re.sub("`(.+?)`", r"<code>\1</code>", html.escape(line))
+
+
 def _lines(text: str) -> str:
-    lines = [html.escape(line) for line in text.strip().splitlines()]
+    lines = [_words(line) for line in text.strip().splitlines()]
     return f"<p>{lines[0]}</p>" if len(lines) == 1 else '<ul class="said">' + "".join(f"<li>{line}</li>" for line in lines) + "</ul>"
 
 
 def _note(lines: Iterable[str], head: str = "Missing") -> str:
-    items = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
+    items = "".join(f"<li>{_words(line)}</li>" for line in lines)
     return f'<div class="note" role="note"><strong>{head}</strong><ul>{items}</ul></div>' if items else ""
 
 

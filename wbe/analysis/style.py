@@ -207,7 +207,7 @@ def label_lines(axes,  # one, or all of a figure: then it is laid out only once
             short = float(np.diff(ax.transData.transform([(x, y), (right, y)])[:, 0])[0]) * points
             if abs(now - was) > size * 0.5 or short > 1:  # the name had to give way: a thin line leads to it
                 ax.annotate("", (x, y), (short + gap - 1, now - was), textcoords="offset points", annotation_clip=False,
-                            arrowprops=dict(arrowstyle="-", color=line.get_color(), lw=0.6, alpha=0.7, shrinkA=0, shrinkB=2))
+                            arrowprops=dict(arrowstyle="-", color=line.get_color(), lw=0.6, alpha=0.7, ls=":" if short > 1 else "-", shrinkA=0, shrinkB=2))
     return [text for ends in placed for *_, text in ends]
 
 # %% ../../nbs/60_analysis_style.ipynb #cell-024
