@@ -86,6 +86,11 @@ class State:
                 self.touched |= set(getattr(r, "deltas", ()))
             else:
                 self.new.append(r)
+        if result.kind == "wise" and len(self.new) >= 16:  # each holds whole shards, of which only the last state counts
+            from wbe.editors.wise import fold
+
+            self.new = [joined(self.new)]
+            fold(lm)
         if not lm.quant:
             settle(lm)
             lm.memory["adapters"] = lm.memory.get("adapters", [])[-1:]

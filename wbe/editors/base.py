@@ -171,6 +171,10 @@ class Edited:
     def _made(cls, tensors: dict, settings: dict, folder: Path) -> "Edited":
         raise NotImplementedError
 
+    @staticmethod
+    def _joined(results: list) -> "Edited | None":
+        "Results of this class as one; nothing where they are to be stacked."
+
     def apply(self, lm: LM, remember: bool = False) -> "Edited":  # remember: keep one more copy, so that undoing takes the same time after any number of edits
         "Put it into effect."
         if any(e is self for e in applied(lm)):
@@ -324,12 +328,15 @@ class Stack(Edited):
 
 
 def joined(results: list[Edited]) -> Edited:
-    "Several results as one: changes of weights are summed, everything else is stacked."
+    "Several results as one: changes of weights are summed, what has a way of its own to be joined is, everything else is stacked."
     if len(results) == 1:
         return results[0]
     first = results[0]
     ids, seconds = [i for r in results for i in r.ids], sum(r.seconds for r in results)
     about = dict(editor=first.editor, hparams=first.hparams, model=first.model, seconds=seconds, ids=ids)
+    own = first._joined(results) if all(type(r) is type(first) for r in results) else None
+    if own is not None:
+        return _about(own, **about)
     if not all(type(r) is WeightEdit for r in results):
         return Stack(parts=list(results), **about)
     places = dict.fromkeys(p for r in results for p in r.deltas)
@@ -338,7 +345,7 @@ def joined(results: list[Edited]) -> Edited:
 # %% ../../nbs/40_editors_base.ipynb #cell-031
 KINDS = {  # kind of result: where its class is
     "weights": "wbe.editors.base:WeightEdit", "stack": "wbe.editors.base:Stack", "prompt": "wbe.editors.finetune:Prompted",
-    "memory": "wbe.editors.retrieval:Retrieved", "lora": "wbe.editors.lora:LoraEdit"}
+    "memory": "wbe.editors.retrieval:Retrieved", "lora": "wbe.editors.lora:LoraEdit", "wise": "wbe.editors.wise:WiseEdit"}
 
 
 def _imported(place: str):
@@ -527,6 +534,7 @@ EDITORS = {  # name: (where its class is, what it does)
     "rome": ("wbe.editors.rome:ROME", "a rank-one change of one MLP layer that maps the subject's key to a new value"),
     "r-rome": ("wbe.editors.rome:RROME", "ROME with the same key on both sides of its formula"),
     "memit": ("wbe.editors.memit:MEMIT", "a least-squares change of several MLP layers for many edits at once"),
+    "wise": ("wbe.editors.wise:Wise", "a side memory beside one MLP layer, used for prompts that activate it"),
     "ft": ("wbe.editors.finetune:FT", "fine-tuning of one MLP layer on the answer"),
     "ft-l": ("wbe.editors.finetune:FTL", "the same, with every weight kept near its old value"),
     "prompt": ("wbe.editors.finetune:Prompt", "the edited facts in front of every question, weights untouched"),

@@ -35,13 +35,16 @@ _PRESETS = {
     **{m: (_W, "official WikiBigEdit code; the protocol in editing is ours") for m in ("Llama 2 7B", "Llama 3 8B", "Mistral 7B")},
     "GPT-J 6B": (dict(_W, steps=20, weight_decay=0.5, adjust=True), "ROME (authors' code); the protocol in editing is ours"),
     "GPT-2 XL": (dict(_W, layer=17, steps=20, weight_decay=0.5, adjust=True), "ROME (authors' code); the protocol in editing is ours"),
-    "wbe-tiny": (dict(_W, layer=1), "layer: relative depth as in Llama 2 7B; the rest: official WikiBigEdit code; found to work in a trial of 15 edits"),
+    "wbe-tiny": (dict(_W, layer=1, clamp=16.0, contexts=((2, 5), (2, 10)), under="paper", adjust=True, samples=1000, ridge=1e-2),
+                 "found by trial on 20 to 30 edits: clamp, contexts, protocol in editing, second moments; layer: relative depth as in Llama 2 7B; "
+                 "the rest: official WikiBigEdit code"),
     "": (dict(_W, layer=lambda lm: edit_layers(lm, "rome")[0][0]), "layer: relative depth as in Llama 2 7B; the rest: official WikiBigEdit code")}
 
 
 class ROME(KeyEditor):
     "A rank-one change of one MLP layer."
     name, about, HParams, presets, batch = "rome", "a rank-one change of one MLP layer that maps the subject's key to a new value", ROMEHParams, _PRESETS, 1
+    needs = staticmethod(lambda h: [h.layer] if h.adjust else [])
     same_key = False  # whether the mean key stands on both sides of the formula
 
     def _keys(self, lm: LM, texts: list[Placed], layer: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import torch
 
 from ..lm.models import LM, ModelError
-from ..lm.passes import _filled, _takes_positions, only
+from ..lm.passes import _filled, _takes_positions, cut_at, only
 from ..records import BadArgument
 
 # %% ../../nbs/40b_editors_tail.ipynb #cell-007
@@ -82,6 +82,7 @@ class Tail:
         self.skips, self.hidden, self.cache = share != "nothing", None, None
         if any(not 0 <= b < len(t) for b, t in zip(self.begin, texts)):
             raise BadArgument("a text changes behind its end; `begin` must be the place of one of its tokens")
+        self.cuts = [min((p + 1 for r, p in self.places if r == n), default=len(t)) for n, t in enumerate(texts)]  # what is asked for begins behind the prompt
         self.at = [b - c for b, c in zip(begin or self.begin, self.begin)]  # the column of each text's `begin` in what `change` receives
         self.before = max(self.begin)
         self._prepare(texts)
@@ -119,7 +120,7 @@ class Tail:
             cache = copy.copy(self.cache)
             cache.layers = [copy.copy(x) for x in self.cache.layers]  # their tensors are never written to, only added to
             more = dict(past_key_values=cache)
-        with only(self.lm, self.rows, self.columns):
+        with only(self.lm, self.rows, self.columns), cut_at(self.lm, self.cuts):
             return self.lm.model(**self.given, **more, use_cache=bool(more)).logits
 
     def run(self, change=None,  # as in `changing`; its tensors have a row for each text, whose `begin` is in the column `at`

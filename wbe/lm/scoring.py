@@ -72,7 +72,7 @@ def decoded(lm: LM, coded: list[Coded], rows: list[Row], most: int, done=lambda 
         for i, s in zip(open_, said):
             out[i] = s.ids
     else:
-        said = greedy(lm, [coded[i].ids[:coded[i].cut] + out[i] for i in open_], most - 1, None, done)
+        said = greedy(lm, [coded[i].ids[:coded[i].cut] + out[i] for i in open_], most - 1, None, done, [coded[i].cut for i in open_])
         for i, s in zip(open_, said):
             out[i] = (out[i] + s.ids)[:most]
     return out

@@ -1,0 +1,85 @@
+"""Questions to a web service survive a kill, are not put twice, and two processes may share what is kept."""
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from wbe.analysis.counts import HostedCounts
+from wbe.analysis.service import Kept
+from wbe.wikidata.dumps import FetchError, Patience
+
+CODE = """import sys
+from wbe.analysis.counts import HostedCounts
+print(sum(HostedCounts(url=sys.argv[1], kept=sys.argv[2], per_minute=None).counts([f"name {i}" for i in range(int(sys.argv[3]))]).values()))"""
+
+
+@pytest.fixture
+def server():
+    asked = Counter()
+
+    class Lengths(BaseHTTPRequestHandler):
+        def do_POST(self):
+            q = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["query"]
+            asked[q] += 1
+            time.sleep(0.02)
+            text = json.dumps({"count": len(q), "approx": False}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, *_):
+            pass
+
+    class Quiet(ThreadingHTTPServer):
+        def handle_error(self, *_):
+            pass
+
+    s = Quiet(("127.0.0.1", 0), Lengths)
+    threading.Thread(target=s.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{s.server_port}/", asked
+    s.shutdown()
+    s.server_close()
+
+
+def child(url, kept, n):
+    return subprocess.Popen([sys.executable, "-c", CODE, url, str(kept), str(n)], stdout=subprocess.PIPE, text=True)
+
+
+def test_a_killed_process_loses_no_answer(server, tmp_path):
+    (url, asked), kept, n = server, tmp_path / "kept.sqlite", 400
+    first = child(url, kept, n)
+    until = time.monotonic() + 60
+    while len(asked) < 40 and time.monotonic() < until:
+        time.sleep(0.02)
+    os.kill(first.pid, signal.SIGKILL)
+    first.wait()
+    had = len(Kept(kept))
+    assert 20 <= had < n
+    out, _ = child(url, kept, n).communicate(timeout=120)
+    assert int(out) == sum(len(f"name {i}") for i in range(n))
+    assert sum(asked.values()) <= n + 8  # only what was under way is asked again
+    assert len(asked) == n
+
+
+def test_two_processes_share_what_is_kept(server, tmp_path):
+    (url, asked), kept, n = server, tmp_path / "kept.sqlite", 60
+    both = [child(url, kept, n) for _ in range(2)]
+    assert len({p.communicate(timeout=120)[0] for p in both}) == 1
+    assert len(Kept(kept)) == len(asked) == n
+
+
+def test_answers_of_other_indexes_are_not_taken(server, tmp_path):
+    (url, asked), how = server, dict(kept=tmp_path / "k", per_minute=None, patience=Patience(retries=0))
+    HostedCounts("one", url=url, **how).counts(["Oslo"])
+    HostedCounts("two", url=url, **how).counts(["Oslo"])
+    assert asked["Oslo"] == 2
+    with pytest.raises(FetchError, match="no answer"):
+        HostedCounts("one", url="http://127.0.0.1:9/", **how).counts(["Oslo"])

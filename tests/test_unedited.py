@@ -1,0 +1,104 @@
+"""Analyses of unedited models take what there is: a whole run, one that was stopped, a broken benchmark; they say what is missing and show the rest."""
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from wbe.analysis.specificity import correlations, draw_specificity, edit_rows, locality_rows, measured, said_correlations
+from wbe.analysis.statistics import comparison, draw_timesteps, readable_timesteps, said_timesteps, timesteps, unedited
+from wbe.analysis.temporal import dated, draw_temporal, gap, said_cutoff, undated, with_dates
+from wbe.benchmark.reader import Benchmark
+from wbe.lifelong import lifelong
+from wbe.records import BadArgument
+from wbe.runs import Plan, Run
+
+SAMPLE = Path(__file__).parents[1] / "data_samples" / "benchmark"
+
+
+@pytest.fixture(scope="module")
+def bench():
+    return Benchmark.load(SAMPLE)
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory):
+    "Two edits of a timestep, by the editor that does nothing."
+    folder = tmp_path_factory.mktemp("runs") / "none"
+    lifelong(Plan(benchmark=str(SAMPLE), editor="none", timesteps=(1, 1), max_edits=2, axes=("update", "locality"), ask_lasting=2), folder, progress=False)
+    return Run.load(folder)
+
+
+def synthetic(bench, axes=("update", "locality")):
+    "Answers that are right for one edit in four."
+    rows = bench.probes(list(axes)).to_pandas().rename(columns={"answer": "expected"})
+    return rows.assign(exact_match=np.arange(len(rows)) % 4 == 0, token_accuracy=0.5, finite=True, scored_at=0)
+
+
+def test_a_run_gives_its_unedited_model(bench, real):
+    known = unedited(real, bench)
+    assert known.models == ["wbe-tiny"]
+    before = real.scores[real.scores.moment == "before"]
+    assert len(known.frame) == len(before) > 0
+    assert any("update questions are answered" in m for m in known.missing)
+    table = timesteps(bench, known)
+    assert table["wbe-tiny"].notna().any() and "–" in readable_timesteps(table).to_numpy()
+    assert "wbe-tiny leaves" in said_timesteps(table)
+    draw_timesteps(table)
+
+
+def test_an_empty_run_and_an_odd_one(bench):
+    class Nothing:
+        scores, config, name, missing = pd.DataFrame(), {"plan": {"model": "m"}}, "rome", ["nothing was scored yet"]
+
+    known = unedited({"a": Nothing, "b": synthetic(bench)}, bench)
+    assert known.models == ["b"]
+    assert "a: nothing was scored yet" in known.missing
+    table = timesteps(bench, unedited(Nothing, bench))
+    assert list(table.columns) == ["old", "new", "days", "edits", "questions"]
+    draw_timesteps(table)
+    with pytest.raises(BadArgument, match="not str"):
+        unedited("runs/rome", bench)
+
+
+def test_answers_that_are_no_numbers_are_counted_out(bench):
+    rows = synthetic(bench)
+    rows.loc[:9, ["token_accuracy", "finite"]] = [np.nan, False]
+    known = unedited(rows, bench)
+    assert any("10 answers have no finite probability" in m for m in known.missing)
+    assert timesteps(bench, known, "token_accuracy").loc["all", "model"] == pytest.approx(0.5)
+
+
+def test_a_benchmark_without_dates(bench):
+    facts, known = dated(bench, dates={}), unedited(synthetic(bench), bench)
+    rows = with_dates(known, facts)
+    assert "no edit states" in undated(facts)[0]
+    assert "nothing can be said" in said_cutoff(rows, "2023-01-01")
+    assert gap(rows, "2023-01-01").empty
+    draw_temporal(facts, rows)
+    draw_temporal(facts, rows[:0])
+
+
+def test_nothing_to_count_with(bench):
+    known = unedited(synthetic(bench), bench)
+    asked = pd.concat([edit_rows(known), locality_rows(known, bench, {})], ignore_index=True)
+    m = measured(asked)
+    assert m.measures == [] and len(m.missing) == 2
+    assert correlations(m).empty and said_correlations(correlations(m)) == []
+    with pytest.raises(BadArgument, match="nothing to draw: no corpus was given"):
+        draw_specificity(m)
+
+    class Half:
+        def counts(self, strings):
+            return {s: len(s) for s in strings if s[0] < "M"}
+
+    m = measured(asked, Half())
+    assert m.measures == ["subject_count", "object_count"]
+    assert correlations(m, repeats=20)["n"].between(1, len(asked) - 1).all()
+    draw_specificity(m)
+
+
+def test_one_timestep_is_a_benchmark_too(bench):
+    one = bench[:1]
+    assert comparison(one).iloc[-1]["timesteps"] == "1"
+    assert timesteps(one, unedited(synthetic(one), one)).loc["all", "edits"] == len(one[0])
