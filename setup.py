@@ -39,7 +39,7 @@ setup(
     packages=find_packages(include=["wbe", "wbe.*"]),
     include_package_data=True,
     cmdclass={"build_py": BuildWithModel},
-    package_data={"wbe.benchmark": ["prompt_files/*.md", "prices.json"]},
+    package_data={"wbe.analysis": ["report.html", "results.ipynb"], "wbe.benchmark": ["prompt_files/*.md", "prices.json"]},
     python_requires=f">={cfg['min_python']}",
     install_requires=cfg["requirements"].split(),
     extras_require=extras,

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['app', 'Writer', 'Yes', 'Budget', 'Engine', 'Memory', 'main', 'show', 'world', 'status', 'fetch', 'build', 'parse',
            'audit', 'benchmark', 'extend', 'validate', 'score', 'train_tiny', 'editors', 'run', 'list_runs', 'compare',
-           'sweep', 'demo']
+           'sweep', 'report', 'demo']
 
 # %% ../nbs/91_cli.ipynb #cell-002
 import json
@@ -35,7 +35,8 @@ def _options(version: Annotated[bool, typer.Option("--version", callback=_versio
     pass
 
 
-_EXTRAS = dict(torch="lm", transformers="lm", peft="lm", accelerate="lm", openai="llm", pyspark="spark", huggingface_hub="hub", bitsandbytes="quant")
+_EXTRAS = dict(torch="lm", transformers="lm", peft="lm", accelerate="lm", openai="llm", pyspark="spark", huggingface_hub="hub",
+               bitsandbytes="quant", nbclient="report", nbformat="report", ipykernel="report")
 
 
 def main():
@@ -510,6 +511,23 @@ def sweep(
     typer.echo(f"Beside each other:  wbe compare {read_sweep(file)[0]}")
     if any(s.startswith("failed") for s in states.values()):
         raise typer.Exit(1)
+
+# %% ../nbs/91_cli.ipynb #da763795
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or a folder that holds such folders.")],
+    out: Annotated[Path, typer.Option("--output", "-o", help="The page.")] = Path("report.html"),
+    title: Annotated[str, typer.Option(help="Of the page. [default: made of model and benchmark]")] = "",
+    notebook: Annotated[Path, typer.Option(help="Where the executed notebook should go, too.")] = None,
+    files: Annotated[Path, typer.Option(help="Folder for figures as PNG and PDF, and tables as Markdown and LaTeX.")] = None,
+):
+    """Execute the results notebook on runs and write one page that needs nothing else. Unfinished runs are shown as far as they are.
+
+    For example:  wbe report runs -o report.html
+    """
+    from wbe.analysis.report import make_report
+
+    typer.echo(f"The report: {make_report(runs, out, title, notebook, files, say=lambda text: typer.echo(f'· {text}'))}")
 
 # %% ../nbs/91_cli.ipynb #cell-049
 @app.command()

@@ -131,6 +131,7 @@ class Parts:
         import pyarrow as pa
 
         tables = [self._read(self.whole)] if self.whole.exists() else []
+        tables = [t if "part" in t.column_names else t.append_column("part", pa.array([""] * len(t), pa.string())) for t in tables]  # written whole
         merged = set(tables[0]["part"].unique().to_pylist()) if tables else set()
         for key, path in self.parts.items():
             if key not in merged:

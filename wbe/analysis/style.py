@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['EDITORS', 'AXES', 'METRICS', 'GREY', 'LIGHT', 'SIGHT', 'PLAIN', 'Look', 'look', 'ordered', 'seen', 'contrast', 'ink',
-           'figure', 'title', 'percents', 'band', 'spread_out', 'label_lines', 'dots', 'heat', 'save', 'svg', 'percent',
-           'cell', 'as_markdown', 'as_latex', 'as_html']
+           'figure', 'title', 'roof', 'percents', 'band', 'spread_out', 'label_lines', 'dots', 'heat', 'save', 'svg',
+           'percent', 'cell', 'as_markdown', 'as_latex', 'as_html']
 
 # %% ../../nbs/60_analysis_style.ipynb #cell-002
 import html
@@ -38,21 +38,27 @@ METRICS = {"token_accuracy": Look("#E69F00", "o"), "exact_match": Look("#0072B2"
 GREY, LIGHT = "#666666", "#D9D9D9"
 
 
-def look(name: str) -> Look:  # an editor, an axis, a metric, or a run called after an editor, such as 'rag-top5'
+def _kin(name: str) -> str | None:
+    "The editor after which a run such as 'rag-top5' is called."
+    kin = [k for k in EDITORS if name.startswith((k + "-", k + "_", k + " "))]
+    return max(kin, key=len) if kin else None
+
+
+def look(name: str) -> Look:  # an editor, an axis, a metric, or a run called after an editor
     "How a name is drawn: always in the same way, also a name that nobody has foreseen."
     known = {**EDITORS, **AXES, **METRICS}
     if name in known:
         return known[name]
-    kin = [k for k in EDITORS if name.startswith((k + "-", k + "_", k + " "))]
-    if kin:
-        return EDITORS[max(kin, key=len)]
+    if kin := _kin(name):
+        return EDITORS[kin]._replace(dash=(0, (2, 1)))
     return (*EDITORS.values(),)[1 + zlib.crc32(name.encode()) % (len(EDITORS) - 1)]
 
 
 def ordered(names: Iterable[str]) -> list[str]:
-    "Names as figures and tables list them: editors and axes in their order, strangers after them by name."
+    "Names as figures and tables list them: editors and axes in their order, runs beside their editor, strangers after them by name."
     known = list({**EDITORS, **AXES, **METRICS})
-    return sorted(dict.fromkeys(names), key=lambda n: (known.index(n) if n in known else len(known), n))
+    place = lambda n: known.index(n) if n in known else known.index(_kin(n)) + 0.5 if _kin(n) else len(known)
+    return sorted(dict.fromkeys(names), key=lambda n: (place(n), n))
 
 # %% ../../nbs/60_analysis_style.ipynb #cell-008
 SIGHT = {"usual": np.eye(3),
@@ -110,9 +116,16 @@ def figure(width: float = 7, height: float = 3.4,  # in inches, of the whole fig
     return fig, axes
 
 
-def title(ax, text: str):
+def title(ax, text: str, size: float = 10.5):
     "A title above the left end of its axes."
-    ax.set_title(text, loc="left", fontsize=10.5, color="#222222")
+    ax.set_title(text, loc="left", fontsize=size, color="#222222")
+
+
+def roof(values, least: float = 0.2) -> float:  # least: the lowest end of a scale
+    "Where a scale of shares should end: the tenth above the largest."
+    values = np.asarray(values, float)
+    largest = np.max(values[np.isfinite(values)], initial=0)
+    return float(min(1, max(least, np.ceil(10 * largest - 1e-9) / 10)))
 
 
 def percents(ax, axis: str = "y", low: float = 0, high: float = 1):
@@ -125,11 +138,12 @@ def percents(ax, axis: str = "y", low: float = 0, high: float = 1):
 
 # %% ../../nbs/60_analysis_style.ipynb #cell-013
 def band(ax, x, y, low=None, high=None, name: str = "",  # name: an editor, axis or metric; it decides the look, and labels the line
+         shade: float = 0.16,  # of the band; less where many lie on each other
          **options):  # for `plot`
     "Draw a line and, behind it, the band between `low` and `high`."
     how = look(name)
     if low is not None and high is not None:
-        ax.fill_between(np.asarray(x, float), np.asarray(low, float), np.asarray(high, float), color=how.colour, alpha=0.16, lw=0)
+        ax.fill_between(np.asarray(x, float), np.asarray(low, float), np.asarray(high, float), color=how.colour, alpha=shade, lw=0)
     few = len(np.atleast_1d(x)) <= 20
     given = dict(color=how.colour, ls=how.dash, lw=1.7, marker=how.marker if few else "", ms=4.5, mew=0, label=name) | options
     return ax.plot(x, y, **given)[0]
@@ -168,29 +182,33 @@ def _ends(ax) -> list:
     return out
 
 
-def label_lines(ax, names: Mapping | None = None,  # what a line's label should read instead; nothing: not labelled
-                size: float = 9, gap: float = 9):  # in points: the letters, and the distance to the line
+def _say_names(ax, names: Mapping, size: float, gap: float) -> list[tuple]:
+    "Write the names at the height of their lines, which may overlap: axes, line, its end, the right end of all, text."
+    ends = [(line, x, y, names.get(line.get_label(), line.get_label())) for line, x, y in _ends(ax)]
+    right = max((x for _, x, _, said in ends if said), default=0)
+    write = lambda said, y, colour: ax.annotate(said, (right, y), (gap, 0), textcoords="offset points", va="center", fontsize=size, color=ink(colour),
+                                                annotation_clip=False)
+    return [(ax, line, (x, y), right, write(said, y, line.get_color())) for line, x, y, said in ends if said]
+
+
+def label_lines(axes,  # one, or all of a figure: then it is laid out only once
+                names: Mapping | None = None,  # what a line's label should read instead; nothing: not labelled
+                size: float = 9, gap: float = 9) -> list:  # in points: the letters, and the distance to the line
     "Write every line's name where it ends, without overlaps; to be called when the limits are set and the figure is complete."
-    fig, ends = ax.figure, [(line, x, y) for line, x, y in _ends(ax) if (names or {}).get(line.get_label(), line.get_label())]
-    if not ends:
-        return []
-    right, texts = max(x for _, x, _ in ends), []
-    for line, _, y in ends:
-        said = (names or {}).get(line.get_label(), line.get_label())
-        texts.append(ax.annotate(said, (right, y), (gap, 0), textcoords="offset points", va="center", fontsize=size, color=ink(line.get_color()),
-                                 annotation_clip=False))
-    fig.draw_without_rendering()
-    points = 72 / fig.dpi
-    to_points = lambda xy: ax.transData.transform(xy) * points
-    at = [to_points((right, y))[1] for _, _, y in ends]
-    low, high = (ax.transAxes.transform((0, v))[1] * points for v in (0, 1))
-    for (line, x, y), text, was, now in zip(ends, texts, at, spread_out(at, size * 1.22, low, high)):
-        text.set_position((gap, now - was))
-        short = to_points((right, y))[0] - to_points((x, y))[0]
-        if abs(now - was) > size * 0.5 or short > 1:  # the label had to give way: a thin line leads to it
-            ax.annotate("", (x, y), (short + gap - 1, now - was), textcoords="offset points", annotation_clip=False,
-                        arrowprops=dict(arrowstyle="-", color=line.get_color(), lw=0.6, alpha=0.7, shrinkA=0, shrinkB=2))
-    return texts
+    axes = list(np.atleast_1d(np.asarray(axes, object)).flat)
+    placed = [_say_names(ax, names or {}, size, gap) for ax in axes]
+    axes[0].figure.draw_without_rendering()
+    points = 72 / axes[0].figure.dpi
+    for ax, ends in zip(axes, placed):
+        at = [ax.transData.transform((right, y))[1] * points for _, _, (_, y), right, _ in ends]
+        low, high = (ax.transAxes.transform((0, v))[1] * points for v in (0, 1))
+        for (_, line, (x, y), right, text), was, now in zip(ends, at, spread_out(at, size * 1.22, low, high)):
+            text.set_position((gap, now - was))
+            short = float(np.diff(ax.transData.transform([(x, y), (right, y)])[:, 0])[0]) * points
+            if abs(now - was) > size * 0.5 or short > 1:  # the name had to give way: a thin line leads to it
+                ax.annotate("", (x, y), (short + gap - 1, now - was), textcoords="offset points", annotation_clip=False,
+                            arrowprops=dict(arrowstyle="-", color=line.get_color(), lw=0.6, alpha=0.7, ls=":" if short > 1 else "-", shrinkA=0, shrinkB=2))
+    return [text for ends in placed for *_, text in ends]
 
 # %% ../../nbs/60_analysis_style.ipynb #cell-024
 def dots(ax, names: Iterable[str],  # from top to bottom
@@ -324,10 +342,10 @@ def as_html(frame, formats: Mapping | None = None, caption: str = "", index: boo
     "A data frame as an HTML table; `data-value` of a cell holds the number it was written from."
     heads, rows, number = _texts(frame, formats, index)
     raw = (frame.reset_index() if index else frame).astype(object).itertuples(index=False)
-    kind = lambda n: ' class="number"' if n else ""
+    kind = lambda n, c="": ' class="number"' if n else ' class="long"' if len(c) > 60 else ""
     value = lambda v: f' data-value="{float(v):.12g}"' if isinstance(v, int | float | np.number) and v == v else ""
     head = "".join(f'<th scope="col"{kind(n)}>{html.escape(h)}</th>' for h, n in zip(heads, number))
-    body = "\n".join("<tr>" + "".join(f"<td{kind(n)}{value(v)}>{html.escape(c)}</td>" for c, v, n in zip(row, values, number)) + "</tr>"
+    body = "\n".join("<tr>" + "".join(f"<td{kind(n, c)}{value(v)}>{html.escape(c)}</td>" for c, v, n in zip(row, values, number)) + "</tr>"
                      for row, values in zip(rows, raw))
     title = f"<caption>{html.escape(caption)}</caption>" if caption else ""
     return f"<table>{title}<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table>\n"
