@@ -186,7 +186,8 @@ def put(lm: LM, questions, under, say=(), progress: bool = True):  # questions: 
     for text in (False, True):
         part = questions[questions.axis.isin(list(say)) == text]
         if len(part):
-            got = score(lm, [Item(q, a, id=i) for q, a, i in zip(part.question, part.expected, part.edit_id)], under, generate=text, progress=progress)
+            got = score(lm, [Item(q, a, id=i) for q, a, i in zip(part.question, part.expected, part.edit_id)], under, generate=text,
+                        too_long="cut", progress=progress)
             parts.append(got.to_pandas().rename(columns={"text": "answer"})[keep].set_index(part.index))
     return pd.concat([questions, pd.concat(parts).sort_index()], axis=1)
 

@@ -150,7 +150,8 @@ class Prompt(Editor):
     "The fact in front of the question."
     name, about, HParams = "prompt", "the edited facts in front of every question, weights untouched", PromptHParams
     batch, needs_subject, causal = None, False, False
-    presets = {"": ({}, "sentence in front: WikiFactDiff (section 5); how many: chosen by hand")}
+    presets = {"": ({}, "sentence in front: WikiFactDiff (section 5); how many: chosen by hand"),
+               "wbe-tiny": (dict(most=4), "as for others, but only as many as fit into its 192 tokens")}
 
     def _edit(self, lm: LM, requests: list[EditRequest], hparams: PromptHParams) -> Prompted:
         return Prompted(facts=list(requests))
