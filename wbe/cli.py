@@ -574,4 +574,10 @@ def _edit(folder: Path, editors: list[str]):
     _compared(runs, "exact_match")
     with atomic(folder / "editors.png") as part:
         draw_runs(runs).savefig(part, dpi=150, format="png")
+    if any(find_spec(name) is None for name in ("nbclient", "nbformat", "ipykernel")):
+        typer.echo("For a report of these runs: pip install 'wbe[report]', then: wbe report " + str(folder / "runs"))
+        return
+    from wbe.analysis.report import make_report
+
+    typer.echo(f"The report:    {make_report(folder / 'runs', folder / 'report.html', say=lambda text: typer.echo(f'· {text}'))}")
 
