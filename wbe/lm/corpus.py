@@ -335,12 +335,21 @@ def chain_withheld(a: Fact, b: Fact) -> bool:
     return stable(f"{a.subject_id}/{a.property_id}/{b.property_id}") % 2 == 0
 
 # %% ../../nbs/35a_lm_corpus.ipynb #cell-028
-STAGES = (  # until which share of the training; the share of the subjects that are met; shares of the documents' tokens, about; how there is read
-    (0.03, 0.25, {"recall": 0.25, "reading": 0.45, "echo": 0.30}, dict(same=0.7, words=0.5, sizes=(1, 1, 2), strange=1.0, relevant=1.0)),
-    (0.12, 0.25, {"recall": 0.40, "reading": 0.34, "echo": 0.04, "biography": 0.07, "fact_list": 0.07, "excerpt": 0.04, "chain": 0.04}, dict(same=0.3, words=0.2, sizes=(1, 1, 2, 2, 3))),
-    (0.50, 1.0, {"recall": 0.36, "reading": 0.33, "biography": 0.08, "fact_list": 0.09, "excerpt": 0.08, "chain": 0.06}, dict(same=0.1, words=0.1, sizes=(1, 2, 2, 3, 3), relevant=0.7)),
-    (0.82, 1.0, {"recall": 0.26, "reading": 0.52, "biography": 0.04, "fact_list": 0.06, "excerpt": 0.06, "chain": 0.06}, dict(same=0.2, words=0.2, sizes=(1, 2, 2, 3, 3), relevant=0.75)),
-    (1.01, 1.0, {"recall": 0.29, "reading": 0.48, "biography": 0.04, "fact_list": 0.06, "excerpt": 0.06, "chain": 0.07}, dict(sizes=(1, 2, 2, 3, 3), relevant=0.7, strange=0.4)))
+def _mix(**percent) -> dict[str, float]:
+    return {kind: p / 100 for kind, p in percent.items()}
+
+
+STAGES = (  # until which share of the training; the share of the subjects that are met; hundredths of the documents' tokens, about; how there is read
+    (0.03, 0.25, _mix(recall=25, reading=45, echo=30),
+     dict(same=0.7, words=0.5, sizes=(1, 1, 2), strange=1.0, relevant=1.0)),
+    (0.12, 0.25, _mix(recall=40, reading=34, echo=4, biography=7, fact_list=7, excerpt=4, chain=4),
+     dict(same=0.3, words=0.2, sizes=(1, 1, 2, 2, 3))),
+    (0.50, 1.0, _mix(recall=36, reading=33, biography=8, fact_list=9, excerpt=8, chain=6),
+     dict(same=0.1, words=0.1, sizes=(1, 2, 2, 3, 3), relevant=0.7)),
+    (0.82, 1.0, _mix(recall=26, reading=52, biography=4, fact_list=6, excerpt=6, chain=6),
+     dict(same=0.2, words=0.2, sizes=(1, 2, 2, 3, 3), relevant=0.75)),
+    (1.01, 1.0, _mix(recall=29, reading=48, biography=4, fact_list=6, excerpt=6, chain=7),
+     dict(sizes=(1, 2, 2, 3, 3), relevant=0.7, strange=0.4)))
 _LENGTH = {"recall": 74, "reading": 72, "echo": 60, "biography": 31, "fact_list": 40, "excerpt": 53, "chain": 67}  # tokens of a document, about
 
 
