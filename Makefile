@@ -31,7 +31,7 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/nbdev_test --n_workers 2 --do_print --timing
-	$(BIN)/python -m pytest tests
+	$(BIN)/python -m pytest tests -n 2 --dist loadfile
 
 check: $(READY)
 	$(BIN)/python nbs/_dev/notebooks.py check
