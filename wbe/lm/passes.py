@@ -368,12 +368,23 @@ def _decode(lm: LM, prompts: list[list[int]], cuts: list[int], most: int, source
     return said
 
 
-def greedy(lm: LM, prompts: list[list[int]], most: int = 32, sources=None, done=lambda n: None,  # sources: for an encoder; most: tokens
-           cuts: list[int] | None = None) -> list[Said]:  # where the beginning of an answer is given with a prompt: how many tokens are the prompt
-    "What the model says after each prompt (for an encoder-decoder: prompts of the decoder), by greedy decoding."
+def _greedy(lm: LM, prompts: list[list[int]], most: int, sources, done, cuts: list[int]) -> list[Said]:
     at_a_step = 1 if lm.device.type == "cuda" else 4  # after its first pass a text is one token a pass: on a CPU that leaves room for more texts
     sizes = [(len(p) + most + (len(sources[i]) if sources else 0)) // at_a_step for i, p in enumerate(prompts)]
     prefix = None if sources else shared_prefix(lm, [Coded(p, len(p)) for p in prompts])
-    cuts = cuts or [len(p) for p in prompts]
     work = lambda batch: _decode(lm, [prompts[i] for i in batch], [cuts[i] for i in batch], most, sources and [sources[i] for i in batch], prefix)
     return in_batches(lm, sizes, [1] * len(prompts), work, done)
+
+
+def greedy(lm: LM, prompts: list[list[int]], most: int = 32, sources=None, done=lambda n: None,  # sources: for an encoder; most: tokens
+           cuts: list[int] | None = None) -> list[Said]:  # where the beginning of an answer is given with a prompt: how many tokens are the prompt
+    "What the model says after each prompt (for an encoder-decoder: prompts of the decoder), by greedy decoding; no further than its context reaches."
+    cuts, out = cuts or [len(p) for p in prompts], [Said([], False) for _ in prompts]
+    rooms = [min(most, lm.context - len(p) + 1) if lm.context else most for p in prompts]
+    for room in sorted({r for r in rooms if r > 0}, reverse=True):
+        some = [i for i, r in enumerate(rooms) if r == room]
+        pick = lambda given, some=some: given and [given[i] for i in some]
+        for i, said in zip(some, _greedy(lm, pick(prompts), room, pick(sources), done, pick(cuts))):
+            out[i] = said
+    done(sum(r <= 0 for r in rooms))
+    return out
