@@ -224,7 +224,7 @@ def _draw_accuracy(ax, rows: pd.DataFrame, edges):
     percents(ax)
     if len(models) > 1:
         ax.legend(frameon=False, fontsize=8.5, loc="upper right")
-    title(ax, f"b  What {models[0] if len(models) == 1 else 'unedited models'} answers" if models else "b  Nothing was asked")
+    title(ax, f"b  What {f'{models[0]} answers' if len(models) == 1 else 'unedited models answer'}" if models else "b  Nothing was asked")
 
 
 def _draw_places(ax, facts: pd.DataFrame):
