@@ -122,7 +122,7 @@ def test_edits_that_cannot_be_made_are_kept_aside_and_the_rest_is_done(tmp_path)
     bench.mkdir()
     rows = json.loads((BENCH / "wiki_big_edit_20240201_20240220.json").read_text())[:6]
     rows[1]["subject"] = "Nobody at all"
-    rows[3]["update"], rows[3]["ans"] = rows[2]["update"], "Another"
+    rows[3] = rows[3] | dict(update=rows[2]["update"], subject=rows[2]["subject"], ans="Another")
     (bench / "wiki_big_edit_20240201_20240220.json").write_text(json.dumps(rows))
     run = lifelong(plan(benchmark=str(bench), max_edits=None, editor="rome", hparams=dict(steps=2)), tmp_path / "run", progress=False)
     assert run.missing == [] and len(run.refused) == 1 and "Nobody at all" in run.refused.reason[0]

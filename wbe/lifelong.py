@@ -366,7 +366,7 @@ def _ask(self: Work, moment: str, scored_at: int):  # scored_at: the timestep af
 def _asked_lasting(self: Work, scored_at: int) -> list[dict]:
     "Facts that no edit is about, and perplexity where there are texts."
     p, at = self.plan, dict(scored_at=scored_at, edits_done=self.done)
-    got = score(self.lm, self.lasting, p.under, progress=False)
+    got = score(self.lm, self.lasting, p.under, too_long="cut", progress=False)
     out = [dict(at, what="lasting facts", metric=m, **interval([float(x) for x in got[m]], got["id"])._asdict()) for m in ("exact_match", "token_accuracy")]
     if p.texts:
         with reading(p.texts):

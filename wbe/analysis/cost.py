@@ -74,7 +74,7 @@ def _lookups(runs) -> pd.Series:
     if not parts:
         return pd.Series(dtype=float)
     m = pd.concat(parts)
-    m = m[m.moment == "current"]
+    m = m[m.moment.isin(["step", "current"])]
     return (m.lookup_seconds / m.questions).groupby([m.editor, m.scored_at]).mean()
 
 
