@@ -491,8 +491,10 @@ def _compared(runs: list, metric: str):
     table = beside(runs, metric)
     text = lambda column, x: "" if x != x else f"{x:,.0f}" if column[1] == "made" else f"{x:.3f}" if column[0] == "edits" else f"{x:.1%}"
     columns = [c for c in table.columns if table[c].notna().any()]
-    show(("run", *(f"{a}: {b}" for a, b in columns)), [[name, *(text(c, table.loc[name, c]) for c in columns)] for name in table.index],
-         {"exact_match": "Answered exactly, under greedy decoding", "token_accuracy": "Teacher-forced token accuracy"}[metric])
+    head, rows = ("run", *(f"{a}: {b}" for a, b in columns)), [[name, *(text(c, table.loc[name, c]) for c in columns)] for name in table.index]
+    if len(rows) <= 6:  # few runs stand side by side, so that the table is narrow
+        head, *rows = zip(head, *rows)
+    show(head, rows, {"exact_match": "Answered exactly, under greedy decoding", "token_accuracy": "Teacher-forced token accuracy"}[metric])
     if table.attrs["differ"]:
         typer.echo(f"These runs differ in: {', '.join(table.attrs['differ'])}. Their numbers do not belong in one table.")
 
