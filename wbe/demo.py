@@ -110,11 +110,13 @@ def draw_runs(runs):
     "A figure of what the runs answer exactly, per axis, just after the edits."
     from matplotlib.figure import Figure
 
+    from wbe.analysis.style import look
+
     fig = Figure(figsize=(7, 3), layout="constrained")
-    ax, colours = fig.subplots(), ("#666666", "#D55E00", "#009E73", "#0072B2", "#CC79A7", "#E69F00")
-    for i, (run, colour) in enumerate(zip(runs, colours)):
-        v = run.means()["just edited"]
-        ax.plot([k + (i - len(runs) / 2) * 0.08 for k in range(len(v))], v, "o", color=colour, label="unedited" if run.editor == "none" else run.editor)
+    ax = fig.subplots()
+    for i, run in enumerate(runs):
+        v, how = run.means()["just edited"], look(run.editor)
+        ax.plot([k + (i - len(runs) / 2) * 0.08 for k in range(len(v))], v, how.marker, color=how.colour, label="unedited" if run.editor == "none" else run.editor)
     ax.set_xticks(range(len(v)), v.index)
     ax.set(ylim=(-0.03, 1.03), ylabel="answered exactly", title="The tiny model after each timestep's edits")
     ax.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))

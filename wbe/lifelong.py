@@ -243,22 +243,22 @@ class Work:
 def _config(self: Work) -> dict:
     "All that describes the run."
     ed, lm, bench = self.editor, self.lm, self.bench
+    files = {n: sha256_of(bench[n - 1].path) for n in self.taken}
     return dict(plan=json.loads(json.dumps(asdict(self.plan), default=str)), hparams=asdict(ed.resolved(lm)) if ed else {}, batch=self.size,
                 model=dict(name=str(lm.name), revision=lm.revision, family=lm.family.name, layers=lm.layers, width=lm.width, parameters=lm.parameters,
                            numbers=str(lm.dtype).removeprefix("torch."), quant=lm.quant, fingerprint=self.mark),
                 benchmark=dict(name=bench.name, path=str(self.plan.benchmark), timesteps={n: bench[n - 1].name for n in self.taken}, edits=self.taken,
-                               files={n: sha256_of(bench[n - 1].path) for n in self.taken}, questions=len(self.questions)),
+                               files=files, digest=hashlib.sha256(json.dumps(files).encode()).hexdigest()[:16], questions=len(self.questions)),
                 protocol=protocol(self.plan.under).key, timesteps=list(self.taken), versions=versions(), hardware=_hardware(lm), started=_now(), finished=None)
 
 
 def _begin(self: Work):
     "Write what describes the run, or find that the folder holds just this run."
     new = json.loads(json.dumps(self.config()))
-    new["benchmark"]["digest"] = hashlib.sha256(json.dumps(new["benchmark"]["files"]).encode()).hexdigest()[:16]
     path = self.folder / "config.json"
     if path.exists():
         old = Run.load(self.folder).config
-        a, b = Plan(**_tuples(old["plan"])).same(), self.plan.same()
+        a, b = Plan.of(old["plan"]).same(), self.plan.same()
         differ = {k: a[k] for k in b if a.get(k) != b[k]}
         if differ:
             raise BadArgument(f"{self.folder}: this run was begun with {differ}; choose another name for another run, or repeat the first settings")
@@ -269,10 +269,6 @@ def _begin(self: Work):
         new |= dict(started=old["started"], finished=old["finished"] if old["timesteps"] == new["timesteps"] else None)
     write_text(path, json.dumps(new, indent=1, ensure_ascii=False) + "\n")
     write_table(self.folder / "questions.parquet", _arrow(self.questions))
-
-
-def _tuples(plan: dict) -> dict:
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in plan.items()}
 
 
 def _arrow(frame):
@@ -506,6 +502,8 @@ def lifelong(plan: Plan, folder,  # where the run goes
         work = Work(plan, folder, lm, progress, [_log(folder), *watch])
         if work.main:
             work.begin()
+        if processes()[1] == 1 and (run := Run.load(folder)).config["finished"] and not run.missing:
+            return run
         work.say("begun", run=folder.name, editor=plan.editor, model=str(work.lm.name), edits=sum(work.taken.values()), questions=len(work.questions))
         for n in work.taken:
             work.ask("before", n)

@@ -92,7 +92,12 @@ def _same(self: Plan) -> dict:
     return {k: v for k, v in out.items() if k not in ("device", "benchmark")}
 
 
-Plan.name, Plan.same = property(_name), _same
+def _plan_of(cls, settings: dict) -> Plan:
+    "The plan of what a run's configuration says."
+    return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()})
+
+
+Plan.name, Plan.same, Plan.of = property(_name), _same, classmethod(_plan_of)
 
 # %% ../nbs/50_runs.ipynb #cell-014
 class Parts:
@@ -101,13 +106,13 @@ class Parts:
     def __init__(self, folder, name: str):
         self.folder, self.whole = Path(folder) / name, Path(folder) / f"{name}.parquet"
 
-    def _read(self, path):
+    def _read(self, path, columns=None):
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         try:
             with reading(path):
-                return pq.ParquetFile(path).read()
+                return pq.ParquetFile(path).read(columns)
         except pa.ArrowInvalid as e:
             raise StoreError(f"{path}: not a readable Parquet file ({e}); remove it and run again, it is written anew") from None
 
@@ -118,7 +123,7 @@ class Parts:
     @property
     def keys(self) -> set[str]:
         "The keys of all parts, merged ones included."
-        merged = set(self._read(self.whole)["part"].unique().to_pylist()) if self.whole.exists() else set()
+        merged = set(self._read(self.whole, ["part"])["part"].unique().to_pylist()) if self.whole.exists() else set()
         return merged | set(self.parts)
 
     def add(self, key: str, frame):
@@ -305,7 +310,8 @@ def compare(runs: list[Run], metric: str = "exact_match"):
 
 
 def differing(runs: list[Run]) -> list[str]:
-    "In what runs differ that should be equal for a comparison: model, benchmark, protocol, timesteps."
-    what = {"models": lambda c: c["model"]["fingerprint"], "benchmarks": lambda c: c["benchmark"]["digest"], "protocols": lambda c: c["protocol"],
-            "timesteps": lambda c: tuple(c["timesteps"]), "samples": lambda c: (c["plan"]["sample"], c["plan"]["seed"])}
-    return [name for name, get in what.items() if len({str(get(r.config)) for r in runs}) > 1]
+    "In what runs differ that should be equal for a comparison: benchmark (its files), model, protocol, timesteps, number of edits, samples."
+    what = {"models": lambda c: c["model"]["fingerprint"], "protocols": lambda c: c["protocol"], "timesteps": lambda c: tuple(c["timesteps"]),
+            "edits": lambda c: tuple(c["benchmark"]["edits"].values()), "samples": lambda c: (c["plan"]["sample"], c["plan"]["seed"])}
+    files = {pair for r in runs for pair in r.config["benchmark"]["files"].items()}
+    return ["benchmarks"] * (len(files) > len(dict(files))) + [name for name, get in what.items() if len({str(get(r.config)) for r in runs}) > 1]

@@ -11,7 +11,7 @@ import json
 import subprocess
 import sys
 import tomllib
-from dataclasses import fields
+from dataclasses import asdict, fields
 from pathlib import Path
 
 from .records import BadArgument, chosen
@@ -74,11 +74,10 @@ def read_sweep(path) -> tuple[Path, dict[str, Plan]]:
 def _begin(plan: Plan, here: Path) -> subprocess.Popen:
     "A process that does a run; what it says goes into the run's folder."
     make_folder(here)
-    settings = {f.name: getattr(plan, f.name) for f in fields(Plan)}
-    code = ("import json, sys\nfrom wbe.runs import Plan\nfrom wbe.lifelong import _tuples, lifelong\n"
-            "lifelong(Plan(**_tuples(json.loads(sys.argv[1]))), sys.argv[2], progress=False)")
+    code = ("import json, sys\nfrom wbe.lifelong import lifelong\nfrom wbe.runs import Plan\n"
+            "lifelong(Plan.of(json.loads(sys.argv[1])), sys.argv[2], progress=False)")
     said = open(here / "output.txt", "w", encoding="utf-8")  # closed with the process
-    return subprocess.Popen([sys.executable, "-c", code, json.dumps(settings), str(here)], stdout=said, stderr=subprocess.STDOUT)
+    return subprocess.Popen([sys.executable, "-c", code, json.dumps(asdict(plan)), str(here)], stdout=said, stderr=subprocess.STDOUT)
 
 
 def _state(folder: Path, name: str) -> str:

@@ -19,6 +19,7 @@ from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
 from string import Template
+from tempfile import TemporaryFile
 
 import pandas as pd
 
@@ -254,7 +255,7 @@ def execute(nb, folder=".", say: Callable = lambda text: None, timeout: int = 36
 
     client = NotebookClient(nb, timeout=timeout, kernel_name="python3", allow_errors=True, resources={"metadata": {"path": str(folder)}})
     try:
-        with client.setup_kernel():
+        with TemporaryFile() as log, client.setup_kernel(stderr=log):  # a kernel's own remarks do not belong on the user's screen
             for i, cell in enumerate(nb.cells):
                 if cell.cell_type == "code":
                     if (key := cell.metadata.get("wbe")) not in (None, "parameters", "setup"):

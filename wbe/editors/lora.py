@@ -191,8 +191,8 @@ class LoraFT(Editor):
     HParams, needs_subject, causal = LoraHParams, False, False
     presets = {"": (dict(batch_size=lambda lm: 16 if lm.family.name == "gemma" else 32),
                     "official WikiBigEdit code; how questions are put in training: as under the protocol zero-shot, chosen here"),
-               "wbe-tiny": (dict(rank=4, rate=0.1),
-                            "found by trial on a timestep of 184 edits: twenty times the published learning rate; the rest: official WikiBigEdit code")}
+               "wbe-tiny": (dict(rank=4, rate=0.06, epochs=20, under="paper"),
+                            "found by trial on a timestep of 184 edits: rate, epochs, how questions are put in training; the rest: official WikiBigEdit code")}
 
     def _before(self, lm: LM, h: LoraHParams) -> LoraEdit | None:
         "The result whose adapters are trained further."
