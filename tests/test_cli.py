@@ -84,6 +84,12 @@ def test_help_is_quick_and_completion_is_there():
     assert "--install-completion" in wbe("--help").stdout
 
 
+def test_help_keeps_what_stands_in_brackets(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    assert "[common] settings, and [[run]] tables" in wbe("sweep", "--help").stdout
+    assert wbe("run", "--help").stdout.count("[default: all]") >= 2
+
+
 def _seconds(*words):
     start = time.perf_counter()
     assert wbe(*words).returncode == 0

@@ -76,12 +76,12 @@ def world(
     folder: Annotated[Path, typer.Argument(help="Where to write it; created if need be.")],
     seed: Annotated[int, typer.Option(help="Another seed is another world.")] = 7,
     entities: Annotated[int, typer.Option(help="Items on the first day, 500 to millions.")] = 1500,
-    dates: Annotated[list[str], typer.Option("--date", help="Only this snapshot, like 2024-02-01; may be repeated. [default: all nine]")] = None,
+    dates: Annotated[list[str], typer.Option("--date", help="Only this snapshot, like 2024-02-01; may be repeated. \\[default: all nine]")] = None,
     formats: Annotated[list[str], typer.Option("--format", help="json.gz, json.bz2 or xml.bz2; may be repeated.")] = ["json.gz"],
     articles: Annotated[bool, typer.Option(help="Write the encyclopedia.")] = True,
     views: Annotated[bool, typer.Option(help="Write page views.")] = True,
     truth: Annotated[bool, typer.Option(help="Write the ground truth.")] = True,
-    workers: Annotated[int, typer.Option(help="Processes. [default: one per core for large worlds]")] = None,
+    workers: Annotated[int, typer.Option(help="Processes. \\[default: one per core for large worlds]")] = None,
     force: Annotated[bool, typer.Option("--force", help="Write it again even if it is there.")] = False,
 ):
     """Write the controlled world: dumps in Wikidata's format, articles, page views, truth.
@@ -140,7 +140,7 @@ def fetch(
     folder: Annotated[Path, typer.Option("--output", "-o", help="Where to put it.")] = Path("dumps"),
     kind: Annotated[str, typer.Option(help="json.gz, json.bz2, xml.bz2 (all of Wikidata) or enwiki.xml.bz2 (the English Wikipedia).")] = "json.gz",
     latest: Annotated[bool, typer.Option("--latest", help="The newest complete snapshot.")] = False,
-    mirror: Annotated[str, typer.Option(help="Address of a mirror. [default: Wikimedia]")] = None,
+    mirror: Annotated[str, typer.Option(help="Address of a mirror. \\[default: Wikimedia]")] = None,
     verify: Annotated[bool, typer.Option(help="Insist on a published checksum and compare with it.")] = True,
     force: Annotated[bool, typer.Option("--force", help="Download again even if it is there.")] = False,
 ):
@@ -162,9 +162,9 @@ def build(
     language: Annotated[str, typer.Option(help="Of labels and descriptions.")] = "en",
     fallback: Annotated[list[str], typer.Option(help="A language to try when there is no label; may be repeated.")] = None,
     engine: Annotated[str, typer.Option(help="duckdb, or spark.")] = "duckdb",
-    memory: Annotated[str, typer.Option(help="At most so much for the engine, like 4GB. [default: half of the machine]")] = None,
-    mirror: Annotated[str, typer.Option(help="Address of a mirror. [default: Wikimedia]")] = None,
-    workers: Annotated[int, typer.Option(help="Processes. [default: one per core for large dumps]")] = None,
+    memory: Annotated[str, typer.Option(help="At most so much for the engine, like 4GB. \\[default: half of the machine]")] = None,
+    mirror: Annotated[str, typer.Option(help="Address of a mirror. \\[default: Wikimedia]")] = None,
+    workers: Annotated[int, typer.Option(help="Processes. \\[default: one per core for large dumps]")] = None,
 ):
     """From two dumps to audited facts: acquire, parse, compare, classify, filter, audit.
 
@@ -195,7 +195,7 @@ def parse(
     fallback: Annotated[list[str], typer.Option(help="A language to try when there is no label; may be repeated.")] = None,
     roles: Annotated[bool, typer.Option(help="Keep the values of qualifiers and references too; the audit asks for them.")] = False,
     engine: Annotated[str, typer.Option(help="duckdb (this machine), or spark.")] = "duckdb",
-    workers: Annotated[int, typer.Option(help="Processes. [default: one per core for large dumps]")] = None,
+    workers: Annotated[int, typer.Option(help="Processes. \\[default: one per core for large dumps]")] = None,
     force: Annotated[bool, typer.Option("--force", help="Parse again even if it is done.")] = False,
 ):
     """One dump to Parquet tables: statements, labels, properties. `wbe build` does this by itself.
@@ -242,7 +242,7 @@ Writer = Annotated[str, typer.Option(help="Who writes the questions: template (o
 Yes = Annotated[bool, typer.Option("--yes", help="Spend without asking.")]
 Budget = Annotated[float, typer.Option(help="Dollars that a paid writer may spend at most.")]
 Engine = Annotated[str, typer.Option(help="duckdb, or spark.")]
-Memory = Annotated[str, typer.Option(help="At most so much for the engine, like 4GB. [default: half of the machine]")]
+Memory = Annotated[str, typer.Option(help="At most so much for the engine, like 4GB. \\[default: half of the machine]")]
 
 
 def _writing(name: str, model: str | None, base_url: str | None, yes: bool, budget: float | None) -> tuple[dict, dict]:
@@ -268,7 +268,7 @@ def benchmark(
     seed: Annotated[int, typer.Option(help="Which persona asks which question.")] = 0,
     engine: Engine = "duckdb",
     memory: Memory = None,
-    workers: Annotated[int, typer.Option(help="Processes. [default: one per core for large dumps]")] = None,
+    workers: Annotated[int, typer.Option(help="Processes. \\[default: one per core for large dumps]")] = None,
 ):
     """From a series of dumps to a benchmark with questions on five axes, one timestep for every two neighbouring dumps.
 
@@ -323,7 +323,7 @@ def validate(
         raise typer.Exit(1)
 
 # %% ../nbs/91_cli.ipynb #cell-036
-Axes = Annotated[list[str], typer.Option(help="update, rephrase, persona, multi-hop or locality; may be repeated. [default: all]")]
+Axes = Annotated[list[str], typer.Option(help="update, rephrase, persona, multi-hop or locality; may be repeated. \\[default: all]")]
 Under = Annotated[str, typer.Option(help="How questions are put: paper, zero-shot, few-shot, chat, …")]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, …")]
 Dtype = Annotated[str, typer.Option(help="auto, float32, bfloat16, float16.")]
@@ -337,7 +337,7 @@ def score(
     bench: Annotated[str, typer.Argument(help="A benchmark: a folder, a file of one timestep, or a name on the Hugging Face hub.")],
     model: Annotated[str, typer.Option(help="A name on the hub, a folder, or wbe-tiny.")] = "wbe-tiny",
     axis: Axes = None,
-    most: Annotated[int, typer.Option(help="Edits of a timestep, drawn. [default: all]")] = None,
+    most: Annotated[int, typer.Option(help="Edits of a timestep, drawn. \\[default: all]")] = None,
     under: Under = "paper",
     generate: Annotated[bool, typer.Option(help="Also let the model say its answers.")] = True,
     seed: Annotated[int, typer.Option(help="Of the drawing.")] = 0,
@@ -378,7 +378,7 @@ def score(
 def train_tiny(
     folder: Annotated[Path, typer.Argument(help="Where the model goes.")],
     seed: Annotated[int, typer.Option(help="Another seed is another model.")] = 0,
-    steps: Annotated[int, typer.Option(help="Of training. [default: those of the model that comes with wbe]")] = None,
+    steps: Annotated[int, typer.Option(help="Of training. \\[default: those of the model that comes with wbe]")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda, …")] = "cpu",
     quick: Annotated[bool, typer.Option("--quick", help="A few steps of a much smaller model, to try everything out.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Train again even if a model is there.")] = False,
@@ -424,20 +424,20 @@ def run(
     benchmark: Annotated[str, typer.Option("--benchmark", "-b", help="A benchmark: a folder, a file of one timestep, or a name on the hub.")],
     editor: Annotated[str, typer.Option("--editor", "-e", help="Its name (see `wbe editors`), or none for the model as it is.")] = "none",
     model: Annotated[str, typer.Option("--model", "-m", help="A name on the hub, a folder, or wbe-tiny.")] = "wbe-tiny",
-    name: Annotated[str, typer.Option(help="Of the run's folder. [default: made of editor, model and benchmark]")] = None,
+    name: Annotated[str, typer.Option(help="Of the run's folder. \\[default: made of editor, model and benchmark]")] = None,
     runs: Annotated[Path, typer.Option(help="Where runs go.")] = Path("runs"),
-    timesteps: Annotated[str, typer.Option(help="Like 1-8, 3 or 3-. [default: all]")] = None,
+    timesteps: Annotated[str, typer.Option(help="Like 1-8, 3 or 3-. \\[default: all]")] = None,
     max_edits: Annotated[int, typer.Option(help="Stop after so many edits.")] = None,
     settings: Annotated[list[str], typer.Option("--set", help="A hyper-parameter, like --set layer=5; may be repeated.")] = None,
-    batch: Annotated[int, typer.Option(help="Edits handed over at once. [default: the editor's own]")] = None,
+    batch: Annotated[int, typer.Option(help="Edits handed over at once. \\[default: the editor's own]")] = None,
     eval_every: Annotated[int, typer.Option(help="Also ask after every so many edits (figure 4 of the paper) …")] = None,
     first: Annotated[int, typer.Option(help="… over the first so many …")] = 10_000,
     curve: Annotated[int, typer.Option(help="… on so many of the edits made so far.")] = 500,
     sample: Annotated[int, typer.Option(help="Edits of each earlier timestep that are asked again.")] = 1000,
     axis: Axes = None,
     under: Under = "paper",
-    say: Annotated[list[str], typer.Option(help="Axis whose answers are kept as text; may be repeated. [default: locality]")] = None,
-    lasting: Annotated[str, typer.Option(help="Parquet file of facts that should stay. [default: lasting_facts.parquet beside the benchmark]")] = None,
+    say: Annotated[list[str], typer.Option(help="Axis whose answers are kept as text; may be repeated. \\[default: locality]")] = None,
+    lasting: Annotated[str, typer.Option(help="Parquet file of facts that should stay. \\[default: lasting_facts.parquet beside the benchmark]")] = None,
     texts: Annotated[str, typer.Option(help="Text file, a text on each line: its perplexity is measured too.")] = None,
     corpus: Annotated[str, typer.Option(help="Text file for the second moments of ROME and MEMIT.")] = None,
     seed: Annotated[int, typer.Option(help="Of all drawing.")] = 0,
@@ -461,7 +461,8 @@ def run(
 
     plan = Plan(benchmark=benchmark, model=model, editor=editor, hparams=_settings(settings), batch=batch, timesteps=span(timesteps), max_edits=max_edits,
                 sample=sample, every=eval_every, first=first, curve=curve, axes=tuple(axis or ()), under=under, say=tuple(say or ("locality",)),
-                lasting=lasting, texts=texts, corpus=corpus, seed=seed, dtype=dtype, device=device, quant=quant, revision=revision, trust_remote_code=trust_remote_code)
+                lasting=lasting, texts=texts, corpus=corpus, seed=seed, dtype=dtype, device=device, quant=quant, revision=revision,
+                trust_remote_code=trust_remote_code)
     folder, main = runs / (name or plan.name), processes()[0] == 0
     done = lifelong(plan, folder, watch=[Table(), *(tracker(t, folder, dict(editor=editor, model=model)) for t in track or ())] if main else ())
     if main:
@@ -511,7 +512,7 @@ def _compared(runs: list, metric: str):
 
 @app.command()
 def sweep(
-    file: Annotated[Path, typer.Argument(help="TOML: folder, [common] settings, and [[run]] tables; a list stands for one run for each value.")],
+    file: Annotated[Path, typer.Argument(help="TOML: folder, \\[common] settings, and \\[\\[run]] tables; a list stands for one run for each value.")],
     jobs: Annotated[int, typer.Option("--jobs", "-j", help="Runs at a time.")] = 1,
 ):
     """Many runs from one file. Repeated, it does what is left; a run that fails does not stop the others."""
@@ -529,9 +530,13 @@ def sweep(
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or a folder that holds such folders.")],
     out: Annotated[Path, typer.Option("--output", "-o", help="The page.")] = Path("report.html"),
-    title: Annotated[str, typer.Option(help="Of the page. [default: made of model and benchmark]")] = "",
+    title: Annotated[str, typer.Option(help="Of the page. \\[default: made of model and benchmark]")] = "",
     notebook: Annotated[Path, typer.Option(help="Where the executed notebook should go, too.")] = None,
     files: Annotated[Path, typer.Option(help="Folder for figures as PNG and PDF, and tables as Markdown and LaTeX.")] = None,
+    benchmark: Annotated[str, typer.Option("--benchmark", "-b", help="The benchmark of the runs. \\[default: where they found it]")] = None,
+    corpus: Annotated[str, typer.Option(help="How often are names written in it? A text file, a document on each line; or a local Infini-gram index.")] = None,
+    views: Annotated[list[Path], typer.Option(help="File of page views, used with --corpus; may be repeated.")] = None,
+    ask: Annotated[bool, typer.Option("--ask", help="Load the model, for what only it can tell: hops that a memory finds, gradients.")] = False,
 ):
     """Execute the results notebook on runs and write one page that needs nothing else. Unfinished runs are shown as far as they are.
 
@@ -539,7 +544,8 @@ def report(
     """
     from wbe.analysis.report import make_report
 
-    typer.echo(f"The report: {make_report(runs, out, title, notebook, files, say=lambda text: typer.echo(f'· {text}'))}")
+    made = make_report(runs, out, title, notebook, files, benchmark, corpus, views, ask, say=lambda text: typer.echo(f"· {text}"))
+    typer.echo(f"The report: {made}")
 
 # %% ../nbs/91_cli.ipynb #cell-049
 @app.command()

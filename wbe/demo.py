@@ -115,8 +115,8 @@ def draw_runs(runs):
     fig = Figure(figsize=(7, 3), layout="constrained")
     ax = fig.subplots()
     for i, run in enumerate(runs):
-        v, how = run.means()["just edited"], look(run.editor)
-        ax.plot([k + (i - len(runs) / 2) * 0.08 for k in range(len(v))], v, how.marker, color=how.colour, label="unedited" if run.editor == "none" else run.editor)
+        v, how, name = run.means()["just edited"], look(run.editor), "unedited" if run.editor == "none" else run.editor
+        ax.plot([k + (i - len(runs) / 2) * 0.08 for k in range(len(v))], v, how.marker, color=how.colour, label=name)
     ax.set_xticks(range(len(v)), v.index)
     ax.set(ylim=(-0.03, 1.03), ylabel="answered exactly", title="The tiny model after each timestep's edits")
     ax.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))

@@ -227,14 +227,17 @@ def as_rows(settings: dict) -> pd.DataFrame:
 RESULTS = "results.ipynb"  # beside this module
 
 
-def results_notebook(paths, folder=None):  # folder: where figures and tables also go as files
-    "The results notebook, with the folders of runs put in."
+def results_notebook(paths, folder=None,  # folder: where figures and tables also go as files
+                     benchmark=None, corpus=None, views=None, ask: bool = False):  # as for `make_report`
+    "The results notebook, with the folders of runs put in, and what else was given."
     import nbformat
 
     nb = nbformat.reads(files("wbe.analysis").joinpath(RESULTS).read_text(encoding="utf-8"), 4)
     for cell in nb.cells:
         if cell.metadata.get("wbe") == "parameters":
-            cell.source = f"RUNS = {[str(p) for p in paths]!r}\nFILES = {folder and str(folder)!r}"
+            given = dict(RUNS=[str(p) for p in paths], FILES=folder and str(folder), BENCHMARK=benchmark and str(benchmark), CORPUS=corpus and str(corpus),
+                         VIEWS=[str(v) for v in views or ()], ASK=ask)
+            cell.source = "\n".join(f"{name} = {value!r}" for name, value in given.items())
     return nb
 
 
@@ -326,12 +329,20 @@ def page(nb, runs, trouble: Iterable[str] = (), title: str = "") -> str:  # nb: 
     "One HTML page with everything in it."
     names = lambda what: ", ".join(dict.fromkeys(r.config[what]["name"] for r in runs))
     title = title or f"Lifelong editing of {names('model')} on {names('benchmark')}"
-    body, contents = [], []
+    body, contents, more = [], [], []
     for key, head, intro, cell in sections(nb):
+        left = [o.evalue for o in cell.outputs if o.output_type == "error" and o.ename == "NotAsked"]
+        if left:
+            more += left
+            continue
         shown = "\n".join(as_page(o) for o in cell.outputs)
         contents.append(f'<li><a href="#{key}">{html.escape(head)}</a></li>')
         body.append(f'<section id="{key}"><h2>{html.escape(head)}</h2><p>{html.escape(intro)}</p>\n{shown}\n'
                     f"<details><summary>The cell that made this</summary><pre>{html.escape(cell.source)}</pre></details></section>")
+    if more:
+        contents.append('<li><a href="#more">What else there is</a></li>')
+        body.append('<section id="more"><h2>What else there is</h2><p>These sections need something beside the runs. Repeat the command with</p>'
+                    f"{_lines(chr(10).join([*dict.fromkeys(more), '']))}</section>")
     editors = [n for n in style.ordered(labels(runs))]
     lead = f"{len(editors)} {'runs' if len(editors) > 1 else 'run'}: {', '.join(editors)}."
     made = datetime.now(UTC).strftime("%-d %B %Y, %H:%M UTC")
@@ -346,6 +357,10 @@ def make_report(paths,  # folders of runs, or folders of such folders
                 out="report.html", title: str = "",
                 notebook=None,  # where the executed notebook goes, if it is wanted
                 folder=None,  # where figures (PNG, PDF) and tables (Markdown, LaTeX) go, if they are wanted
+                benchmark=None,  # where the benchmark of the runs is, if not where they found it
+                corpus=None,  # a text file with a document on each line, or a local index: how often names are written
+                views=None,  # files of page views
+                ask: bool = False,  # whether the model may be loaded, for what only it can tell
                 say: Callable = lambda text: None) -> Path:
     "Execute the results notebook on runs and write the page."
     import nbformat
@@ -353,7 +368,7 @@ def make_report(paths,  # folders of runs, or folders of such folders
     found = [run for p in map(Path, [paths] if isinstance(paths, str | Path) else paths) for run in _runs_in(p)]
     say("read the runs")
     runs, trouble = sound(found)
-    nb = execute(results_notebook(found, folder and Path(folder).absolute()), Path.cwd(), say)
+    nb = execute(results_notebook(found, folder and Path(folder).absolute(), benchmark, corpus, views, ask), Path.cwd(), say)
     if notebook:
         write_text(notebook, nbformat.writes(nb))
     write_text(out, page(nb, runs, trouble, title))

@@ -26,16 +26,17 @@ def benchmark_of(runs, where=None) -> Benchmark:  # where: it lies now, if not w
     "The benchmark of runs, checked to have the files that they were asked from."
     run = as_list(runs)[0]
     found = [p for p in _places(run, where) if p.exists()]
-    if not found and (where or run.config["plan"]["benchmark"].count("/") != 1):
-        raise BadArgument(f"the benchmark is not at {where or run.config['plan']['benchmark']}; say where it is now with --benchmark")
+    said = str(where or run.config["plan"]["benchmark"])
+    if not found and (where or said.count("/") != 1):  # owner/name may be on the hub
+        raise BadArgument(f"the benchmark is not at {said}; say where it is now with --benchmark")
     try:
-        bench = Benchmark.load(found[0] if found else run.config["plan"]["benchmark"])
+        bench = Benchmark.load(found[0] if found else said)
     except WbeError as e:
         raise BadArgument(f"the benchmark of the runs cannot be opened ({e}); say where it is with --benchmark") from e
     for r in as_list(runs):
         for n, digest in r.config["benchmark"]["files"].items():
             if int(n) > len(bench) or sha256_of(bench[int(n) - 1].path) != digest:
-                raise BadArgument(f"{found[0] if found else bench.name}: timestep {n} is not what {r.name} was asked; this is another benchmark, or one made anew")
+                raise BadArgument(f"{found[0] if found else said}: timestep {n} is not what {r.name} was asked from; this is another benchmark")
     return bench
 
 
@@ -53,7 +54,7 @@ class NotAsked(WbeError):
 def corpus_of(where=None):  # a text file with a document on each line, or the folder of a local index
     "Something that counts names."
     if not where:
-        raise NotAsked("`--corpus FILE`: whether what is often written about is better known; a text file with a document on each line, or a local Infini-gram index")
+        raise NotAsked("`--corpus FILE`: is what is often written about better known? A text file, a document on each line, or a local Infini-gram index")
     if Path(where).is_dir():
         return counts.LocalIndex(where)
     with reading(where), open(where, encoding="utf-8") as lines:
@@ -71,7 +72,7 @@ def model_of(runs, ask: bool = False) -> LM:  # ask: whether it may be loaded
     from wbe.lm.models import load
 
     if not ask:
-        raise NotAsked("`--ask`: which hops a memory finds, and how large the gradients of new, edited and unchanged facts are; this loads the model")
+        raise NotAsked("`--ask`: which hops a memory finds, and how large gradients of new, edited and old facts are; loads the model")
     plan = as_list(runs)[0].config["plan"]
     lm = load(plan["model"], plan["dtype"], plan["device"], quant=plan["quant"], revision=plan["revision"], trust_remote_code=plan["trust_remote_code"])
     if fingerprint(lm) != as_list(runs)[0].config["model"]["fingerprint"]:
