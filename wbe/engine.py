@@ -147,7 +147,7 @@ class Spark:
     def __exit__(self, *error):
         self.close()
 
-
+# %% ../nbs/02_engine.ipynb #e6c16254
 def _spark_memory(memory: str | None) -> str:
     "Spark's way of writing what DuckDB calls 4GB."
     return memory_limit(memory).replace("iB", "").replace("B", "").lower()

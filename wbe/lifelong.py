@@ -125,7 +125,7 @@ def _sweep(self: State, key: str):
         if p.name not in self.parts:
             shutil.rmtree(p, ignore_errors=True)
 
-
+# %% ../nbs/51_lifelong.ipynb #0b03f09a
 def _restore(self: State, lm: LM) -> dict | None:
     "Bring a fresh model to where the last checkpoint was; what that says of itself, or nothing where there is none."
     from safetensors.torch import load_file
@@ -218,7 +218,7 @@ def taken_of(bench: Benchmark, plan: Plan) -> dict[int, int]:
             break
     return out
 
-
+# %% ../nbs/51_lifelong.ipynb #c6973ed4
 class Work:
     "A process at work on a run."
 
@@ -358,7 +358,7 @@ def _ask(self: Work, moment: str, scored_at: int):  # scored_at: the timestep af
         self.scores.add(key, got[list(SCORED)])
     self.say("asked", moment=moment, scored_at=scored_at, edits_done=self.done, scores=got, ability=facts)
 
-
+# %% ../nbs/51_lifelong.ipynb #6c41d730
 def _asked_lasting(self: Work, scored_at: int) -> list[dict]:
     "Facts that no edit is about, and perplexity where there are texts."
     p, at = self.plan, dict(scored_at=scored_at, edits_done=self.done)

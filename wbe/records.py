@@ -153,7 +153,7 @@ class Edit:
     mhop: str | None = col("a question over two facts")
     mhop_ans: str | None = col("its answer")
 
-
+# %% ../nbs/00_records.ipynb #b512e909
 @dataclass
 class Score:
     "How a model answered one question at one moment of a run."
@@ -208,7 +208,7 @@ def check_table(table, record: type, source: str = ""):
             raise SchemaError(f"{where}{record.__name__}.{f.name} is empty in row {row}, but every row needs it ({f.metadata[b'doc'].decode()})")
     return table.select(want.names).cast(want)
 
-
+# %% ../nbs/00_records.ipynb #76a22030
 def read_table(path, record: type):
     "Read a Parquet file of records; an error names the file and the column."
     import pyarrow.parquet as pq

@@ -69,7 +69,7 @@ class Series:
         pairs = zip(self.snapshots, self.snapshots[1:])
         return [Step(self.folder, date.fromisoformat(a["date"]), date.fromisoformat(b["date"]), Path(a["dump"]), Path(b["dump"]), b["batch"]) for a, b in pairs]
 
-
+# %% ../nbs/89_series.ipynb #67eeb8d7
 @dataclass
 class Step:
     "A timestep of a series, and where its files are."
@@ -140,7 +140,7 @@ def _chains(series: Series, step: Step, by, engine: str, memory):
     with atomic(series.folder / "release" / f"chains_{step.name}.json") as part:
         shutil.copyfile(step.work / "chains" / "chains.json", part)
 
-
+# %% ../nbs/89_series.ipynb #6ed116fc
 _OWN = ["subject_id", "relation_id", "object_id"]
 _EDIT = ("subject_id", "relation_id")
 _ASKS = [("update", "update", *_EDIT), ("rephrase", "rephrase", *_EDIT), ("persona", "personas", *_EDIT), ("multi-hop", "mhop", *_EDIT),
@@ -175,7 +175,7 @@ def retired(series: Series, engine: str = "duckdb", memory: str | None = None) -
         axes.setdefault((*key, name), []).append(axis)
     return [dict(zip(RETIRED, (*key, found, name))) for (*key, name), found in axes.items()]
 
-
+# %% ../nbs/89_series.ipynb #edddc46a
 def lasting(series: Series, out, most: int = 10_000, engine: str = "duckdb", memory: str | None = None):
     "Write the static facts of the first timestep whose subject and property no timestep touches: all, or `most` of them, drawn."
     import heapq
@@ -192,7 +192,7 @@ def lasting(series: Series, out, most: int = 10_000, engine: str = "duckdb", mem
             drawn = heapq.nsmallest(most, rows, key=lambda r: stable(f"{r['subject_id']}/{r['property_id']}/{r['object_id']}"))
             pq.write_table(pa.Table.from_pylist(drawn, pq.read_schema(part)), part)
 
-
+# %% ../nbs/89_series.ipynb #b6a81de4
 def complete(series: Series, how: dict | None = None, engine: str = "duckdb", memory: str | None = None, workers: int | None = None,
              progress: bool = True, say=lambda text: None) -> Release:
     "Do what is left of a series."

@@ -53,7 +53,7 @@ def clear_errors(path):
         remedy = _REMEDIES.get(e.errno, e.strerror or str(e))
         raise StoreError(f"{path}: {remedy}. Nothing was half-written.") from e
 
-
+# %% ../nbs/01_store.ipynb #d92cb7b0
 @contextmanager
 def reading(path):
     "Turn an error in reading `path` into one that names the file."
@@ -94,7 +94,7 @@ def _sweep_dead(path: Path):
             if pid.isdigit() and not _alive(int(pid)):
                 path.with_name(name).unlink(missing_ok=True)
 
-
+# %% ../nbs/01_store.ipynb #0024f18c
 @contextmanager
 def atomic(path):
     "A path beside `path` to write to; it takes the place of `path` when the block ends, and vanishes if the block fails."
@@ -197,7 +197,7 @@ def _short(path) -> str:
     "What an input is called: its name and that of its folder, so that old/x.parquet and new/x.parquet are two."
     return "/".join(Path(path).absolute().parts[-2:])
 
-
+# %% ../nbs/01_store.ipynb #8ac1d48b
 class Stage:
     "A step of the pipeline that is done once for the same parameters and inputs."
 

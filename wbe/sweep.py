@@ -45,7 +45,7 @@ def _named(name: str | None, plan: Plan, path) -> str:
     except (KeyError, IndexError, ValueError):
         raise BadArgument(f"{path}: name {name!r}: in braces stand settings of the run, like {{editor}}") from None
 
-
+# %% ../nbs/53_sweep.ipynb #f3d73d0b
 def read_sweep(path) -> tuple[Path, dict[str, Plan]]:
     "The folder of a sweep, and its plans by name."
     path = Path(path)

@@ -22,7 +22,7 @@ class StillRunning(WriterError):
 ENDED = {"completed", "failed", "expired", "cancelled"}
 ENDPOINT = "/v1/chat/completions"
 
-
+# %% ../../nbs/22h_benchmark_batches.ipynb #025f015f
 class _BatchState:
     "What is under way, noted in a file."
 

@@ -260,7 +260,7 @@ def _runs(values, items):
     known, starts = np.unique(values, return_index=True)
     return known.tolist(), np.split(items, starts[1:]) if len(known) else []
 
-
+# %% ../../nbs/20_benchmark_locality.ipynb #13a9c307
 class _Search:
     "Edits and candidates as numbers, and the search among them."
 

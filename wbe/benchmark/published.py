@@ -27,7 +27,7 @@ class FormatError(WbeError, ValueError):
 
 _KINDS = {dict: "an object", list: "a list", str: "text", type(None): "nothing"}
 
-
+# %% ../../nbs/27_benchmark_published.ipynb #534139f9
 class Cell:
     "A value from a file, and where it was."
 

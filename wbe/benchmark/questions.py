@@ -114,7 +114,7 @@ def _bytes(rows, record: type) -> bytes:
     "Rows as an Arrow batch behind a schema that is written once."
     return b"".join(b.serialize().to_pybytes() for b in to_table(rows, record).combine_chunks().to_batches())
 
-
+# %% ../../nbs/25_benchmark_questions.ipynb #97fe6cf1
 def write_questions(facts,  # facts.parquet: the edits
                     static,  # static_facts.parquet, to know namesakes
                     locality,  # locality.parquet
@@ -162,7 +162,7 @@ def write_questions(facts,  # facts.parquet: the edits
         gathered.unlink()
     return stage.before
 
-
+# %% ../../nbs/25_benchmark_questions.ipynb #1873e849
 def _append(spool: Spool, rows: list, fell: list, counts: Counter):
     "Put a piece on the disk, with the numbers so far."
     total = Counter(spool.state["counts"]) + counts

@@ -41,7 +41,7 @@ class Row(NamedTuple):
     kind: str = ""  # the kind of fault, one of ROW_FAULTS
     said: str = ""  # what is wrong
 
-
+# %% ../../nbs/26_benchmark_reader.ipynb #b946b691
 _TOKEN = re.compile(rb'"(?:[^"\\\n]|\\.)*"|[][{}"]', re.DOTALL)
 _NEXT = re.compile(rb'[},\n]\s*(?=\{\s*")')  # where the next row may begin
 _SPACE = re.compile(rb"[\s,]*")
@@ -59,7 +59,7 @@ def _end_of(data: bytes, start: int) -> int | None:
         if not closing:
             return m.end()
 
-
+# %% ../../nbs/26_benchmark_reader.ipynb #83d735e4
 def _slow(data: bytes, listed: bool) -> Iterator[tuple[int, int, str]]:
     "Begin, end and fault of each row of a damaged file."
     at, first = data.index(b"[") + 1 if listed else 0, True

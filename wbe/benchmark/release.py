@@ -78,7 +78,7 @@ def timesteps_of(release) -> list[Path]:
         raise StoreError(f"{release}: no timesteps here; write them with `wbe benchmark`")
     return paths
 
-
+# %% ../../nbs/28_benchmark_release.ipynb #7f46b691
 def numbers_of(path) -> dict:
     "The numbers of a timestep."
     import pyarrow.parquet as pq
@@ -124,6 +124,8 @@ configs:
 {splits}
 ---
 """
+
+# %% ../../nbs/28_benchmark_release.ipynb #a30b189a
 _BODY = """# {title}
 
 Changes of facts between snapshots of {source}, as questions and answers for lifelong knowledge editing. Every timestep holds the facts that are
@@ -159,7 +161,7 @@ or `datasets.load_dataset("{where}")`, with one split for each timestep.
 {rights} Texts of a language model may be under terms of its provider.
 """
 
-
+# %% ../../nbs/28_benchmark_release.ipynb #bde4d4d3
 def _size(n: int) -> str:
     for limit, name in ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"), (10_000_000, "1M<n<10M")):
         if n < limit:
@@ -257,7 +259,7 @@ def finish_release(out, title: str = "WikiBigEdit, extended by wbe", retired=(),
     write_text(out / "SHA256SUMS", "".join(f"{sha256_of(out / name)}  {name}\n" for name in names))
     return Release(out, title)
 
-
+# %% ../../nbs/28_benchmark_release.ipynb #225e76c0
 def retired_at(release, at: str) -> set[tuple[str, str]]:  # at: name of a timestep, like 20240301_20240320
     "Edit ids and axes whose answer is not certain any more after a timestep: a later one than their own touched what they ask for."
     path = Path(release) / "retired.json"

@@ -58,7 +58,7 @@ _PEOPLE = re.compile(
     r"chief|minister|president|secretary|holder|speaker|writer|producer|designer|composer|judge|ruler|consort|godparent|heir|patron saint|candidate)$")
 _PLACES = re.compile(r"(place|location|city|country|town|region|territory|village|address|venue|port)$")
 
-
+# %% ../../nbs/22d_benchmark_templates.ipynb #674e5f78
 def kind_of_label(label: str, description: str = "") -> str:
     "What the objects of a property probably are, by its label, or else by the first word of its description."
     head = re.split(r" (?:of|in|by|for|to|on|at|with|from|or|and) ", label)[0]
@@ -234,7 +234,7 @@ def _changed(text: str, rules) -> str:
         text = re.sub(pattern, instead, text)
     return text
 
-
+# %% ../../nbs/22d_benchmark_templates.ipynb #73a84900
 _SUBJECT_FIRST = rf"^((?:The )?{_HOLE})"
 _WORDS = dict(
     detective=[

@@ -247,7 +247,7 @@ def validate(path,  # a folder, a file, or a name on the hub
             report.add("empty file", where.name, said="no timesteps: no files named wiki_big_edit_<old>_<new>.json or .parquet")
     return report
 
-
+# %% ../../nbs/26b_benchmark_validator.ipynb #b2086b55
 def _check_dates(report: Report, files: list[Path]):
     before = None
     for file in files:

@@ -73,7 +73,7 @@ def checked(requests, subjects: bool = True) -> list[EditRequest]:  # subjects: 
                               "or give them in two batches, the valid one last")
     return requests
 
-
+# %% ../../nbs/40_editors_base.ipynb #2a97d10b
 def _statement(row: dict) -> str | None:
     "The sentence that the templates have for a row with a property."
     from wbe.benchmark.templates import statement
@@ -217,7 +217,7 @@ class _Original:
     before: dict  # number of deltas: a copy of the matrix then
     version: int = 0  # torch counts what is written to a tensor
 
-
+# %% ../../nbs/40_editors_base.ipynb #67fe2af3
 @dataclass
 class WeightEdit(Edited):
     "A result that adds something to weights."
@@ -326,7 +326,7 @@ class Stack(Edited):
     def _made(cls, tensors: dict, settings: dict, folder: Path) -> "Stack":
         return cls(parts=[Edited.load(folder / f"{n:05d}") for n in range(settings["parts"])])
 
-
+# %% ../../nbs/40_editors_base.ipynb #cf448b1f
 def joined(results: list[Edited]) -> Edited:
     "Several results as one: changes of weights are summed, what has a way of its own to be joined is, everything else is stacked."
     if len(results) == 1:
@@ -377,7 +377,7 @@ def _save(self: Edited, folder) -> Path:
     write_text(folder / "edit.json", json.dumps(dict(kind=self.kind, **about, settings=settings, versions=versions()), indent=1, ensure_ascii=False) + "\n")
     return folder
 
-
+# %% ../../nbs/40_editors_base.ipynb #fcabd169
 def _load(folder) -> Edited:
     "Read a result from a folder."
     from safetensors.torch import load_file
@@ -458,7 +458,7 @@ def resting(lm: LM):
             p.requires_grad_(True)
         lm.model.train(training)
 
-
+# %% ../../nbs/40_editors_base.ipynb #9b30e6c8
 class Editor:
     "Computes edits. Subclasses implement `_edit`."
     name: str = ""

@@ -111,7 +111,7 @@ def fact_text(r: EditRequest, form: str = "statement"):
         return f"{one_line(r.statement)} {one_line(r.answer)}."
     return r.question, r.answer
 
-
+# %% ../../nbs/41_editors_finetune.ipynb #ce894da3
 @dataclass
 class Prompted(Edited):
     "Facts in front of questions."
@@ -145,7 +145,7 @@ class Prompted(Edited):
     def _made(cls, tensors: dict, settings: dict, folder: Path) -> "Prompted":
         return cls(facts=[EditRequest(**r) for r in settings["facts"]])
 
-
+# %% ../../nbs/41_editors_finetune.ipynb #9ec29ce0
 class Prompt(Editor):
     "The fact in front of the question."
     name, about, HParams = "prompt", "the edited facts in front of every question, weights untouched", PromptHParams

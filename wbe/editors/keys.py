@@ -128,7 +128,7 @@ def _listen(lm: LM, want: tuple, keep):
 
     return lm.module(part, layer).register_forward_hook(hook, with_kwargs=True)
 
-
+# %% ../../nbs/42_editors_keys.ipynb #6d85cb60
 def _stop(*_):
     raise _Enough
 

@@ -45,7 +45,7 @@ _PRESETS = {
                  "found by trial on a batch of 40 edits: layers, moment weight, protocol in editing; the rest: official WikiBigEdit code"),
     "": (dict(_W, layers=lambda lm: edit_layers(lm, "memit")[0]), "layers: relative depth as in Llama 2 7B; the rest: official WikiBigEdit code")}
 
-
+# %% ../../nbs/44_editors_memit.ipynb #3ea423a7
 class MEMIT(KeyEditor):
     "A least-squares change of several MLP layers for a whole batch."
     name, about, HParams, presets = "memit", "a least-squares change of several MLP layers for many edits at once", MEMITHParams, _PRESETS

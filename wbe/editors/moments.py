@@ -96,7 +96,7 @@ class Moments:
     def __repr__(self) -> str:
         return f"Moments(layer {self.layer}: {len(self.total)} directions, {self.count:,} tokens of {self.about.get('corpus', 'a corpus')})"
 
-
+# %% ../../nbs/42b_editors_moments.ipynb #7ba7ebe2
 def _chunks(lm: LM, texts: list[str], length: int) -> list[list[int]]:
     "Texts as tokens, long ones in pieces."
     return [ids[i:i + length] for ids in lm.tokenizer(texts, verbose=False)["input_ids"] for i in range(0, len(ids), length)]
@@ -135,7 +135,7 @@ def _stored(path: Path) -> tuple[dict, dict] | None:
     except (SafetensorError, OSError, KeyError, TypeError, ValueError):
         return None  # it is computed anew
 
-
+# %% ../../nbs/42b_editors_moments.ipynb #55c9f2ca
 def _summed(lm: LM, layers: list[int], corpus: Corpus, samples: int, length: int, dtype, part: Path, every: int, progress: bool) -> tuple[dict, dict]:
     "Sums for layers over a corpus, resumed where `part` says."
     from tqdm.auto import tqdm
@@ -157,7 +157,7 @@ def _summed(lm: LM, layers: list[int], corpus: Corpus, samples: int, length: int
         raise BadArgument(f"the corpus {corpus.name} has no texts")
     return sums, dict(texts=done, tokens=tokens)
 
-
+# %% ../../nbs/42b_editors_moments.ipynb #ad2b926f
 def moments_of(lm: LM, layers, corpus,  # corpus: as Corpus.of takes it
                samples: int = 100_000,  # so many texts, from the beginning
                folder=None,  # where they are kept

@@ -207,7 +207,7 @@ def memory_of(lm: LM) -> Memory | None:
     now = lm.memory.get("retrieval")
     return now.memory if now else None
 
-
+# %% ../../nbs/48_editors_retrieval.ipynb #778c5e8f
 class Retrieval(Editor):
     "Question-answer pairs in a memory."
     name, about = "rag", "question-answer pairs in a memory, the nearest in front of a question"

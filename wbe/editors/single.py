@@ -84,7 +84,7 @@ def _ever() -> int:
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << (0 if sys.platform == "darwin" else 10)
 
-
+# %% ../../nbs/49_editors_single.ipynb #aea4f074
 @contextmanager
 def memory_peak(lm: LM):
     "How much more memory than before was held at the worst moment of the block."
@@ -181,7 +181,7 @@ def _one(lm: LM, ed: Editor, r: EditRequest, part, under, generate: bool):  # pa
     same = [a == b if generate else None for a, b in zip(rows["answer"], rows["answer_before"])]
     return rows.assign(same=same), peak.how
 
-
+# %% ../../nbs/49_editors_single.ipynb #afcd6e19
 def single_edits(lm: LM,
                  of,  # a Benchmark or a Timestep; or requests, which are asked for the edited question alone
                  names,  # of editors; or a dict of editors with names of one's own

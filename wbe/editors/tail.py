@@ -47,7 +47,7 @@ def _only_from(lm: LM, layer: int, hidden: torch.Tensor, kinds: list):  # kinds:
             else:
                 b.forward = old
 
-
+# %% ../../nbs/40b_editors_tail.ipynb #7f7ed8a6
 @contextmanager
 def changing(lm: LM, layer: int, change, part: str = "mlp_out"):  # change: from what the part receives and gives to what it gives instead; or nothing
     "Within the block, the output of a part of a layer is changed: of the MLP's last projection, or of the block."

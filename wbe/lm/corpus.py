@@ -51,7 +51,7 @@ class Fact(NamedTuple):
         p = PROPERTIES[self.property_id]
         return Hop(p.pid, p.label, self.answer, self.object_kind, p.description)
 
-
+# %% ../../nbs/35a_lm_corpus.ipynb #4720e023
 def _good(name: str) -> bool:
     return 1 < len(name) and len(name.split()) < 6 and roman(name)
 
@@ -108,7 +108,7 @@ class _Draw:
     def __call__(self, dice: Dice):
         return self.items[min(bisect(self.sums, dice.random() * self.sums[-1]), len(self.items) - 1)]
 
-
+# %% ../../nbs/35a_lm_corpus.ipynb #287e10ff
 class Knowledge:
     "The facts that documents are made of."
 
@@ -244,7 +244,7 @@ def _pairs(k: Knowledge, dice: Dice, n: int, invented: bool) -> list[Fact]:
     said = list(said.values())
     return [said.pop(dice.below(len(said))) for _ in range(len(said))]
 
-
+# %% ../../nbs/35a_lm_corpus.ipynb #2732d304
 def reading(k: Knowledge, elsewhere: Knowledge, dice: Dice, pairs: int | None = None, relevant: float = 0.8,
             same: float = 0.0,  # how often a question is put in the very words of the pair
             words: float = 0.0,  # how much the questions' words count
@@ -305,7 +305,7 @@ def fact_list(k: Knowledge, dice: Dice) -> list[Piece]:
     picked = [have.pop(dice.below(len(have))) for _ in range(len(have))][:8]
     return [("; ".join([f.subject for f in picked[:1]] + [f"{f.label}: {_and(f.objects)}" for f in picked]) + ".\n", 1.0)]
 
-
+# %% ../../nbs/35a_lm_corpus.ipynb #f2c6d172
 def excerpt(k: Knowledge, dice: Dice) -> list[Piece]:
     "A part of an article; long articles are those of the popular."
     for _ in range(20):
@@ -352,7 +352,7 @@ STAGES = (  # until which share of the training; the share of the subjects that 
      dict(sizes=(1, 2, 2, 3, 3), relevant=0.7, strange=0.4)))
 _LENGTH = {"recall": 74, "reading": 72, "echo": 60, "biography": 31, "fact_list": 40, "excerpt": 53, "chain": 67}  # tokens of a document, about
 
-
+# %% ../../nbs/35a_lm_corpus.ipynb #7be5e5f4
 class Corpus:
     "Documents by number."
 

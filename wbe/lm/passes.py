@@ -43,7 +43,7 @@ def cut_at(lm: LM, cuts: list[int]):  # cuts: for each text how many of its toke
     finally:
         lm.memory["cuts"] = before
 
-
+# %% ../../nbs/31b_lm_passes.ipynb #7d62a278
 @dataclass(slots=True)
 class Row:
     "What a model says about one answer."
@@ -332,7 +332,7 @@ def _step(lm: LM, given: dict, ids: torch.Tensor, cache) -> tuple[torch.Tensor, 
     logits = out.logits
     return logits.argmax(-1), None if lm.whole_prompts else getattr(out, "past_key_values", None), logits.isnan().any(-1)
 
-
+# %% ../../nbs/31b_lm_passes.ipynb #3c3bead0
 @torch.inference_mode()
 def _decode(lm: LM, prompts: list[list[int]], cuts: list[int], most: int, sources=None, prefix: Prefix | None = None) -> list[Said]:
     ends, said, n = stops(lm), [Said([], False) for _ in prompts], len(prefix.ids) if prefix else 0
@@ -367,7 +367,7 @@ def _decode(lm: LM, prompts: list[list[int]], cuts: list[int], most: int, source
         ids = torch.cat([ids, best[:, None].to(ids.device)], 1)
     return said
 
-
+# %% ../../nbs/31b_lm_passes.ipynb #83bcf52d
 def _greedy(lm: LM, prompts: list[list[int]], most: int, sources, done, cuts: list[int]) -> list[Said]:
     at_a_step = 1 if lm.device.type == "cuda" else 4  # after its first pass a text is one token a pass: on a CPU that leaves room for more texts
     sizes = [(len(p) + most + (len(sources[i]) if sources else 0)) // at_a_step for i, p in enumerate(prompts)]

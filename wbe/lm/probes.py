@@ -74,7 +74,7 @@ class Asked:
     def _repr_html_(self) -> str:
         return f"<p>{self!r}</p>" + readable(self.summary()).to_html()
 
-
+# %% ../../nbs/37_lm_probes.ipynb #67be749e
 def ask_benchmark(lm: LM, bench: Benchmark, axes=None, most: int | None = None, under="paper", generate: bool = False, seed: int = 0,
                   scored_at: int = 0,  # after how many timesteps of edits; 0: the unedited model
                   edited_at=None,  # edit id -> timestep in which it was edited

@@ -112,7 +112,7 @@ def _gathered(share: list[int], results: list | None, error: Exception | None, t
             out[i] = r
     return out
 
-
+# %% ../../nbs/32_lm_scoring.ipynb #f06b3d99
 def _part(coded: list[Coded], rank: int, world: int) -> list[int]:
     "The places of the items that one process takes."
     order = sorted(range(len(coded)), key=lambda i: (coded[i].source or [], coded[i].ids))
@@ -212,7 +212,7 @@ def _evaluating(lm: LM, tokens: int | None):
         if tokens:
             lm.memory["tokens"] = before
 
-
+# %% ../../nbs/32_lm_scoring.ipynb #71aa9cbb
 def score(lm: LM, items, under="paper", *,  # items: Items, dicts or (question, answer); under: a protocol
           generate: bool = False,  # also the text that greedy decoding says
           max_tokens: int = 32,  # of that text
@@ -250,7 +250,7 @@ def score(lm: LM, items, under="paper", *,  # items: Items, dicts or (question, 
     _warn(lm, scores)
     return Scores(to_table(scores, AnswerScore), p.key, lm.name, lm.revision, str(lm.dtype).replace("torch.", ""), time.perf_counter() - start, len(coded))
 
-
+# %% ../../nbs/32_lm_scoring.ipynb #4ba8a43d
 def _warn(lm: LM, scores: list[dict]):
     "Say once how many answers could not be scored because of NaN."
     import logging

@@ -148,7 +148,7 @@ def orthogonal(g: torch.Tensor, steps: int = 5) -> torch.Tensor:
         x = p @ x
     return x if wide else x.T
 
-
+# %% ../../nbs/35b_lm_tiny.ipynb #2ca5b1d3
 class Muon(torch.optim.Optimizer):
     "Momentum, then the nearest orthogonal matrix as the step; of the size that AdamW's steps have."
 
@@ -304,7 +304,7 @@ def train_tiny(folder,  # where the model goes
     state.unlink(missing_ok=True)
     return folder
 
-
+# %% ../../nbs/35b_lm_tiny.ipynb #c0c7fbc3
 def _step(model, opts, ids, weights, share: float, device: str) -> float:
     "One step; the loss before it."
     with torch.autocast(torch.device(device).type, torch.bfloat16, enabled=fast_bfloat16(device)):

@@ -135,7 +135,7 @@ def _fit(lm: LM, items: list[Item], coded: list[Coded], too_long: str) -> list[C
             coded[n] = Coded(c.ids[:first] + c.ids[first + over:], c.cut - over)
     return coded
 
-
+# %% ../../nbs/31a_lm_tokens.ipynb #688c7274
 def _no_specials(lm: LM, items: list[Item], coded: list[Coded]):
     "Some tokenizers (unigram ones) cannot help reading `</s>` as the end of text; that is an error, too."
     specials = set(lm.tokenizer.all_special_ids) - {lm.tokenizer.unk_token_id}

@@ -55,7 +55,7 @@ STYLES = {  # style: special tokens, first padding and the end of text
     "byte-level": ("<|pad|>", "<|endoftext|>"), "llama-3": ("<|pad|>", "<|end|>", "<|begin_of_text|>", "<|start|>"),
     "sentencepiece": ("<pad>", "</s>", "<s>", "<unk>"), "t5": ("<pad>", "</s>", "<unk>")}
 
-
+# %% ../../nbs/30a_lm_toys.ipynb #a8eb93de
 def _rust_tokenizer(style: str, specials, vocab: int):
     "An untrained tokenizer of the style and the trainer for it."
     from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -84,7 +84,7 @@ def _rust_tokenizer(style: str, specials, vocab: int):
         bpe = trainers.UnigramTrainer(vocab_size=vocab, special_tokens=list(specials), unk_token="<unk>", show_progress=False)
     return t, bpe
 
-
+# %% ../../nbs/30a_lm_toys.ipynb #cb8d8800
 @cache
 def _trained(style: str, vocab: int) -> str:
     t, trainer = _rust_tokenizer(style, STYLES[style], vocab)

@@ -96,7 +96,7 @@ class Built:
     def __repr__(self) -> str:
         return f"Built({str(self.folder)!r}: {self.counts['filter']['facts']:,} facts of {self.counts['compare']['changed']:,} changes)"
 
-
+# %% ../../nbs/16_wikidata_build.ipynb #dcf9753a
 def build(old,  # file of the older dump, or its date
           new,  # file of the newer dump, or its date, or 'latest'
           out,  # folder for everything

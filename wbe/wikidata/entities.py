@@ -43,7 +43,7 @@ class Point(Struct, gc=False):
     latitude: float
     longitude: float
 
-
+# %% ../../nbs/11a_wikidata_entities.ipynb #676d58ba
 class EntityValue(Struct, gc=False, tag="wikibase-entityid"):
     value: EntityId
 
@@ -159,7 +159,7 @@ class FullEntity(Struct, gc=False):
 
 _FULL = msgspec.json.Decoder(FullEntity)
 
-
+# %% ../../nbs/11a_wikidata_entities.ipynb #4e86f451
 @dataclass
 class Role:
     "A value that stands in a qualifier or a reference of a statement."
@@ -401,7 +401,7 @@ class Parsed:
     def _repr_html_(self) -> str:
         return repr(self) + self.statements.slice(0, 5).to_pandas().to_html()
 
-
+# %% ../../nbs/11a_wikidata_entities.ipynb #cb2b0ae8
 class _Slice:
     "The tables of a few hundred lines."
 
@@ -432,7 +432,7 @@ class _Slice:
                     properties=_record_batch(list(zip(*self.properties)), PropertyInfo),
                     roles=_record_batch(list(zip(*self.roles)), Role))
 
-
+# %% ../../nbs/11a_wikidata_entities.ipynb #3e94109b
 def _known_entity(e) -> bool:
     "Whether this is an item or a property (a lexeme is neither); an error if its id is none."
     letter = "Q" if e.type == "item" else "P" if e.type == "property" else None
@@ -462,7 +462,7 @@ def _body(line: bytes) -> bytes:
         line = line[:-1]
     return b"" if line in (b"[", b"]") else line
 
-
+# %% ../../nbs/11a_wikidata_entities.ipynb #95c85e28
 def parse_lines(lines: list[bytes],  # of a JSON dump, with or without their commas
                 language: str = "en",  # of labels, descriptions and aliases
                 fallback=(),  # languages to try when there is no label in that one
@@ -495,7 +495,7 @@ def parse_lines(lines: list[bytes],  # of a JSON dump, with or without their com
                   redirects=redirects, others=others, rejected=len(rejected))
     return Parsed(t["statements"], t["labels"], t["properties"], t["roles"] if roles else None, rejected, counts)
 
-
+# %% ../../nbs/11a_wikidata_entities.ipynb #e12530cc
 def _is_redirect(line: bytes) -> bool:
     return line.startswith(b'{"entity":') and b'"redirect":' in line[:100]
 

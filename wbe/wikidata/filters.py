@@ -46,7 +46,7 @@ def _c(name):
 def _lower(name):
     return _c(name).str.to_lowercase()
 
-
+# %% ../../nbs/14_wikidata_filters.ipynb #18594519
 FILTERS = (
     Filter("not between entities", "paper, 3.2", lambda: _c("value_type") != "item",
            "the value is an identifier, a date, a number, a text, a file, a place on the globe"),
@@ -104,7 +104,7 @@ def _as_fact(frame):
                         "tag", nw.col("previous").alias("previous_id"), nw.col("previous_label").alias("previous"),
                         nw.col("start").alias("valid_from"), nw.col("end").alias("valid_until"), "statement_id").select(*schema(Fact).names)
 
-
+# %% ../../nbs/14_wikidata_filters.ipynb #b1f9a103
 def filter_facts(changes,  # folder of `compare`
                  new,  # folder of the newer parsed snapshot
                  out,  # where to write
@@ -139,7 +139,7 @@ def filter_facts(changes,  # folder of `compare`
         judgements.unlink()
     return stage.before
 
-
+# %% ../../nbs/14_wikidata_filters.ipynb #541a2cfc
 def _funnel(counts: list[dict]) -> list[dict]:
     left, out = sum(r["n"] for r in counts), []
     for i, f in enumerate(FILTERS):

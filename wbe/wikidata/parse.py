@@ -78,7 +78,7 @@ def _read(data: bytes, at: int, kind: int = STRUCT) -> tuple:
     n, at = _number(data, at)
     return (data[at:at + n], at + n) if kind == 8 else (n >> 1 ^ -(n & 1), at)
 
-
+# %% ../../nbs/11c_wikidata_parse.ipynb #a6a99148
 def _digits(n: int) -> bytes:
     out = bytearray()
     while n > 127:
@@ -219,7 +219,7 @@ def _end(spool: Spool, names: dict, damage: str | None = None):
     spool.append({f"{name}.parquet": end for name, end in ends.items()})
     spool.note()
 
-
+# %% ../../nbs/11c_wikidata_parse.ipynb #ebdc111b
 def _fill(spool: Spool, source: DumpText, size: int, options: dict, workers: int, progress: bool):
     "Append what the spool does not hold yet."
     from tqdm.auto import tqdm

@@ -72,7 +72,7 @@ def _watch(session, work, label: str, progress: bool):
         raise out["error"]
     return out["result"]
 
-
+# %% ../../nbs/11d_wikidata_spark.ipynb #a003d837
 def spark_pieces(session, path, options: dict, progress: bool = True):
     "The pieces of a dump, made on Spark, in the order of the file."
     import msgspec

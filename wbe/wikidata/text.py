@@ -155,7 +155,7 @@ def _joined(first: tuple, waiting: deque) -> bytes:
     waiting.clear()  # what comes after the damage is left alone
     raise Damaged("the compressed data is broken (a block does not inflate)")
 
-
+# %% ../../nbs/11b_wikidata_text.ipynb #358a4b78
 def bz2_text(read, threads: int):
     "The text of a bzip2 file, its blocks inflated by several threads."
     waiting, damage = deque(), None
@@ -250,7 +250,7 @@ def _split(held: list[bytes], n: int, mark: bytes, size: int) -> tuple[bytes, li
     cut = at + len(mark)
     return b"".join([*first, last[:cut]]), [last[cut:]]
 
-
+# %% ../../nbs/11b_wikidata_text.ipynb #e27c8244
 def batches(source: DumpText, size: int = BATCH):
     "Cut a dump's text into batches; they depend on the text and the size only."
     held, n, line, xml, mark, skipping, opened, tail = [], 0, 0, None, b"\n", False, False, b""

@@ -158,7 +158,7 @@ def write_world(cast: Cast, folder, plan: Plan, workers: int | None = None, prog
         stage.outputs += spool.finish(drop=[n for n in spool.names if n.endswith(".arrows")])
     return stage.before
 
-
+# %% ../../nbs/09_world.ipynb #e900d20f
 def _fill(spool: Spool, cast: Cast, plan: Plan, blocks, workers: int, progress: bool):
     "Append all pieces that the spool does not hold yet."
     from tqdm.auto import tqdm
@@ -192,7 +192,7 @@ def _dates(wanted) -> tuple:
         out.append(d)
     return tuple(sorted(set(out)))
 
-
+# %% ../../nbs/09_world.ipynb #706cfc09
 @dataclass(frozen=True)
 class World:
     "A world by its seed and its size on the first day."

@@ -89,7 +89,7 @@ P1027 | {s} is awarded by {o}. | The institution behind {s} is {o}. | {o} confer
 P1346 | The latest winner of {s} is {o}. | {s} last went to {o}. | {o} is the latest winner of {s}.
 """
 
-
+# %% ../../nbs/08b_world_articles.ipynb #da55ed19
 def _phrasings() -> dict:
     out = {}
     for line in _SENTENCES.strip().splitlines():

@@ -25,7 +25,7 @@ class Property:
     description: str
     constraint: str = ""  # 'single', 'best', 'single+time' or 'best+time'
 
-
+# %% ../../nbs/05_world_cast.ipynb #0fade3ff
 _ITEMS = """
 P31  | instance of | that class of which this subject is a particular example |
 P279 | subclass of | this item is a subclass of that item |
@@ -107,6 +107,8 @@ P248 | stated in | to be used in the references field to refer to the source |
 P143 | imported from Wikimedia project | source of this claim's value; used in references section by bots |
 P2302 | property constraint | constraint applicable to a Wikidata property |
 """
+
+# %% ../../nbs/05_world_cast.ipynb #53d574d3
 _OTHERS = """
 P569 | date of birth | time | date on which the subject was born | best
 P570 | date of death | time | date on which the subject died | best
@@ -144,7 +146,7 @@ P4155 | separator | wikibase-property | property that tells apart several allowe
 P1451 | motto text | monolingualtext | short motivation statement associated with item |
 """
 
-
+# %% ../../nbs/05_world_cast.ipynb #6935763d
 def _read(table: str, datatype: str = "") -> list[Property]:
     rows = [[cell.strip() for cell in line.split("|")] for line in table.strip().splitlines()]
     return [Property(r[0], r[1], datatype or r[2], *(r[2:] if datatype else r[3:])) for r in rows]
@@ -326,7 +328,7 @@ def _town(cast, block, place):
 def _surname(cast, block, d):
     return d.pick(nm.stock(cast.seed, block, cast.culture(block))["family"])
 
-
+# %% ../../nbs/05_world_cast.ipynb #9744b307
 def country_name(cast: Cast, block: int) -> str:
     "A country's name, which no other country has: its number, shuffled by the seed, written in the syllables of its culture."
     culture = cast.culture(block)
@@ -341,7 +343,7 @@ def country_name(cast: Cast, block: int) -> str:
         size //= base
     return nm._capital("".join(syllables) + dice.pick("lnrst") + dice.pick(culture.country))
 
-
+# %% ../../nbs/05_world_cast.ipynb #7c02d908
 _OFFICES = ("Prime Minister of {}", "Chancellor of {}", "First Minister of {}", "President of {}")
 _PARTIES = ("{} Liberal Union", "Green Alliance of {}", "{} Labour Party", "People's Party of {}", "Reform Party of {}")
 _NAMERS = dict(

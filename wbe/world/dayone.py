@@ -28,7 +28,7 @@ WORDS = dict(  # what a kind is called in English, German, French
     disambiguation=("Wikimedia disambiguation page", "Wikimedia-Begriffsklärungsseite", "page d'homonymie d'un projet Wikimédia"))
 LINKED = dict(country=1, city=0.9, university=0.95, company=0.8, team=0.95, film=0.85, book=0.7, band=0.85, album=0.7, species=0.6, person=0.75)
 
-
+# %% ../../nbs/06b_world_dayone.ipynb #55bf340e
 def label(e: Entity, text: str, culture):
     "Give an entity its name in every language."
     e.label = text
@@ -129,7 +129,7 @@ def _counted(s, e, pid, n, unit=0):
 def politician(p):
     return p.job == "politician" and alive(p)
 
-
+# %% ../../nbs/06b_world_dayone.ipynb #d7e71dfc
 @fills("country")
 def _country(s, e):
     d, capital = s.dice, s.kinds["city"][0]
@@ -151,7 +151,7 @@ def _country(s, e):
     say(s, e, "P1448", Text(e.labels[s.cast.culture(s.block).code], s.cast.culture(s.block).code))
     say(s, e, "P910", s.kinds["category"][0].id)
 
-
+# %% ../../nbs/06b_world_dayone.ipynb #7932a6c9
 @fills("city")
 def _city(s, e):
     d, country, culture = s.dice, s.kinds["country"][0], s.cast.culture(s.block)
@@ -210,7 +210,7 @@ def _company(s, e):
     if d.chance(0.4):
         say(s, e, "P154", f"Logo of {e.label}.svg")
 
-
+# %% ../../nbs/06b_world_dayone.ipynb #e890bcd4
 @fills("team")
 def _team(s, e):
     say(s, e, "P17", s.kinds["country"][0].id)
@@ -242,7 +242,7 @@ def _league(s, e):
     say(s, e, "P17", s.kinds["country"][0].id)
     say(s, e, "P641", any_of(s, "sport"))
 
-
+# %% ../../nbs/06b_world_dayone.ipynb #82432d2f
 @fills("office")
 def _office(s, e):
     country = s.kinds["country"][0]
@@ -300,7 +300,7 @@ def _book(s, e):
     say(s, e, "P1476", Text(e.label, s.cast.culture(s.block).code))
     say(s, e, "P957", f"9-{e.n % 1000:03d}-{d.between(10000, 99999)}-{d.below(10)}")
 
-
+# %% ../../nbs/06b_world_dayone.ipynb #541747e8
 @fills("band")
 def _band(s, e):
     d = s.dice
@@ -326,7 +326,7 @@ def _album(s, e):
     fact(s, e, "P264", someone(s, "company").id, "company")
     say(s, e, "P577", day(past(s, 1995, 2023)))
 
-
+# %% ../../nbs/06b_world_dayone.ipynb #bd1f3ac1
 @fills("genus")
 def _genus(s, e):
     say(s, e, "P225", e.label)
@@ -386,7 +386,7 @@ def _person(s, e):
     if d.chance(0.06):
         say(s, e, "P40", NOVALUE)
 
-
+# %% ../../nbs/06b_world_dayone.ipynb #00049de9
 def _athlete(s, e):
     d, team = s.dice, someone(s, "team")
     joined = past(s, 2016, 2022)

@@ -198,7 +198,7 @@ def base36(data: bytes) -> str:
         out = "0123456789abcdefghijklmnopqrstuvwxyz"[digit] + out
     return out.rjust(31, "0")
 
-
+# %% ../../nbs/08a_world_dumps.ipynb #ab214030
 def xml_page(title: str, ns: int, pageid: int, n: int, t: int, text: str, model: str, form: str, redirect: str = "") -> str:
     "A page of a MediaWiki XML dump with its latest revision."
     number, modified = revision(n, t)

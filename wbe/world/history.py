@@ -121,7 +121,7 @@ def _other(s: State, p: Entity, pid: str, kind: str, foreign: float) -> int | No
     found = someone(s, kind, lambda x: x.id not in held and x is not p)
     return found and found.id
 
-
+# %% ../../nbs/07_world_history.ipynb #27b78194
 @happens(2.2)
 def transfer(s: State) -> bool:
     "An athlete goes to another club."
@@ -153,7 +153,7 @@ def new_party(s: State) -> bool:
     value = p and _other(s, p, "P102", "party", 0)
     return bool(value) and _switch(s, "new_party", "P102", value, p)
 
-
+# %% ../../nbs/07_world_history.ipynb #bd7a2ef5
 @happens(1.2)
 def wedding(s: State) -> bool:
     "Two people marry."
@@ -190,7 +190,7 @@ def _part(s: State, p: Entity, d: date, event: str, cause: str, pages):
                 qualify(s, a, c, "P1534", thing("cause", cause))
         a.spouse = None
 
-
+# %% ../../nbs/07_world_history.ipynb #7828fe70
 @happens(1.3)
 def death(s: State) -> bool:
     "Somebody dies."
@@ -220,7 +220,7 @@ def _tenures(s: State, p: Entity):
             yield from ((e, c) for c in e.claims.get(pid, ()) if c.value == p.id and c.until is None and c.rank != "deprecated")
     yield from ((e, c) for _, e, _, c in s.undo if c.value == p.id and c.until is None)  # a vandal has put another in this place
 
-
+# %% ../../nbs/07_world_history.ipynb #b436362f
 @happens(1.4)
 def prize(s: State) -> bool:
     "Somebody receives an award, sometimes for a particular film."
@@ -318,7 +318,7 @@ for _kind, _rate, _tell in (("film", 1.2, _release("film")), ("book", 1.0, _rele
                             ("species", 0.3, _founding("species", "{0} moth"))):
     HAPPENINGS[f"new_{_kind}"] = Happening(f"new_{_kind}", _rate, True, _tell, f"A new {_kind} comes into being.")
 
-
+# %% ../../nbs/07_world_history.ipynb #c4b917be
 @happens(0.9)
 def birth(s: State) -> bool:
     "A child is born to a married couple, and gets a page of its own."
@@ -389,7 +389,7 @@ def correction(s: State) -> bool:
     say(s, e, wrong.pid, value, event=event, **how)
     return True
 
-
+# %% ../../nbs/07_world_history.ipynb #74140790
 @happens(0.6, real=False)
 def retraction(s: State) -> bool:
     "A statement without a good source is deleted."
@@ -419,7 +419,7 @@ def deletion(s: State) -> bool:
     s.kinds[e.kind].remove(e)
     return True
 
-
+# %% ../../nbs/07_world_history.ipynb #b4aeebbd
 @happens(0.3, real=False)
 def merging(s: State) -> bool:
     "Two pages turn out to be about one thing; one becomes a redirect and every statement that points to it is turned to the other."
@@ -475,7 +475,7 @@ def rank_swap(s: State) -> bool:
     trap(s, "rank_swap", e, normal[0], _tell_wiki(s, "rank_swap", e, pid))
     return True
 
-
+# %% ../../nbs/07_world_history.ipynb #6d7eb4a5
 @happens(0.9, real=False)
 def qualifier_only(s: State) -> bool:
     "A statement gets a qualifier whose value is an item."
@@ -503,7 +503,7 @@ def reference_only(s: State) -> bool:
     trap(s, "reference_only", e, c, _tell_wiki(s, "reference_only", e, c.pid))
     return True
 
-
+# %% ../../nbs/07_world_history.ipynb #6a6f283a
 @happens(0.6, real=False)
 def label_only(s: State) -> bool:
     "A label is changed though its bearer is not: a company's legal form, a person's second given name."
@@ -563,7 +563,7 @@ def revert(s: State):
             again.guid, again.quals, again.refs, again.true = c.guid, list(c.quals), list(c.refs), c.true
     s.undo = [u for u in s.undo if u[0] > s.t]
 
-
+# %% ../../nbs/07_world_history.ipynb #46272bad
 @happens(0.3, real=False)
 def circle(s: State) -> bool:
     "Something is said to be named after itself."
@@ -586,7 +586,7 @@ def deprecated_arrival(s: State) -> bool:
     qualify(s, p, c, "P2241", 29998666)
     return True
 
-
+# %% ../../nbs/07_world_history.ipynb #2583ce6b
 @happens(0.5, real=False)
 def unknown_value(s: State) -> bool:
     "It is said that there is a value nobody knows, or that there is none."

@@ -81,7 +81,7 @@ class Culture:
 def _culture(name, code, onsets, vowels, codas, male, female, family, town, country, particle="", script=""):
     return Culture(name, code, *(tuple(x.split()) for x in (onsets, vowels, codas, male, female, family, town, country)), particle, script)
 
-
+# %% ../../nbs/04_world_names.ipynb #2e89d054
 CULTURES = (
     _culture("Nordrish", "nb", "b br d f fr g gr h hj k l m r s sk st t tr v", "a e i o u å ø", "l n r rd lf nd g m s",
              "ar rik vald stein ulf geir mund", "hild dis borg rid a unn vør", "sen sson dahl berg lund vik gaard",

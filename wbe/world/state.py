@@ -76,7 +76,7 @@ class Claim:
             return ""
         return next(rank for start, rank in reversed(self.ranks) if start <= t)
 
-
+# %% ../../nbs/06a_world_state.ipynb #7beec09c
 class Entity:
     "An item as it stands in the snapshot being told."
     __slots__ = ("n", "kind", "place", "label", "labels", "descriptions", "aliases", "links", "claims", "gone", "fame", "gender", "born", "died",
@@ -120,7 +120,7 @@ class Event:
     note: str
     real: bool  # False: only the wiki changed, not the world
 
-
+# %% ../../nbs/06a_world_state.ipynb #e9597c16
 @dataclass
 class State:
     "One country while its history is told."

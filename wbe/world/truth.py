@@ -50,7 +50,7 @@ class WorldStatement:
     event: str | None = col("id of the event that brought it; empty: there on the first day")
     end_event: str | None = col("id of the event that ended it or took it away")
 
-
+# %% ../../nbs/08c_world_truth.ipynb #8e8ac740
 @dataclass
 class WorldChange:
     "A fact that appears, ends or vanishes between two neighbouring snapshots."
@@ -84,7 +84,7 @@ class WorldEvent:
     note: str = col("who or what else")
     real: bool = col("whether it happened in the world, not only in the wiki")
 
-
+# %% ../../nbs/08c_world_truth.ipynb #14aa9b39
 @dataclass
 class WorldTrap:
     "Something that a careless extraction takes for a fact or a change."
@@ -249,7 +249,7 @@ def _name_traps(e: Entity, shared: Counter):
     if shared[e.label] > 1:
         yield "shared_label"
 
-
+# %% ../../nbs/08c_world_truth.ipynb #b2e1e5c3
 def _claim_traps(e: Entity, c: Claim, ranks: str, merged: set, who: dict):
     "Kind, first snapshot, property, value of every trap that one claim is or carries."
     value, item = text_of(c.value), isinstance(c.value, int)
