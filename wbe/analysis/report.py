@@ -25,7 +25,7 @@ import pandas as pd
 
 import wbe
 from . import cost, style, timesteps
-from .gather import as_list, labels, longest
+from .gather import as_list, labels, longest, shorter
 from ..records import BadArgument, WbeError
 from ..runs import Plan, Run, differing
 from ..store import StoreError, write_text
@@ -66,7 +66,7 @@ def sound(paths) -> tuple[list[Run], list[str]]:
     unlike = differing(longest(runs)) if len(runs) > 1 else []
     if unlike:
         trouble.append(f"The runs do not have the same {', '.join(unlike)}: compare them with care.")
-    return runs, trouble
+    return runs, trouble + shorter(runs)
 
 # %% ../../nbs/79_analysis_report.ipynb #cell-011
 def _tried(get: Callable, otherwise=None):
