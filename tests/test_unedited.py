@@ -6,8 +6,9 @@ import pandas as pd
 import pytest
 
 from wbe.analysis.specificity import correlations, draw_specificity, edit_rows, locality_rows, measured, said_correlations
-from wbe.analysis.statistics import comparison, draw_timesteps, readable_timesteps, said_timesteps, timesteps, unedited
-from wbe.analysis.temporal import dated, draw_temporal, gap, said_cutoff, undated, with_dates
+from wbe.analysis import statistics
+from wbe.analysis.statistics import comparison, draw_timesteps, most_frequent, published, readable_timesteps, said_timesteps, solved_by, timesteps, unedited
+from wbe.analysis.temporal import dated, draw_temporal, gap, like_for_like, said_cutoff, said_like, said_timesteps as said_reach, undated, with_dates
 from wbe.benchmark.reader import Benchmark
 from wbe.lifelong import lifelong
 from wbe.records import BadArgument
@@ -100,5 +101,49 @@ def test_nothing_to_count_with(bench):
 
 def test_one_timestep_is_a_benchmark_too(bench):
     one = bench[:1]
-    assert comparison(one).iloc[-1]["timesteps"] == "1"
+    assert statistics.measured(one)["timesteps"] == "1"
+    assert comparison(one, name="ours").loc["ours", "size"] == f"{len(one[0]):,}"
     assert timesteps(one, unedited(synthetic(one), one)).loc["all", "edits"] == len(one[0])
+
+
+def test_the_papers_line_comes_with_what_it_does_not_say(bench):
+    table = timesteps(bench, unedited(synthetic(bench), bench))
+    assert draw_timesteps(table).get_supxlabel() == ""
+    assert "says nothing" in draw_timesteps(table, published()).get_supxlabel()
+
+
+def test_the_guesser_knows_each_propertys_most_frequent_answer():
+    rows = pd.DataFrame(dict(relation_id=["P1"] * 3 + ["P2"], object=["x", "x", "y", "z"], relation=["a"] * 3 + ["b"]))
+    rows = rows.assign(subject_id=list("abcd"), exact_match=[1.0, 0, 0, 1])
+    assert most_frequent(rows).tolist() == [1, 1, 0, 1]
+    assert solved_by(rows, "relation")["of all solved"].tolist() == [0.5, 0.5]
+    assert most_frequent(rows[:0]).empty
+
+
+def test_like_is_compared_with_like():
+    def side(wins):
+        "Rows of properties with so many right and wrong answers."
+        parts = [(r, float(i < good), f"{r}{i}{n}") for r, (good, n) in wins.items() for i in range(n)]
+        return pd.DataFrame(parts, columns=["relation", "exact_match", "subject_id"])
+
+    before, since = side({"easy": (90, 100), "hard": (0, 10), "alone": (5, 5)}), side({"easy": (9, 10), "hard": (0, 100)})
+    assert before.exact_match.mean() - since.exact_match.mean() > 0.5  # the mix of properties alone
+    g = like_for_like(before, since)
+    assert g.difference == pytest.approx(0) and (g.facts, g.properties) == (20, 2)
+    assert "cannot be decided" in said_like(g)
+    assert "lower" in said_like(like_for_like(side({"easy": (100, 100)}), side({"easy": (1, 100)})))
+    assert like_for_like(before, since[:0]).facts == 0
+
+
+def test_a_year_alone_is_not_called_earlier(bench):
+    ids = bench.to_pandas().index[:3]
+    facts = dated(bench, dates=dict(zip(ids, ("+2024-00-00T00:00:00Z/9", "+2024-02-10T00:00:00Z/11", "+2024-01-10T00:00:00Z/11"))))
+    assert "33% about something earlier" in said_reach(facts) and "of 33% the date is too coarse" in said_reach(facts)
+
+
+def test_the_cut_off_is_drawn_where_groups_part(bench):
+    facts = dated(bench)
+    rows = with_dates(unedited(synthetic(bench), bench), facts)
+    lines = lambda fig: [line for line in fig.axes[1].get_lines() if len(set(line.get_xdata())) == 1 and line.get_linestyle() == "--"]
+    assert len(lines(draw_temporal(facts, rows, cutoff="2024-02-01"))) == 1
+    assert not lines(draw_temporal(facts, rows)) and not lines(draw_temporal(facts, rows, cutoff="1700-01-01"))

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['YEAR', 'PLACES', 'EDGES', 'span', 'as_year', 'dated', 'undated', 'years', 'said_dates', 'draw_years', 'with_dates',
-           'by_date', 'by_cutoff', 'gap', 'said_cutoff', 'by_timestep', 'said_timesteps', 'draw_temporal']
+           'by_date', 'by_cutoff', 'gap', 'said_cutoff', 'like_for_like', 'said_like', 'by_timestep', 'said_timesteps',
+           'draw_temporal']
 
 # %% ../../nbs/62_analysis_temporal.ipynb #cell-002
 import re
@@ -14,12 +15,12 @@ import numpy as np
 import pandas as pd
 
 from .statistics import Unedited, shares
-from .style import GREY, figure, look, percent, percents, title
+from .style import GREY, LIGHT, figure, look, percent, percents, title
 from ..benchmark.reader import Benchmark
 from ..lm.intervals import resampled_means
 from ..records import BadArgument
 
-# %% ../../nbs/62_analysis_temporal.ipynb #cell-007
+# %% ../../nbs/62_analysis_temporal.ipynb #cell-008
 _TIME = re.compile(r"([+-])(\d{1,12})-(\d\d)-(\d\d)T[\d:]+Z/(\d+)")
 YEAR = 365.2425
 _SPANS = {8: 10, 7: 100, 6: 1000, 5: 10**4, 4: 10**5, 3: 10**6, 2: 10**7, 1: 10**8, 0: 10**9}  # precision: so many years
@@ -53,7 +54,7 @@ def as_year(day) -> float:
     "A day as a year with decimals."
     return 1 + (np.asarray(day, float) - 1) / YEAR
 
-# %% ../../nbs/62_analysis_temporal.ipynb #cell-010
+# %% ../../nbs/62_analysis_temporal.ipynb #cell-011
 PLACES = ("in the timestep", "same year", "the year before", "older", "after the timestep", "no date")
 
 
@@ -87,11 +88,16 @@ def undated(facts: pd.DataFrame) -> list[str]:
         return ["no edit states when its fact began: the benchmark has no field valid_from, or it is empty (the published release has none); give `dates`"]
     return [f"{n:,} of {len(facts):,} edits ({n / len(facts):.0%}) do not state when their fact began"] if n else []
 
-# %% ../../nbs/62_analysis_temporal.ipynb #cell-014
+# %% ../../nbs/62_analysis_temporal.ipynb #cell-017
+def _year(day: float) -> int:
+    return date.fromordinal(int(day)).year if 1 <= day <= date.max.toordinal() else int(np.floor(as_year(day)))
+
+
 def years(facts: pd.DataFrame) -> pd.Series:
     "How many facts began in each year (a fact whose beginning spans several years counts in their middle)."
     have = facts[facts["first"].notna()]
-    return pd.Series(np.floor(as_year((have["first"] + have["last"]) / 2)).astype(int)).value_counts().sort_index().rename("facts")
+    middle = (have["first"] + have["last"]) / 2
+    return pd.Series([_year(d) for d in middle], dtype=int).value_counts().sort_index().rename("facts")
 
 
 def said_dates(facts: pd.DataFrame) -> str:
@@ -103,7 +109,7 @@ def said_dates(facts: pd.DataFrame) -> str:
     return (f"{found.sum():,} of {n:,} facts ({found.sum() / n:.0%}) state when they began: {found[last] / found.sum():.0%} of these in {last}, "
             f"the oldest about {found.index.min()}, and {(found[found.index < last - 10]).sum() / found.sum():.0%} more than ten years before.")
 
-# %% ../../nbs/62_analysis_temporal.ipynb #cell-017
+# %% ../../nbs/62_analysis_temporal.ipynb #cell-020
 def draw_years(ax, facts: pd.DataFrame):
     "Facts by year, counted on a logarithmic scale."
     found = years(facts)
@@ -115,7 +121,7 @@ def draw_years(ax, facts: pd.DataFrame):
     share = facts["first"].notna().mean()
     title(ax, f"a  When the facts began ({share:.0%} say so)")
 
-# %% ../../nbs/62_analysis_temporal.ipynb #cell-020
+# %% ../../nbs/62_analysis_temporal.ipynb #cell-023
 EDGES = (None, "2010-01-01", "2016-01-01", "2020-01-01", "2023-01-01", "2024-02-01", "2024-03-01", "2024-04-01", "2024-05-01", "2024-06-01", "2024-07-01")
 
 
@@ -151,7 +157,7 @@ def _between(a: float, b: float) -> str:
         return str(first.year) if first.year == last.year else f"{first.year}–{last.year}"
     return f"{first:%b %Y}" if (first.year, first.month) == (last.year, last.month) else f"{first:%b %Y} – {last:%b %Y}"
 
-# %% ../../nbs/62_analysis_temporal.ipynb #cell-023
+# %% ../../nbs/62_analysis_temporal.ipynb #cell-026
 def by_cutoff(rows: pd.DataFrame, cutoff, metric: str = "exact_match") -> pd.DataFrame:  # cutoff: the first day that the models cannot know of
     "Accuracy per model on facts that began before the cut-off, since then, that may be either, and without a date."
     at = _ordinal(cutoff)
@@ -186,7 +192,40 @@ def said_cutoff(rows: pd.DataFrame, cutoff) -> str:
                    f"(difference {percent(*g[['difference', 'low', 'high']])}).")
     return " ".join(out) or "No model has answered questions about dated facts."
 
-# %% ../../nbs/62_analysis_temporal.ipynb #cell-033
+# %% ../../nbs/62_analysis_temporal.ipynb #cell-039
+def like_for_like(before: pd.DataFrame, since: pd.DataFrame, metric: str = "exact_match", repeats: int = 2000, seed: int = 0) -> pd.Series:
+    "Accuracy on two sides when each property counts equally often on both (the mean over all such choices), and the difference with its interval."
+    both = pd.concat([before.assign(_side=0), since.assign(_side=1)])
+    sizes = both.groupby(["relation", "_side"]).size().unstack(fill_value=0).reindex(columns=[0, 1], fill_value=0)
+    rarer = sizes.min(axis=1)[lambda k: k > 0]
+    names = ["before", "since", "difference", "low", "high", "facts", "properties"]
+    if rarer.empty:
+        return pd.Series([np.nan] * 5 + [0, 0], names)
+    both = both[both["relation"].isin(rarer.index)]
+    who, subject = np.unique(both["subject_id"], return_inverse=True)
+    place = 2 * rarer.index.get_indexer(both["relation"]) + both["_side"].to_numpy()
+    sums, counts = np.zeros((2, len(who), 2 * len(rarer)))
+    np.add.at(sums, (subject, place), both[metric].to_numpy(float))
+    np.add.at(counts, (subject, place), 1)
+    drawn = np.random.default_rng(seed).multinomial(len(who), np.full(len(who), 1 / len(who)), repeats)
+    weights = np.vstack([np.ones(len(who)), drawn])
+    with np.errstate(invalid="ignore"):  # a property of which a resample has nothing
+        means = ((weights @ sums) / (weights @ counts)).reshape(len(weights), len(rarer), 2)
+        k = np.where(np.isfinite(means).all(axis=2), rarer.to_numpy(), 0)[:, :, None]
+        sides = (np.nan_to_num(means) * k).sum(axis=1) / k.sum(axis=1)
+    low, high = np.nanquantile(sides[:, 0] - sides[:, 1], [0.025, 0.975])
+    return pd.Series([*sides[0], sides[0, 0] - sides[0, 1], low, high, int(rarer.sum()), len(rarer)], names)
+
+
+def said_like(g: pd.Series) -> str:  # of `like_for_like`
+    "What the comparison of like with like says, in words."
+    if not g["facts"]:
+        return "No property is on both sides, so nothing can be said."
+    sure = "lower after the cut-off" if g["low"] > 0 else "higher after the cut-off" if g["high"] < 0 else "which of them is higher cannot be decided here"
+    return (f"{g['before']:.1%} before and {g['since']:.1%} since, {g['facts']:.0f} against {g['facts']:.0f} facts of {g['properties']:.0f} properties: "
+            f"{sure} (difference {percent(*g[['difference', 'low', 'high']])}).")
+
+# %% ../../nbs/62_analysis_temporal.ipynb #cell-044
 def by_timestep(facts: pd.DataFrame) -> pd.DataFrame:
     "Per timestep, how many edits are about facts of which time."
     return facts.groupby(["timestep", "place"], observed=False).size().unstack(fill_value=0)[list(PLACES)]
@@ -198,53 +237,87 @@ def said_timesteps(facts: pd.DataFrame) -> str:
     have = n.sum() - n["no date"]
     if not have:
         return undated(facts)[0] + "."
-    earlier = n[["same year", "the year before", "older"]].sum()
-    return (f"Of {have:,} edits with a date, {n['in the timestep'] / have:.0%} are about something that began within their timestep and "
-            f"{earlier / have:.0%} about something earlier ({n['older'] / have:.0%} more than a calendar year back); "
-            f"{n['after the timestep'] / have:.0%} lie ahead.")
+    late = facts["last"] < facts["old"]
+    open_ = have - n["in the timestep"] - n["after the timestep"] - late.sum()
+    return (f"Of {have:,} edits with a date, {n['in the timestep'] / have:.0%} are about something that began within their timestep, "
+            f"{late.sum() / have:.0%} about something earlier ({n['older'] / have:.0%} before the last calendar year), "
+            f"{n['after the timestep'] / have:.0%} lie ahead, "
+            f"and of {open_ / have:.0%} the date is too coarse to tell.")
 
-# %% ../../nbs/62_analysis_temporal.ipynb #cell-036
-_SHADES = ("#004F7C", "#2E86B8", "#8FBFDD", "#C9DCE8", "#E69F00")
+# %% ../../nbs/62_analysis_temporal.ipynb #cell-047
+def _groups(rows: pd.DataFrame, edges) -> pd.DataFrame:
+    "Accuracy by date, and of the facts without one at the end."
+    bare = rows[rows["first"].isna()].assign(dates="no date")
+    return pd.concat([by_date(rows, edges), shares(bare, ["model", "dates"], solved=True)], ignore_index=True)
 
 
-def _draw_accuracy(ax, rows: pd.DataFrame, edges):
-    table = by_date(rows, edges)
-    names = list(dict.fromkeys(table["dates"]))
-    models = list(dict.fromkeys(table["model"]))
+def _cut_between(names, edges, cutoff) -> float | None:
+    "Where, among groups of dates, the cut-off lies; nothing if all are on one side."
+    at, ends = _ordinal(cutoff), [np.inf if e is None else _ordinal(e) for e in edges[1:]]
+    starts = [-np.inf if e is None else _ordinal(e) for e in edges[:-1]]
+    inside = [(names.index(_between(a, b)), a, b) for a, b in zip(starts, ends) if _between(a, b) in names]
+    early, late = [i for i, _, b in inside if b <= at], [i for i, a, _ in inside if a >= at]
+    return (max(early) + min(late)) / 2 if early and late else None
+
+
+def _draw_accuracy(ax, rows: pd.DataFrame, edges, cutoff=None):
+    table = _groups(rows, edges)
+    names, models = list(dict.fromkeys(table["dates"])), list(dict.fromkeys(table["model"]))
     for k, model in enumerate(models):
         part = table[table["model"] == model].set_index("dates").reindex(names)
         x, how = np.arange(len(names)) + 0.15 * (k - (len(models) - 1) / 2), look(model)
         away = [part["solved"] - part["low"], part["high"] - part["solved"]]
         ax.errorbar(x, part["solved"], away, fmt=how.marker, color=how.colour, ms=5, lw=1.2, label=model)
     sizes = table.pivot(index="dates", columns="model", values="n").reindex(index=names, columns=models)
-    wrapped = [name.replace(" – ", "\n– ") if "– " in name else name.replace(" ", "\n") for name in names]
-    told = ["/".join("–" if n != n else f"{n:.0f}" for n in row) for row in sizes.to_numpy(float)]
+    wrapped = [re.sub(" – |–", "\n–", name) if "–" in name else name.replace(" ", "\n") for name in names]
+    told = ["\n".join("–" if n != n else f"{n:,.0f}" for n in row) for row in sizes.to_numpy(float)]
     ax.set_xticks(range(len(names)), [f"{w}\nn={t}" for w, t in zip(wrapped, told)], fontsize=8)
     ax.set(ylabel="exact answers", xlabel="when the fact began")
     percents(ax)
+    if cutoff is not None and (x := _cut_between(names, edges, cutoff)) is not None:
+        ax.axvline(x, color=GREY, lw=1.2, ls="--")
+        ax.annotate(f"cut-off {cutoff}", (x, 1), (4, -2), xycoords=ax.get_xaxis_transform(), textcoords="offset points", va="top", fontsize=8.5, color=GREY)
     if len(models) > 1:
-        ax.legend(frameon=False, fontsize=8.5, loc="upper right")
-    title(ax, f"b  What {f'{models[0]} answers' if len(models) == 1 else 'unedited models answer'}" if models else "b  Nothing was asked")
+        ax.legend(frameon=False, fontsize=8.5, loc="center right")
+    who = f"What {models[0]} answers" if len(models) == 1 else "What is answered"
+    title(ax, f"b  {who} before any edit" if models else "b  Nothing was asked")
 
 
-def _draw_places(ax, facts: pd.DataFrame):
-    table, left = by_timestep(facts).drop(columns="no date"), 0
-    y = np.arange(len(table))
-    for colour, place in zip(_SHADES, [p for p in PLACES if p in table]):
-        ax.barh(y, table[place], left=left, color=colour, height=0.7, label=place)
-        left = left + table[place].to_numpy()
-    ax.set_yticks(y, [f"T{i + 1}" for i in y])
-    ax.invert_yaxis()
-    ax.set(xlabel="edits with a date, by when the fact began")
+# %% ../../nbs/62_analysis_temporal.ipynb #cell-048
+_EPOCH = date(1970, 1, 1).toordinal()
+
+
+def _draw_reach(ax, facts: pd.DataFrame, back: int = 60):  # back: so many days before the first snapshot are drawn
+    "The dates of the facts of every timestep, and the timestep itself."
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+
+    have, steps = facts[facts["first"].notna()], list(dict.fromkeys(facts["timestep"]))
+    if have.empty:
+        return ax.text(0.5, 0.5, "no dates", ha="center", transform=ax.transAxes, color=GREY)
+    start = facts["old"].min() - back
+    near = have[(have["last"] - have["first"] < 31) & (have["first"] >= start)]
+    early = have["last"] < start
+    before, coarse = (have[m].groupby("timestep").size().reindex(steps, fill_value=0) for m in (early, ~early & ~have.index.isin(near.index)))
+    for i, step in enumerate(steps):
+        old, new = facts.loc[facts["timestep"] == step, ["old", "new"]].iloc[0]
+        ax.barh(i, new - old, left=old - _EPOCH, height=0.9, color=LIGHT)
+        told = [f"{n} {what}" for n, what in ((before[step], "older"), (coarse[step], "year only")) if n]
+        ax.text(1.01, i, ", ".join(told), transform=ax.get_yaxis_transform(), va="center", fontsize=8.5, color=GREY)
+    shift = np.arange(len(near)) * 0.618 % 1 - 0.5  # so that dots of one day do not hide each other
+    x, y = (near["first"] + near["last"]) / 2 - _EPOCH, near["timestep"].map(steps.index) + 0.7 * shift
+    ax.plot(x, y, "o", ms=2.6, mew=0, alpha=0.75, color=look("update").colour)
+    ax.set_yticks(range(len(steps)), [f"T{i + 1}" for i in range(len(steps))])
+    ax.set(ylim=(len(steps) - 0.4, -0.6), xlabel="when the fact began (grey: the timestep in which it became an edit)")
+    ax.xaxis.set_major_locator(where := AutoDateLocator())
+    ax.xaxis.set_major_formatter(ConciseDateFormatter(where, show_offset=False))
     ax.grid(visible=False, axis="y")
-    ax.legend(frameon=False, fontsize=8.5, loc="upper center", bbox_to_anchor=(0.5, -0.22), ncols=5)
-    title(ax, "c  Edits of a timestep, and their facts")
+    title(ax, "c  The dates of a timestep's facts")
 
 
-def draw_temporal(facts: pd.DataFrame, rows: pd.DataFrame, edges=EDGES):  # facts: of `dated`; rows: of `with_dates`
-    "When the facts began, accuracy by date, and the facts of each timestep."
-    fig, (a, b, c) = figure(7.5, 7.6, 3, height_ratios=(1, 1.2, 1.2))
+def draw_temporal(facts: pd.DataFrame, rows: pd.DataFrame, edges=EDGES, cutoff=None):  # facts: of `dated`; rows: of `with_dates`; cutoff: a day to mark
+    "When the facts began, accuracy by date, and the dates of each timestep's facts."
+    fig, (a, b, c) = figure(8, 8.4, 3, height_ratios=(1, 1.3, 1.5))
     draw_years(a, facts)
-    _draw_accuracy(b, rows, edges)
-    _draw_places(c, facts)
+    _draw_accuracy(b, rows, edges, cutoff)
+    _draw_reach(c, facts)
     return fig
