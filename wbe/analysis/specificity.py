@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['COLUMNS', 'MEASURES', 'KINDS', 'edit_rows', 'locality_rows', 'fact_rows', 'Measured', 'measured', 'known_at_all',
-           'binned', 'spearman', 'correlations', 'said_correlations', 'draw_specificity']
+           'binned', 'spearman', 'difference', 'correlations', 'said_correlations', 'draw_specificity']
 
 # %% ../../nbs/65_analysis_specificity.ipynb #cell-002
 from collections.abc import Mapping
@@ -130,10 +130,14 @@ def binned(rows: pd.DataFrame, measure: str, metric: str = "exact_match", least:
     return pd.DataFrame(out, columns=["least", "median", "most", "accuracy", "low", "high", "n"])
 
 # %% ../../nbs/65_analysis_specificity.ipynb #cell-021
-def _rho(x: np.ndarray, y: np.ndarray, group: np.ndarray | None) -> float:
-    from scipy.stats import rankdata
+def _ranks(code: np.ndarray) -> np.ndarray:
+    "Ranks of whole numbers from 0, the same for the same number."
+    n = np.bincount(code)
+    return (np.cumsum(n) - (n - 1) / 2)[code]
 
-    x, y = rankdata(x), rankdata(y)
+
+def _rho(x: np.ndarray, y: np.ndarray, group: np.ndarray | None) -> float:
+    x, y = _ranks(x), _ranks(y)
     if group is not None:
         n = np.maximum(np.bincount(group), 1)
         x, y = (v - (np.bincount(group, v) / n)[group] for v in (x, y))
@@ -142,33 +146,59 @@ def _rho(x: np.ndarray, y: np.ndarray, group: np.ndarray | None) -> float:
     return float(x @ y / size) if size > 1e-9 else float("nan")
 
 
+def _resampled(code: np.ndarray, repeats: int, seed: int):
+    "Row numbers of resamples of the subjects, each with all its rows."
+    order, size, rng = np.argsort(code, kind="stable"), np.bincount(code), np.random.default_rng(seed)
+    start = np.cumsum(size) - size
+    for _ in range(repeats):
+        drawn = rng.integers(0, len(size), len(size))
+        n = size[drawn]
+        yield order[np.repeat(start[drawn] - (np.cumsum(n) - n), n) + np.arange(n.sum())]
+
+
+def _correlated(rows, measures, metric, within, repeats, level, seed, combine) -> dict:
+    "A number made of the rank correlations of some measures, on the rows that have them all."
+    for measure in measures:
+        chosen(measure, MEASURES, "measure")
+    rows = rows.dropna(subset=list(measures)) if set(measures) <= set(rows) else rows[:0]
+    about = dict(n=len(rows), subjects=rows["subject_id"].nunique())
+    if len(rows) < 3:
+        return dict(rho=np.nan, low=np.nan, high=np.nan) | about
+    codes = [np.unique(rows[c].to_numpy(float), return_inverse=True)[1] for c in (*measures, metric)]
+    group, everything = pd.factorize(rows[within])[0] if within else None, np.arange(len(rows))
+    value = lambda at: combine(*(_rho(x[at], codes[-1][at], None if group is None else group[at]) for x in codes[:-1]))
+    draws = [value(at) for at in _resampled(pd.factorize(rows["subject_id"])[0], repeats, seed)]
+    low, high = np.nanquantile(draws, [(1 - level) / 2, (1 + level) / 2]) if np.isfinite(draws).any() else (np.nan, np.nan)
+    return dict(rho=value(everything), low=float(low), high=float(high)) | about
+
+# %% ../../nbs/65_analysis_specificity.ipynb #spearman-code
 def spearman(rows: pd.DataFrame, measure: str, metric: str = "exact_match",
              within: str | None = None,  # a column: ranks are compared within its groups only
-             repeats: int = 300, level: float = 0.95, seed: int = 0) -> dict:
+             repeats: int = 1000, level: float = 0.95, seed: int = 0) -> dict:
     "Rank correlation of a measure with being right, and its interval resampled by subject."
-    chosen(measure, MEASURES, "measure")
-    rows = rows[rows[measure].notna()] if measure in rows else rows[:0]
-    if len(rows) < 3:
-        return dict(rho=np.nan, low=np.nan, high=np.nan, n=len(rows), subjects=rows["subject_id"].nunique())
-    x, y = rows[measure].to_numpy(float), rows[metric].to_numpy(float)
-    group = pd.factorize(rows[within])[0] if within else None
-    code = pd.factorize(rows["subject_id"])[0]
-    order = np.argsort(code, kind="stable")
-    start = np.searchsorted(code[order], np.arange(code.max() + 2))
-    mine, rng, draws = [order[a:b] for a, b in zip(start, start[1:])], np.random.default_rng(seed), []
-    for _ in range(repeats):
-        at = np.concatenate([mine[i] for i in rng.integers(0, len(mine), len(mine))])
-        draws.append(_rho(x[at], y[at], group if group is None else group[at]))
-    low, high = np.nanquantile(draws, [(1 - level) / 2, (1 + level) / 2]) if np.isfinite(draws).any() else (np.nan, np.nan)
-    return dict(rho=_rho(x, y, group), low=float(low), high=float(high), n=len(rows), subjects=len(mine))
+    return _correlated(rows, [measure], metric, within, repeats, level, seed, lambda r: r)
+
+
+def difference(rows: pd.DataFrame, one: str, other: str, metric: str = "exact_match", within: str | None = None,
+               repeats: int = 1000, level: float = 0.95, seed: int = 0) -> dict:
+    "By how much one measure's rank correlation with being right is above another's, on the same rows, with its interval."
+    return _correlated(rows, [one, other], metric, within, repeats, level, seed, lambda a, b: a - b)
 
 # %% ../../nbs/65_analysis_specificity.ipynb #cell-024
-def correlations(m: Measured, within: str | None = None, metric: str = "exact_match", repeats: int = 300) -> pd.DataFrame:
+def correlations(m: Measured, within: str | None = None, metric: str = "exact_match", repeats: int = 1000) -> pd.DataFrame:
     "Rank correlations of every measure, per kind of question and model."
     out = []
     for (kind, model), part in m.rows.groupby(["kind", "model"], sort=False):
         out += [dict(kind=kind, model=model, measure=name) | spearman(part, name, metric, within, repeats) for name in m.measures]
     return pd.DataFrame(out, columns=["kind", "model", "measure", "rho", "low", "high", "n", "subjects"]).set_index(["kind", "model", "measure"])
+
+
+def _strongest(part: pd.DataFrame) -> str:
+    "The measure whose correlation is clearly the largest, whatever its sign: its interval lies beyond all others."
+    apart = np.sign(part["low"]) == np.sign(part["high"])
+    low, high = part[["low", "high"]].abs().min(axis=1).where(apart, 0), part[["low", "high"]].abs().max(axis=1)
+    best = part["rho"].abs().idxmax()
+    return best if len(part) > 1 and low[best] > high.drop(best).max() else ""
 
 
 def said_correlations(table: pd.DataFrame) -> list[str]:
@@ -178,7 +208,8 @@ def said_correlations(table: pd.DataFrame) -> list[str]:
         part = part.droplevel(["kind", "model"]).dropna(subset=["rho"])
         sure = lambda r: "" if r.low > 0 or r.high < 0 else ", which may be none"
         told = [f"{MEASURES[name]} {r.rho:+.2f} [{r.low:+.2f}, {r.high:+.2f}]{sure(r)}" for name, r in part.iterrows()]
-        strongest = f"; most with {MEASURES[part['rho'].abs().idxmax()]}" if len(part) > 1 else ""
+        most = _strongest(part) if len(part) else ""
+        strongest = f"; most with {MEASURES[most]}" if most else ""
         out.append(f"{kind}, {model}: right answers correlate with {'; '.join(told)}{strongest}." if told else f"{kind}, {model}: nothing can be correlated.")
     return out
 
@@ -215,11 +246,12 @@ def draw_specificity(m: Measured, model: str | None = None):  # model: one of th
                 ax.fill_between(x, c["low"], c["high"], color=how.colour, alpha=0.16, lw=0)
                 ax.plot(x, c["accuracy"], color=how.colour, marker=how.marker, ms=4.5, mew=0, lw=1.7)
         title(top, MEASURES[name])
+        ax.set_xlabel("page views" if name.endswith("views") else "occurrences")
         _scale(ax, rows[name].dropna())
         percents(ax)
     percents(axes[0, 0], high=max(axes[0, 0].get_ylim()[1], 0.1))
     axes[0, 0].set_ylabel("questions")
     axes[1, 0].set_ylabel("exact answers")
-    for kind, y in zip(KINDS, (0.9, 0.77, 0.64)):
+    for kind, y in zip([k for k in KINDS if (rows["kind"] == k).any()], (0.9, 0.77, 0.64)):
         axes[0, -1].text(0.03, y, kind, color=KINDS[kind].colour, transform=axes[0, -1].transAxes, fontsize=9)
     return fig

@@ -95,7 +95,7 @@ class HostedViews:
 
     def views(self, titles: Iterable[str], partial: bool = False,  # partial: give what there is when some cannot be had
               progress: bool = False) -> dict[str, int]:
-        "How often each page was read; 0 for a page that nobody read or that is not there."
+        "How often each page was read; 0 for a page that nobody read, that is not there, or whose data are not loaded."
         asked = list(dict.fromkeys(titles))
         where = {t: f"{self.url}/{self.wiki}/all-access/user/{quote(as_title(t).replace(' ', '_'), safe='')}/monthly/{'/'.join(self.days)}" for t in asked}
         got = self.service.ask({u: Question(u) for u in where.values()}, self._read, partial, progress)
