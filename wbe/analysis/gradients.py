@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['WAYS', 'COMPARED', 'SETS', 'groups_of', 'one_by_one', 'together', 'gradient_norms', 'cliffs_delta', 'cohens_d',
-           'resampled', 'compare', 'draw_norms', 'draw_layers', 'delta_at', 'said_of_gradients']
+           'apart', 'compare', 'readable_comparison', 'draw_norms', 'draw_layers', 'delta_at', 'readable_alike',
+           'said_of_gradients', 'against_paper']
 
 # %% ../../nbs/72_analysis_gradients.ipynb #cell-002
 import re
@@ -15,6 +16,7 @@ import torch
 
 from .style import GREY, Look, figure, label_lines
 from ..editors.base import resting
+from ..lm.intervals import interval
 from ..lm.models import LM, ModelError
 from ..lm.passes import in_batches, only
 from ..lm.tokens import Coded, as_items, encode
@@ -247,35 +249,84 @@ def cohens_d(a, b) -> float:
     return float((a.mean() - b.mean()) / pooled ** 0.5)
 
 
-def resampled(statistic, a, b, repeats: int = 1000, level: float = 0.95, seed: int = 0) -> tuple[float, float]:  # statistic: of rows of a and rows of b
-    "The interval of a statistic of two samples, each resampled."
-    rng = np.random.default_rng(seed)
-    got = [statistic(a[rng.integers(len(a), size=len(a))], b[rng.integers(len(b), size=len(b))]) for _ in range(repeats)]
-    low, high = np.nanquantile(got, [(1 - level) / 2, (1 + level) / 2])
-    return float(low), float(high)
+def _drawn(a, b, repeats: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    "How often each fact comes in each resample of the subjects: all facts of a subject come together, in both sets."
+    who = [*a.subject_id, *b.subject_id] if "subject_id" in a else range(len(a) + len(b))
+    _, code = np.unique(np.asarray(who, dtype=str), return_inverse=True)
+    n = code.max() + 1
+    times = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), repeats).astype(float)[:, code]
+    return times[:, :len(a)], times[:, len(a):]
 
 
+def apart(a, b, value: str = "norm",  # a, b: frames of facts
+          cells=None,  # for each fact of a, and of b, the cell that it is in: facts are compared within cells
+          repeats: int = 1000, level: float = 0.95, seed: int = 0) -> tuple[float, float, float]:
+    "Cliff's delta of two sets and its interval, resampled by subject where there is a column subject_id."
+    larger = np.sign(a[value].to_numpy(float)[:, None] - b[value].to_numpy(float)[None])
+    pairs = np.ones_like(larger) if cells is None else (cells[0][:, None] == cells[1][None]).astype(float)
+    if not pairs.any():
+        return (float("nan"),) * 3
+    one, two = _drawn(a, b, repeats, seed)
+    total, sums = (((one @ m) * two).sum(1) for m in (pairs, larger * pairs))
+    low, high = np.quantile(sums[total > 0] / total[total > 0], [(1 - level) / 2, (1 + level) / 2])
+    return float((larger * pairs).sum() / pairs.sum()), float(low), float(high)
+
+# %% ../../nbs/72_analysis_gradients.ipynb #compare-code
 COMPARED = (("edited", "new"), ("edited", "unchanged"), ("new", "unchanged"), ("edited", "outdated answer"))
+_log = lambda x: np.log(np.maximum(x, 1e-12))
+
+
+def _in_pairs(a, b, value: str) -> dict:
+    "Two sets of the same questions, question by question."
+    from scipy.stats import wilcoxon
+
+    both = a.drop_duplicates("question").merge(b.drop_duplicates("question"), on="question", suffixes=("", "_other"))
+    x, y = both[value].to_numpy(), both[f"{value}_other"].to_numpy()
+    delta, change = interval(np.sign(x - y), both.get("subject_id")), _log(x) - _log(y)
+    return dict(n=f"{len(both)} questions", median=np.median(x), median_other=np.median(y), delta=delta.value, delta_low=delta.low, delta_high=delta.high,
+                log_d=change.mean() / change.std(ddof=1), test="Wilcoxon", p=float(wilcoxon(x, y).pvalue))
+
+
+def _as_sets(a, b, value: str) -> dict:
+    "Two sets of different facts."
+    from scipy.stats import mannwhitneyu
+
+    x, y, (delta, low, high) = a[value].to_numpy(), b[value].to_numpy(), apart(a, b, value)
+    return dict(n=f"{len(a)}, {len(b)}", median=np.median(x), median_other=np.median(y), delta=delta, delta_low=low, delta_high=high,
+                log_d=cohens_d(_log(x), _log(y)), test="Mann–Whitney", p=float(mannwhitneyu(x, y).pvalue))
 
 
 def compare(frame, value: str = "norm", pairs=COMPARED, least: int = 8):  # frame: of `gradient_norms`, with a column set; least: facts that a set must have
     "For each pair of sets: medians, Cliff's delta with its interval, Cohen's d of the logarithms, and p; what is missing stands in `attrs`."
     import pandas as pd
-    from scipy.stats import mannwhitneyu
 
     out, missing = [], []
     for one, two in pairs:
-        a, b = (frame[frame.set == s][value].dropna().to_numpy() for s in (one, two))
+        a, b = (frame[(frame.set == s) & frame[value].notna()] for s in (one, two))
         if min(len(a), len(b)) < least:
             missing.append(f"{one} against {two}: {len(a)} and {len(b)} facts, at least {least} of each are needed")
             continue
-        low, high = resampled(cliffs_delta, a, b)
-        line = dict(sets=f"{one} – {two}", n=f"{len(a)}, {len(b)}", median=np.median(a), median_other=np.median(b), ratio=np.median(a) / np.median(b))
-        d = cohens_d(np.log(np.maximum(a, 1e-12)), np.log(np.maximum(b, 1e-12)))
-        out.append(line | dict(delta=cliffs_delta(a, b), delta_low=low, delta_high=high, d=d, p=min(1.0, len(pairs) * float(mannwhitneyu(a, b).pvalue))))
+        same = "question" in frame and set(b.question) <= set(a.question)
+        line = dict(sets=f"{one} – {two}") | (_in_pairs if same else _as_sets)(a, b, value)
+        out.append(line | dict(p=min(1.0, len(pairs) * line["p"])))
     table = pd.DataFrame(out)
     table.attrs["missing"] = missing
     return table
+
+
+def _p(p: float) -> str:
+    return "< 0.001" if p < 0.001 else "> 0.99" if p > 0.99 else f"{p:.3f}"
+
+
+def readable_comparison(table):  # of `compare`
+    "The table for people."
+    import pandas as pd
+
+    between = [f"{r.delta:+.2f} [{r.delta_low:+.2f}, {r.delta_high:+.2f}]" for r in table.itertuples()]
+    two = lambda column: table[column].map("{:.2f}".format)
+    return pd.DataFrame({"sets": table.sets, "facts": table.n, "median norm": two("median"), "median of the other": two("median_other"),
+                         "Cliff's delta": between, "Cohen's d of the logarithms": table.log_d.map("{:+.2f}".format), "test": table.test,
+                         "p (corrected)": table.p.map(_p)})
 
 # %% ../../nbs/72_analysis_gradients.ipynb #cell-030
 SETS = {"new": Look("#009E73"), "edited": Look("#D55E00"), "unchanged": Look("#0072B2"), "outdated answer": Look("#777777", dash=(0, (3, 2)))}
@@ -322,31 +373,40 @@ def draw_layers(frame):
     return fig
 
 # %% ../../nbs/72_analysis_gradients.ipynb #cell-036
-def _strata(both, at, bins: int) -> np.ndarray:
-    "The cell of each fact: by tenths of the first column, and by thirds of the others."
+def _cells(both, at, bins: int) -> np.ndarray:
+    "The cell of each fact: by groups of equal size of columns of real numbers, by the very value of others."
     code = np.zeros(len(both), int)
-    for n, column in enumerate(at):
-        parts = bins if n == 0 else 3
-        edges = np.unique(np.quantile(both[column], np.linspace(0, 1, parts + 1)[1:-1]))
-        code = code * (parts + 1) + np.searchsorted(edges, both[column])
+    for column in at:
+        values = both[column].to_numpy()
+        if values.dtype.kind == "f":
+            values = np.searchsorted(np.unique(np.quantile(values, np.linspace(0, 1, bins + 1)[1:-1])), values)
+        _, part = np.unique(values.astype(str), return_inverse=True)
+        code = code * (part.max() + 1) + part
     return code
 
 
-def delta_at(frame, one: str, two: str, at=("loss",), value: str = "norm", bins: int = 10, repeats: int = 300) -> dict:  # at: columns to be alike in
-    "Cliff's delta of two sets among facts that are alike in some columns, with its interval, beside the one without that."
+def delta_at(frame, one: str, two: str, at=("loss",), value: str = "norm", bins: int = 10, repeats: int = 1000) -> dict:  # at: columns to be alike in
+    "Cliff's delta of two sets among facts that are alike in some columns, with its interval and how many facts it rests on, beside the one without that."
     both = frame[frame.set.isin([one, two])]
     if both.set.nunique() < 2:
         raise BadArgument(f"there are no facts of {one if two in set(both.set) else two} in this frame")
-    cells = np.column_stack([both[value], _strata(both, at, bins)])
-    a, b = cells[both.set == one], cells[both.set == two]
+    mine, code = (both.set == one).to_numpy(), _cells(both, at, bins)
+    a, b, cells = both[mine], both[~mine], (code[mine], code[~mine])
+    shared = np.intersect1d(*cells)
+    delta, low, high = apart(a, b, value, cells, repeats)
+    left = [int(np.isin(c, shared).sum()) for c in cells]
+    return dict(sets=f"{one} – {two}", at=" and ".join(at), delta=cliffs_delta(a[value], b[value]), delta_alike=delta, low=low, high=high,
+                cells=len(shared), left=left[0], of=len(a), left_other=left[1], of_other=len(b), loss_left=apart(a, b, "loss", cells, 1)[0])
 
-    def within(a, b):
-        parts = [(a[a[:, 1] == k, 0], b[b[:, 1] == k, 0]) for k in np.unique(a[:, 1])]
-        parts = [(x, y) for x, y in parts if len(y)]
-        return float(np.average([cliffs_delta(x, y) for x, y in parts], weights=[len(x) * len(y) for x, y in parts])) if parts else float("nan")
 
-    low, high = resampled(within, a, b, repeats)
-    return dict(sets=f"{one} – {two}", at=" and ".join(at), delta=cliffs_delta(a[:, 0], b[:, 0]), alike=within(a, b), low=low, high=high)
+def readable_alike(rows):  # a frame of what `delta_at` gives
+    "The table for people."
+    import pandas as pd
+
+    return pd.DataFrame([{"sets": r.sets, "alike in": r.at, "delta of all": f"{r.delta:+.2f}",
+                          "delta of the alike": f"{r.delta_alike:+.2f} [{r.low:+.2f}, {r.high:+.2f}]", "cells": r.cells,
+                          "facts left": f"{r.left} of {r.of}, {r.left_other} of {r.of_other}", "delta of the loss": f"{r.loss_left:+.2f}"}
+                         for r in rows.itertuples()])
 
 # %% ../../nbs/72_analysis_gradients.ipynb #cell-039
 def said_of_gradients(table, alike=None) -> list[str]:  # table of `compare`, and a frame of what `delta_at` gives
@@ -355,10 +415,32 @@ def said_of_gradients(table, alike=None) -> list[str]:  # table of `compare`, an
     for r in table.itertuples():
         one, two = r.sets.split(" – ")
         how = "smaller" if r.delta_high < 0 else "larger" if r.delta_low > 0 else "not surely different"
-        delta = f"delta {r.delta:+.2f} [{r.delta_low:+.2f}, {r.delta_high:+.2f}], p {r.p:.2g}"
+        delta = f"delta {r.delta:+.2f} [{r.delta_low:+.2f}, {r.delta_high:+.2f}], p {_p(r.p)}"
         text = f"{one} against {two}: {how} (median {r.median:.2f} and {r.median_other:.2f}, {delta})"
         if alike is not None:
             mine = alike[alike.sets == r.sets]
-            text += "".join(f"; among facts of the same {e.at}, delta is {e.alike:+.2f} [{e.low:+.2f}, {e.high:+.2f}]" for e in mine.itertuples())
+            text += "".join(f"; among facts of the same {e.at}, delta is {e.delta_alike:+.2f} [{e.low:+.2f}, {e.high:+.2f}]" for e in mine.itertuples())
         out.append(text + ".")
     return out
+
+# %% ../../nbs/72_analysis_gradients.ipynb #paper-code
+def _verdict(low: float, high: float, much: float = -0.33) -> str:
+    if high < 0:
+        return "seen" if low <= much else "seen, small"
+    return "the contrary is seen" if low > 0 else "not seen" if low > much else "cannot be decided"
+
+
+def against_paper(table, alike=None, later=None):  # of `compare`; a frame of what `delta_at` gives; of `compare` for a model trained on a month
+    "What EvolvingQA says about new and edited facts, what is seen here, and whether they agree."
+    import pandas as pd
+
+    said = "the gradient of updated knowledge is considerably smaller than that of new knowledge"
+    first = table[table.sets == "edited – new"].iloc[0]
+    rows = [(f"{said} (figure 5)", first.n, first.delta, first.delta_low, first.delta_high)]
+    for r in alike[alike.sets == "edited – new"].itertuples() if alike is not None else ():
+        rows.append((f"(not in the paper) … among facts of the same {r.at}", f"{r.left}, {r.left_other}", r.delta_alike, r.low, r.high))
+    for r in later.itertuples() if later is not None else ():
+        rows.append(("… and after a month of training (appendix F)", r.n, r.delta, r.delta_low, r.delta_high))
+    return pd.DataFrame([{"the paper says": what, "facts (edited, new)": n, "seen here: Cliff's delta": f"{d:+.2f} [{low:+.2f}, {high:+.2f}]",
+                          "verdict": _verdict(low, high)}
+                         for what, n, d, low, high in rows])
