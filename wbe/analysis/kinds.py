@@ -4,13 +4,16 @@
 
 # %% auto #0
 __all__ = ['KINDS', 'NAMES', 'form_of', 'category', 'classes_of', 'answer_kinds', 'Answers', 'answers_of', 'all_answers',
-           'by_kind', 'draw_kinds', 'said_of_kinds', 'draw_runs']
+           'by_kind', 'called', 'draw_kinds', 'said_of_kinds', 'partial_results', 'draw_runs', 'said_of_runs',
+           'over_time', 'draw_time', 'contrast', 'steady']
 
 # %% ../../nbs/70_analysis_kinds.ipynb #cell-002
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
+
+import numpy as np
 
 from .style import GREY, dots, figure, heat, look, ordered, percents
 from ..benchmark.kinds import CLASSES, object_kind
@@ -77,7 +80,7 @@ _ANSWERS = {"update": ("relation_id", "object_id"), "rephrase": ("relation_id", 
 
 def answer_kinds(bench: Benchmark, classes: Mapping | None = None,  # of `classes_of`
                  axes=None):
-    "A data frame with a row per question: edit_id, axis, tag, property_id, answer, kind, guess (the most frequent answer for the property)."
+    "A data frame with a row per question: edit_id, axis, timestep, tag, property_id, answer, kind, guess (the most frequent answer for the property)."
     import pandas as pd
 
     rows, parts, classes = bench.to_pandas().reset_index(), [], classes or {}
@@ -86,7 +89,7 @@ def answer_kinds(bench: Benchmark, classes: Mapping | None = None,  # of `classe
         part = rows[rows[question].notna() & rows[answer].notna()]
         empty = pd.Series("", index=part.index)
         pid, oid = (part.get(c, empty).fillna("") for c in _ANSWERS[axis])
-        table = pd.DataFrame(dict(edit_id=part.edit_id, axis=axis, tag=part.tag, property_id=pid, answer=part[answer]))
+        table = pd.DataFrame(dict(edit_id=part.edit_id, axis=axis, timestep=part.timestep, tag=part.tag, property_id=pid, answer=part[answer]))
         table["kind"] = [category(p, a, classes.get(o, ())) for p, a, o in zip(pid, part[answer], oid)]
         often = table.groupby("property_id").answer.agg(lambda a: a.mode().iloc[0])
         table["guess"] = table.property_id.map(often).where(table.property_id != "")
@@ -152,7 +155,7 @@ def by_kind(results, kinds,  # of `answer_kinds`
 
     want, out, missing = kinds[kinds.axis == chosen(axis, AXES, "axis")].rename(columns={"answer": "right"}), [], []
     for name, frame, gaps in all_answers(results, moment):
-        frame = frame[frame.axis == axis].drop(columns=["tag", "property_id", "kind", "guess"], errors="ignore")
+        frame = frame[frame.axis == axis].drop(columns=["timestep", "tag", "property_id", "kind", "guess"], errors="ignore")
         both = frame.merge(want, on=["edit_id", "axis"])
         missing += gaps + _unequal(name, axis, len(frame), len(want), both)
         for tag in tags:
@@ -179,6 +182,12 @@ def _unequal(name: str, axis: str, scored: int, asked: int, both) -> list[str]:
 NAMES = {"none": "unedited model"}  # what a result is called in figures and sentences
 
 
+def called(name: str, hparams: Mapping | None = None) -> str:  # hparams: of the run or editor
+    "What a run or editor is called: of a prompt it is said how many facts it holds."
+    most = (hparams or {}).get("most") if name.startswith("prompt") else None
+    return f"{name} ({most} facts)" if most else name
+
+
 def draw_kinds(table,  # of `by_kind`
                metric: str = "exact_match", least: int = 5):  # least: kinds with fewer questions are left out
     "Accuracy by kind of answer, one panel per tag."
@@ -197,7 +206,7 @@ def draw_kinds(table,  # of `by_kind`
         first = table[(table.tag == tag) & (table.result == names[0])]
         ax.set_title(f"{'all' if tag == 'all' else dict(new='new facts', update='updated facts').get(tag, tag)} ({first.n.sum():,} questions)")
         for row, n in enumerate(first.set_index("kind").n.reindex(kinds).fillna(0)):
-            ax.text(1.02, row, f"{n:,.0f}", va="center", ha="right", fontsize=8, color=GREY)
+            ax.text(1.01, row, f"{n:,.0f}", transform=ax.get_yaxis_transform(), va="center", fontsize=8, color=GREY)
         percents(ax, "x")
     shown, labels = axes[0][0].get_legend_handles_labels()
     fig.legend(shown, labels, loc="outside lower center", ncols=min(len(labels), 6), frameon=False, fontsize=9)
@@ -222,14 +231,97 @@ def said_of_kinds(table, metric: str = "exact_match", least: int = 20) -> list[s
     return out + ([f"No question has an answer of the kind {' or '.join(empty)}."] if empty else [])
 
 # %% ../../nbs/70_analysis_kinds.ipynb #cell-034
+def partial_results(table, least: float = 0.95) -> dict[str, str]:  # table: of `by_kind`, for one tag; least: of the questions that the longest result answered
+    "Results that answered fewer questions than the longest, with how many: they are not to be compared with the others."
+    counted = table.groupby("result", sort=False).n.sum()
+    return {name: f"{n:,} of {counted.max():,}" for name, n in counted.items() if n < least * counted.max()}
+
+
 def draw_runs(table, metric: str = "exact_match", least: int = 5):  # table: of `by_kind`, for one tag
-    "Accuracy of every result for every kind, as a heat map; kinds with fewer questions than `least` stay empty."
+    "Accuracy of every result for every kind, as a heat map; kinds with fewer questions than `least` stay empty, results that answered fewer are grey."
     if table.tag.nunique() != 1:
         has = ", ".join(dict.fromkeys(table.tag)) or "none"
         raise BadArgument(f"a heat map shows one tag, and this table has {has}; by_kind(…, tags=('all',)) puts them together")
+    some, counted = partial_results(table), table.groupby("kind", observed=True).n.max()
     wide = table[table.n >= least].pivot(index="result", columns="kind", values=metric)
-    wide = wide.reindex(index=ordered(wide.index), columns=[k for k in KINDS if k in wide.columns])
-    fig, ax = figure(2 + 1.1 * wide.shape[1], 0.9 + 0.32 * len(wide))
-    heat(ax, wide.rename(index=NAMES))
+    wide = wide.reindex(index=sorted(ordered(wide.index), key=lambda n: n in some), columns=[k for k in KINDS if k in wide.columns])
+    fig, ax = figure(2 + 1.1 * wide.shape[1], 1.1 + 0.32 * len(wide))
+    whole = wide.astype(float)
+    whole.loc[whole.index.isin(list(some))] = np.nan
+    heat(ax, whole.rename(index=lambda n: f"{NAMES.get(n, n)} ({some[n]})" if n in some else NAMES.get(n, n)).rename(columns=lambda k: f"{k}\n{counted[k]:,}"))
+    for row, col in zip(*np.where(whole.isna() & wide.notna())):
+        ax.text(col, row, f"{100 * wide.iloc[row, col]:.0f}", ha="center", va="center", fontsize=8.5, color=GREY)
     ax.set_title("exactly right, in percent" if metric == "exact_match" else "tokens right, in percent")
     return fig
+
+# %% ../../nbs/70_analysis_kinds.ipynb #dea841f7
+def said_of_runs(table, metric: str = "exact_match", least: int = 20,  # table: of `by_kind`, for one tag
+                 base: str = "none") -> list[str]:  # the result that others are held against
+    "What the heat map says: who answers each kind best, what got worse, and which kind comes out best and worst most often."
+    part = table[~table.result.isin(list(partial_results(table))) & (table.n >= least)]
+    edited, low, high, out = part[part.result != base], f"{metric}_low", f"{metric}_high", []
+    if edited.empty:
+        return ["There is no run to compare."]
+    for kind, rows in edited.groupby("kind", observed=True):
+        best = rows.loc[rows[metric].idxmax()]
+        near = sum(rows[high] > best[low]) - 1
+        shares = f"{best[metric]:.0%} [{best[low]:.0%}, {best[high]:.0%}] of {best.n}"
+        out.append(f"{kind}: {best.result} is right most often ({shares}); the intervals of {near} of {len(rows) - 1} others overlap with its own.")
+    first = part[part.result == base].set_index("kind")
+    below = [r for r in edited.itertuples() if r.kind in first.index and getattr(r, high) < first[low][r.kind]]
+    worse = [f"{n} ({', '.join(r.kind for r in below if r.result == n)})" for n in dict.fromkeys(r.result for r in below)]
+    better = [r.result for r in edited.itertuples() if r.kind in first.index and getattr(r, low) > first[high][r.kind]]
+    all_ = [n for n in dict.fromkeys(better) if better.count(n) == len(first)]
+    out.append(f"Better than before the edits in every kind, intervals apart: {', '.join(all_) or 'no run'}.")
+    out.append(f"Worse than before the edits, intervals apart: {', '.join(worse) or 'no run in any kind'}.")
+    top, bottom = ([rows.loc[at].kind for _, rows in edited.groupby("result") for at in [getattr(rows[metric], f"idx{way}")()]] for way in ("max", "min"))
+    ends = [f"{max(set(e), key=e.count)} in {max(map(e.count, e))}" for e in (top, bottom)]
+    return [*out, f"Most often right is {ends[0]}, least {ends[1]} of {len(top)} runs."]
+
+# %% ../../nbs/70_analysis_kinds.ipynb #3f9cb6bc
+def over_time(results, kinds, every: int = 2,  # of `answer_kinds`; every: so many timesteps together
+              axis: str = "update", moment: str = "current", tags=("new", "update")):
+    "`by_kind` of the questions of each period: a data frame with a column `period`, such as 1–2."
+    import pandas as pd
+
+    steps = sorted(kinds.timestep.unique())
+    parts = []
+    for i in range(0, len(steps), every):
+        last = min(i + every, len(steps))
+        part = by_kind(results, kinds[kinds.timestep.isin(steps[i:last])], axis, moment, tags)
+        parts.append(part.assign(period=f"{i + 1}–{last}" if last > i + 1 else str(last)))
+    return pd.concat(parts, ignore_index=True)
+
+
+def draw_time(table, metric: str = "exact_match", least: int = 10):  # table: of `over_time`
+    "Accuracy by kind and period, a heat map for each result and tag."
+    names, tags = list(dict.fromkeys(table.result)), list(dict.fromkeys(table.tag))
+    periods, kinds = list(dict.fromkeys(table.period)), [k for k in KINDS if (table[table.kind == k].n >= least).any()]
+    fig, axes = figure(1.6 + 2.2 * len(names), 0.7 + (0.6 + 0.27 * len(kinds)) * len(tags), len(tags), len(names), sharex=True, sharey=True, squeeze=False)
+    for (row, col), ax in np.ndenumerate(axes):
+        part = table[(table.result == names[col]) & (table.tag == tags[row])]
+        heat(ax, part[part.n >= least].pivot(index="kind", columns="period", values=metric).astype(float).reindex(index=kinds, columns=periods), size=8)
+        ax.set_title(f"{NAMES.get(names[col], names[col])}, {dict(new='new', update='updated').get(tags[row], tags[row])}", fontsize=9.5)
+        if col == len(names) - 1:
+            for y, n in enumerate(part.groupby("kind", observed=False).n.sum().reindex(kinds).fillna(0)):
+                ax.text(1.06, y, f"{n:,.0f}", transform=ax.get_yaxis_transform(), va="center", fontsize=8, color=GREY)
+    fig.supxlabel("timesteps", fontsize=9.5)
+    return fig
+
+# %% ../../nbs/70_analysis_kinds.ipynb #744a4137
+def contrast(values, inside, subjects):  # inside: for each value, whether it belongs to the group in question
+    "The mean of a group minus that of the others, with its interval resampled by subject."
+    values, inside = np.asarray(values, float), np.asarray(inside, bool)
+    if inside.all() or not inside.any():
+        raise BadArgument("a contrast needs values in the group and values outside of it")
+    a, b, share = values[inside].mean(), values[~inside].mean(), inside.mean()
+    return interval(np.where(inside, (values - a) / share, (b - values) / (1 - share)) + a - b, subjects)
+
+
+def steady(table, metric: str = "exact_match", least: int = 10):  # table: of `over_time`, for one result and tag
+    "For each period, the rank correlation of its kinds with the same kinds in all other periods."
+    kept = [k for k, part in table.groupby("kind", observed=True) if (part.n >= least).all() and part.period.nunique() == table.period.nunique()]
+    values = table[table.kind.isin(kept)].pivot(index="kind", columns="period", values=metric).astype(float)
+    counts = table[table.kind.isin(kept)].pivot(index="kind", columns="period", values="n").astype(float)
+    rest = {p: (values * counts).drop(columns=p).sum(axis=1) / counts.drop(columns=p).sum(axis=1) for p in values}
+    return [float(values[p].rank().corr(rest[p].rank())) for p in values]
