@@ -12,7 +12,7 @@ from functools import partial
 
 import torch
 
-from .base import EditRequest, HParams, hp, span_of
+from .base import EditRequest, HParams, hp, span_of, unedited
 from .tail import Tail
 from ..lm.models import LM
 from ..lm.passes import _inputs, tokens_at_once
@@ -83,11 +83,12 @@ def _said(lm: LM, opening: str, tokens: int, generator, among: int = 5) -> str: 
 
 
 def contexts_of(lm: LM, lengths=((10, 5), (10, 10)), seed: int = 0) -> list[str]:  # lengths: pairs of how many texts, and of how many tokens
-    "What stands before a question in turn: nothing, and texts that the model says. Kept with the model."
+    "What stands before a question in turn: nothing, and texts that the model says, without any edit that is applied. Kept with the model."
     key = ("contexts", tuple(map(tuple, lengths)), seed)
     if key not in lm.memory:
         g = torch.Generator().manual_seed(seed)
-        said = [_said(lm, _OPENINGS[i % len(_OPENINGS)], tokens, g) for count, tokens in lengths for i in range(count)]
+        with unedited(lm):
+            said = [_said(lm, _OPENINGS[i % len(_OPENINGS)], tokens, g) for count, tokens in lengths for i in range(count)]
         lm.memory[key] = ["", *(s.rstrip(".") + ". " for s in said)]
     return lm.memory[key]
 
