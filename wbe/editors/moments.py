@@ -165,8 +165,8 @@ def _missed(lm: LM, of: str, *args) -> tuple[dict, dict]:  # of: the fingerprint
     "Sums of the model as it was before what is applied, if it still is the one that is meant."
     with unedited(lm):
         if _hash_of(lm) != of:
-            raise EditError(f"the second moments of {lm.name} are not there, and cannot be computed any more: its weights have been written to, or edits were settled. "
-                            "Load the model again, and call prepare(lm) of the editor before the first edit")
+            raise EditError(f"the second moments of {lm.name} are not there, and cannot be computed any more: its weights have been written to, or edits "
+                            "were settled. Load the model again, and call prepare(lm) of the editor before the first edit")
         return _summed(lm, *args)
 
 
