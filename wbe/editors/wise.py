@@ -516,7 +516,8 @@ class Wise(Editor):
              lambda lm: f"layer: {edit_layers(lm, 'wise')[1]}; over: ours; the rest: {_LLAMA_2}"),
         "wbe-tiny": (dict(layer=5, steps=30, lr=0.3, alpha=2.0, beta=8.0, gamma=4.0, ratio=0.95, under="zero-shot,paper", unrelated="both", draws=4,
                           save_every=20, merge_every=40),
-                     "found by trial, which is not recorded: 60 edits in sequence with layers 3 to 5, rates of 0.1 to 1 and several margins; shards scaled to hundreds of edits")}
+                     "found by trial, which is not recorded: 60 edits in sequence with layers 3 to 5, rates of 0.1 to 1 and several "
+                     "margins; shards scaled to hundreds of edits")}
 
     def _edit(self, lm: LM, requests: list[EditRequest], hparams: WiseHParams) -> WiseEdit:
         setting = {n: getattr(hparams, n) for n in _SETTING}
