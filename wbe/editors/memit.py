@@ -44,7 +44,8 @@ _PRESETS = {
     "GPT-2 XL": (dict(_M, layers=(13, 14, 15, 16, 17), steps=20, moment_weight=20_000.0), f"MEMIT (authors' code); {_OURS}"),
     "wbe-tiny": (dict(_W, layers=(1, 2, 3), moment_weight=500.0, contexts=((2, 5), (2, 10)), under="paper", samples=1000, ridge=1e-2),
                  "layers, moment weight, samples, ridge, number of contexts, protocol in editing: chosen in trials on a batch of 40 edits of an earlier "
-                 "training, and for a sequence; batch, openings and weight of contexts, where the KL term is measured: ours; the rest: official WikiBigEdit code"),
+                 "training, and for a sequence; batch, openings and weight of contexts, where the KL term is measured: ours; "
+                 "the rest: official WikiBigEdit code"),
     "": (dict(_W, layers=lambda lm: edit_layers(lm, "memit")[0]),
          lambda lm: f"layers: {edit_layers(lm, 'memit')[1]}; {_OURS}; the rest: official WikiBigEdit code")}
 
