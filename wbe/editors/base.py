@@ -4,13 +4,14 @@
 
 # %% auto #0
 __all__ = ['KINDS', 'EDITORS', 'EditRequest', 'span_of', 'checked', 'requests_of', 'Delta', 'summed', 'EditError', 'Edited',
-           'applied', 'WeightEdit', 'settle', 'Stack', 'joined', 'HParams', 'hp', 'model_label', 'resting', 'Editor',
-           'described', 'editor', 'hparams']
+           'applied', 'WeightEdit', 'settle', 'unedited', 'Stack', 'joined', 'HParams', 'hp', 'model_label', 'resting',
+           'Editor', 'described', 'editor', 'hparams']
 
 # %% ../../nbs/40_editors_base.ipynb #cell-002
 import json
 import re
 import time
+import warnings
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from importlib import import_module
@@ -153,9 +154,18 @@ class Edited:
 
     kind: ClassVar[str] = ""  # one of KINDS
     in_weights: ClassVar[bool] = False  # whether it lives in the model's weights alone
+    in_passes: ClassVar[bool] = True  # whether it changes what the model makes of tokens, and not only what it is asked
 
     def _fits(self, lm: LM):
         "Raise an EditError if it is not for this model."
+
+    def _compare(self, lm: LM):
+        "Warn if it was made for a model of another name."
+        name, revision = (self.model.get(k) for k in ("name", "revision"))
+        other = name and Path(name).name != Path(str(lm.name)).name
+        if self.in_passes and (other or revision and lm.revision and revision != lm.revision):
+            warnings.warn(f"{self!r} was made for {name}{f' ({revision})' if revision else ''} and is applied to {lm.name}"
+                          f"{f' ({lm.revision})' if lm.revision else ''}: the shapes fit, but the weights may be others", stacklevel=3)
 
     def _put(self, lm: LM, remember: bool):
         raise NotImplementedError
@@ -180,6 +190,7 @@ class Edited:
         if any(e is self for e in applied(lm)):
             raise EditError(f"{self!r} is already applied to {lm.name}; undo it first")
         self._fits(lm)
+        self._compare(lm)
         self._put(lm, remember)
         lm.memory.setdefault("applied", []).append(self)
         return self
@@ -213,7 +224,7 @@ def applied(lm: LM) -> list[Edited]:
 class _Original:
     "A matrix before the first change, and what was added since."
     weight: torch.Tensor
-    deltas: list
+    deltas: list  # nothing in the place of one that cannot be added again
     before: dict  # number of deltas: a copy of the matrix then
     version: int = 0  # torch counts what is written to a tensor
 
@@ -238,7 +249,7 @@ class WeightEdit(Edited):
         for place, d in self.deltas.items():
             w = lm.weight(*place)
             o = kept.get(place) or kept.setdefault(place, _Original(w.detach().clone(), [], {}))
-            if remember and o.deltas:
+            if o.deltas and (remember or o.deltas[-1] is None):
                 o.before[len(o.deltas)] = w.detach().clone()
             d.add_to(w)
             o.deltas.append(d)
@@ -283,8 +294,41 @@ _MEDDLED = ("{} of {} was written to by something else since the last edit was a
 # %% ../../nbs/40_editors_base.ipynb #cell-025
 def settle(lm: LM):
     "Let the edited weights be the model's weights from now on: they cannot be undone, and nothing is kept for that."
-    lm.memory.pop("originals", None)
+    if lm.memory.pop("originals", None):
+        lm.memory.pop("fingerprint", None)  # it is another model now
     lm.memory["applied"] = [e for e in applied(lm) if not e.in_weights]
+
+# %% ../../nbs/40_editors_base.ipynb #b86674b5
+def _beside(lm: LM) -> list[Edited]:
+    "What is applied beside the weights, in order; the parts of a stack are in the list themselves."
+    return [e for e in applied(lm) if e.in_passes and (lm.quant or not e.in_weights)]
+
+
+def _exchanged(lm: LM, weights: dict):  # weights: by place
+    "Other numbers in matrices; those that were there."
+    now = {place: lm.weight(*place).detach().clone() for place in weights}
+    with torch.no_grad():
+        for place, w in weights.items():
+            lm.weight(*place).copy_(w)
+            lm.memory["originals"][place].version = lm.weight(*place)._version
+    return now
+
+
+@contextmanager
+def unedited(lm: LM):
+    "Within the block the model is what it was before everything that is applied to it."
+    beside, originals = _beside(lm), lm.memory.get("originals", {})
+    for e in originals:
+        WeightEdit(deltas={e: None})._untouched(lm, originals)
+    for e in reversed(beside):
+        e._take(lm)
+    edited = _exchanged(lm, {place: o.weight for place, o in originals.items()})
+    try:
+        yield lm
+    finally:
+        _exchanged(lm, edited)
+        for e in beside:
+            e._put(lm, False)
 
 # %% ../../nbs/40_editors_base.ipynb #cell-028
 @dataclass
@@ -292,6 +336,7 @@ class Stack(Edited):
     "Results that are applied in order and undone in the reverse order."
     parts: list = field(default_factory=list)
     kind: ClassVar[str] = "stack"
+    in_passes: ClassVar[bool] = False  # its parts may
 
     @property
     def in_weights(self) -> bool:
@@ -458,14 +503,56 @@ def resting(lm: LM):
             p.requires_grad_(True)
         lm.model.train(training)
 
+# %% ../../nbs/40_editors_base.ipynb #fa680fa7
+@dataclass
+class _SoFar(WeightEdit):
+    "The changes of weights that a call has made so far."
+
+    def add(self, lm: LM, result: WeightEdit):
+        "Put one more into effect."
+        result._fits(lm)
+        kept = lm.memory.setdefault("originals", {})
+        result._untouched(lm, kept)
+        for place, d in result.deltas.items():
+            w = lm.weight(*place)
+            o = kept.get(place) or kept.setdefault(place, _Original(w.detach().clone(), [], {}))
+            if place not in self.deltas:
+                if o.deltas:
+                    o.before[len(o.deltas)] = w.detach().clone()
+                o.deltas.append(None)
+                self.deltas[place] = None
+            d.add_to(w)
+            o.version = w._version
+
+
+def _put_on(lm: LM, put: list[Edited], result: Edited):  # put: what of this call is in effect
+    "Put a result into effect on top of those before it."
+    if type(result) is not WeightEdit:
+        put.append(result.apply(lm))
+        return
+    if not (put and type(put[-1]) is _SoFar):
+        put.append(_SoFar().apply(lm))
+    put[-1].add(lm, result)
+
+
+def _gather(results: list[Edited], result: Edited):
+    "One more result; changes of the same matrices that are kept whole become one."
+    last = results[-1] if results else None
+    whole = last is not None and all(type(r) is WeightEdit and all(d.rank is None for d in r.deltas.values()) for r in (last, result))
+    if whole and last.deltas.keys() == result.deltas.keys():
+        results[-1] = joined([last, result])
+    else:
+        results.append(result)
+
 # %% ../../nbs/40_editors_base.ipynb #9b30e6c8
 class Editor:
     "Computes edits. Subclasses implement `_edit`."
     name: str = ""
     about: str = ""
     HParams: type = HParams
-    presets: dict = {}  # model_label: (values, source); the label '' is for all other models; a value that is a function is given the model
+    presets: dict = {}  # model_label: (values, source); the label '' is for all other models; a value or source that is a function is given the model
     batch: int | None = None  # so many edits at once; all by default
+    one_by_one: bool = False  # whether the edits of a batch, too, are made one after the other
     needs_subject: bool = True
     causal: bool = True  # whether it needs a decoder-only model
 
@@ -484,7 +571,7 @@ class Editor:
             return replace(self.hparams, **self.overrides)
         label = model_label(lm)
         values, source = self.presets.get(label if label in self.presets else "", ({}, "defaults"))
-        values = {k: v(lm) if callable(v) else v for k, v in values.items()}
+        values, source = {k: v(lm) if callable(v) else v for k, v in values.items()}, source(lm) if callable(source) else source
         said = f"{source}; given: {', '.join(self.overrides)}" if self.overrides else source
         return self.HParams(**{**dict(source=said), **values, **self.overrides})
 
@@ -503,7 +590,7 @@ class Editor:
             raise BadArgument(f"{self.name}: no edits were given")
         if self.causal and lm.family.seq2seq:
             raise ModelError(f"{self.name} edits decoder-only models, and {lm.name} is an encoder-decoder; LoRA, retrieval and the prompt work with it")
-        size, results = self.batch or len(requests), []
+        size, results, put = 1 if self.one_by_one else self.batch or len(requests), [], []
         try:
             with resting(lm), tqdm(total=len(requests), desc=self.name, unit=" edits", disable=not progress, leave=False) as bar:
                 for i in range(0, len(requests), size):
@@ -511,14 +598,13 @@ class Editor:
                     torch.manual_seed(hparams.seed)
                     result = self._edit(lm, batch, hparams)
                     about = dict(editor=self.name, hparams=asdict(hparams), model=described(lm), seconds=time.perf_counter() - start, ids=[r.id for r in batch])
-                    results.append(_about(result, **about))
+                    _gather(results, _about(result, **about))
                     bar.update(len(batch))
                     if i + size < len(requests):
-                        result.apply(lm)
+                        _put_on(lm, put, result)
         finally:
-            for r in reversed(results):
-                if any(e is r for e in applied(lm)):
-                    r.undo(lm)
+            for r in reversed(put):
+                r.undo(lm)
         return joined(results)
 
     def __repr__(self) -> str:

@@ -43,15 +43,18 @@ def answer_loss(logits: torch.Tensor, answer: torch.Tensor, weight: torch.Tensor
     return -(logps * weight.to(logits.device)).sum()
 
 # %% ../../nbs/41_editors_finetune.ipynb #cell-008
+_LOSS = "loss: by teacher forcing, ours"
+
+
 class FT(Editor):
     "Fine-tuning of one layer."
     name, about, HParams, batch, needs_subject = "ft", "fine-tuning of one MLP layer on the answer", FTHParams, 1, False
     presets = {
-        "GPT-J 6B": (dict(layer=21), "ROME and MEMIT (authors' code)"),
+        "GPT-J 6B": (dict(layer=21), f"ROME and MEMIT (authors' code); {_LOSS}"),
         "": (dict(layer=lambda lm: min(round(21 / 28 * lm.layers), lm.layers - 1)),
-             "layer: the relative depth of GPT-J's; the rest: ROME and MEMIT (authors' code)"),
+             f"layer: the relative depth of GPT-J's; {_LOSS}; the rest: ROME and MEMIT (authors' code)"),
         "wbe-tiny": (dict(layer=lambda lm: min(round(21 / 28 * lm.layers), lm.layers - 1), lr=1e-3),
-                     "found by trial on 20 single edits: the rate; layer: the relative depth of GPT-J's; the rest: ROME and MEMIT (authors' code)")}
+                     f"found by trial on 20 single edits: the rate; layer: the relative depth of GPT-J's; {_LOSS}; the rest: ROME and MEMIT (authors' code)")}
 
     def _edit(self, lm: LM, requests: list[EditRequest], hparams: FTHParams) -> WeightEdit:
         coded = encode(lm, [Item(r.question, r.answer, id=r.id) for r in requests], hparams.under)
@@ -76,10 +79,10 @@ class FTL(FT):
     "Fine-tuning of one layer, with every weight kept near its old value."
     name, about = "ft-l", "the same, with every weight kept near its old value"
     presets = {
-        "GPT-J 6B": (dict(layer=0, norm=5e-5), "ROME and MEMIT (authors' code)"),
-        "": (dict(layer=0, norm=5e-5), "as for GPT-J: ROME and MEMIT (authors' code)"),
+        "GPT-J 6B": (dict(layer=0, norm=5e-5), f"ROME and MEMIT (authors' code); {_LOSS}"),
+        "": (dict(layer=0, norm=5e-5), f"as for GPT-J: ROME and MEMIT (authors' code); {_LOSS}"),
         "wbe-tiny": (dict(layer=0, norm=2.5e-3, lr=2.5e-3),
-                     "found by trial on 20 single edits: rate and limit; the rest as for GPT-J: ROME and MEMIT (authors' code)")}
+                     f"found by trial on 20 single edits: rate and limit; {_LOSS}; the rest as for GPT-J: ROME and MEMIT (authors' code)")}
 
 # %% ../../nbs/41_editors_finetune.ipynb #cell-013
 def teach(lm: LM, items, under: str = "zero-shot", steps: int = 80, lr: float = 5e-3) -> LM:  # items: as for scoring
@@ -101,7 +104,7 @@ def teach(lm: LM, items, under: str = "zero-shot", steps: int = 80, lr: float = 
 class PromptHParams(HParams):
     "Hyper-parameters of PROMPT."
     form: str = hp("statement", among=("statement", "pair"))  # the fact as a sentence (as a pair where there is none), or as a question with its answer
-    which: str = hp("all", among=("all", "subject"))  # all facts, or those whose subject is in the question
+    which: str = hp("all", among=("all", "subject"))  # all facts whatever is asked, or those whose subject is in the question
     most: int | None = hp(8, least=1)  # of them, the latest so many
 
 
@@ -117,6 +120,7 @@ class Prompted(Edited):
     "Facts in front of questions."
     facts: list = field(default_factory=list, repr=False)  # EditRequests
     kind: ClassVar[str] = "prompt"
+    in_passes: ClassVar[bool] = False
 
     def chosen_for(self, question: str) -> list:
         "The facts for a question, as its context."
@@ -150,8 +154,8 @@ class Prompt(Editor):
     "The fact in front of the question."
     name, about, HParams = "prompt", "the edited facts in front of every question, weights untouched", PromptHParams
     batch, needs_subject, causal = None, False, False
-    presets = {"": ({}, "sentence in front: WikiFactDiff (section 5); how many: chosen by hand"),
-               "wbe-tiny": (dict(most=4), "as for others, but only as many as fit into its 192 tokens")}
+    presets = {"": ({}, "a sentence in front: WikiFactDiff (section 5), which puts the edited fact itself there; the latest 8, whatever is asked: ours"),
+               "wbe-tiny": (dict(most=4), "as for others, but the latest 4, which fit into its 192 tokens")}
 
     def _edit(self, lm: LM, requests: list[EditRequest], hparams: PromptHParams) -> Prompted:
         return Prompted(facts=list(requests))

@@ -15,24 +15,27 @@ from pathlib import Path
 
 import torch
 
-from .base import Editor, _write_tensors, model_label
+from .base import EditError, Editor, _write_tensors, model_label, unedited
 from .keys import contexts_of, listened
 from ..lm.models import LM
 from ..records import BadArgument
 from ..store import make_folder, reading, sha256_of
 
 # %% ../../nbs/42b_editors_moments.ipynb #cell-005
+def _hash_of(lm: LM) -> str:
+    "A hash of the weights as they are."
+    h = hashlib.sha256(repr(lm.context).encode())
+    for name, p in sorted(lm.base.named_parameters()):
+        h.update(f"{name} {p.dtype} {tuple(p.shape)}".encode())
+        h.update(p.detach().contiguous().cpu().view(torch.uint8).numpy())
+    return h.hexdigest()
+
+
 def fingerprint(lm: LM) -> str:
-    "A hash of the weights as they were before any edit that is applied; computed once for a loaded model."
+    "A hash of the weights as they were before any edit that is applied; computed once for a loaded model, and anew after `settle`."
     if "fingerprint" not in lm.memory:
-        originals = {lm.path(*place) + ".weight": o.weight for place, o in lm.memory.get("originals", {}).items()}
-        h = hashlib.sha256(repr(lm.context).encode())
-        for name, p in sorted(lm.base.named_parameters()):
-            old = originals.get(name)
-            p = p.detach() if old is None else old.T if old.shape != p.shape or lm.family.conv1d else old
-            h.update(f"{name} {p.dtype} {tuple(p.shape)}".encode())
-            h.update(p.contiguous().cpu().view(torch.uint8).numpy())
-        lm.memory["fingerprint"] = h.hexdigest()
+        with unedited(lm):
+            lm.memory["fingerprint"] = _hash_of(lm)
     return lm.memory["fingerprint"]
 
 # %% ../../nbs/42b_editors_moments.ipynb #cell-008
@@ -158,18 +161,29 @@ def _summed(lm: LM, layers: list[int], corpus: Corpus, samples: int, length: int
     return sums, dict(texts=done, tokens=tokens)
 
 # %% ../../nbs/42b_editors_moments.ipynb #ad2b926f
+def _missed(lm: LM, of: str, *args) -> tuple[dict, dict]:  # of: the fingerprint of the model whose sums are wanted; args: as for _summed
+    "Sums of the model as it was before what is applied, if it still is the one that is meant."
+    with unedited(lm):
+        if _hash_of(lm) != of:
+            raise EditError(f"the second moments of {lm.name} are not there, and cannot be computed any more: its weights have been written to, or edits "
+                            "were settled. Load the model again, and call prepare(lm) of the editor before the first edit")
+        return _summed(lm, *args)
+
+
 def moments_of(lm: LM, layers, corpus,  # corpus: as Corpus.of takes it
                samples: int = 100_000,  # so many texts, from the beginning
                folder=None,  # where they are kept
                length: int | None = None,  # of pieces of long texts, in tokens; what the model takes (at most 1,024) by default
                dtype: torch.dtype = torch.float32,  # of the sums
                every: int = 50,  # a state is written after so many batches of 64 texts
-               progress: bool = True) -> dict[int, Moments]:
+               progress: bool = True,
+               of: str | None = None) -> dict[int, Moments]:  # the fingerprint of the model whose moments they are; this one's by default
     "Second moments of layers, computed or read."
     corpus, folder = Corpus.of(corpus), Path(folder or cache_folder())
     length = length or min(lm.context or 1024, 1024)
     known, about = lm.memory.setdefault("moments", {}), dict(corpus=corpus.name, mark=corpus.mark, samples=samples, length=length, dtype=str(dtype))
-    key = {n: _key(fingerprint(lm), n, about) for n in layers}
+    of = of or fingerprint(lm)
+    key = {n: _key(of, n, about) for n in layers}
     for n in layers:
         if key[n] not in known and (found := _stored(folder / f"{key[n]}.safetensors")):
             known[key[n]] = Moments(n, found[0]["sum"].to(lm.weight("mlp_out", n).device), found[1]["tokens"], found[1])
@@ -177,7 +191,7 @@ def moments_of(lm: LM, layers, corpus,  # corpus: as Corpus.of takes it
     if missing:
         make_folder(folder)
         part = folder / f"{_key([key[n] for n in missing])}.unfinished.safetensors"
-        sums, counts = _summed(lm, missing, corpus, samples, length, dtype, part, every, progress)
+        sums, counts = _missed(lm, of, missing, corpus, samples, length, dtype, part, every, progress)
         for n in missing:
             said = dict(about, **counts, model=str(lm.name), layer=n)
             _write_tensors(folder / f"{key[n]}.safetensors", {"sum": sums[n].cpu()}, said)
@@ -208,7 +222,7 @@ class KeyEditor(Editor):
 
     def prepare(self, lm: LM):
         "What stands before questions, and second moments: both from the model before any edit."
-        h = self.resolved(lm)
+        h, lm.memory["prepared"] = self.resolved(lm), fingerprint(lm)
         contexts_of(lm, h.contexts, h.seed)
         if layers := self.needs(h):
             self.moments(lm, layers, h.samples)
@@ -220,4 +234,4 @@ class KeyEditor(Editor):
             other = "; or leave them out with adjust=False, as the official WikiBigEdit runs do" if "rome" in self.name else ""
             raise BadArgument(f"{self.name} needs second moments for {lm.name}: give it a corpus, as in editor({self.name!r}, corpus='texts.txt'), "
                               f"with a text on each line{other}")
-        return moments_of(lm, layers, corpus, samples, self.cache, progress=False)
+        return moments_of(lm, layers, corpus, samples, self.cache, progress=False, of=lm.memory.get("prepared"))

@@ -138,6 +138,7 @@ class Retrieved(Edited):
     pairs: list = field(default_factory=list, repr=False)
     vectors: np.ndarray | None = field(default=None, repr=False)
     kind: ClassVar[str] = "memory"
+    in_passes: ClassVar[bool] = False
 
     def _setting(self) -> dict:
         "What must be the same for all results that are in one memory."
