@@ -37,7 +37,10 @@ def begin(folder: Path, *words) -> subprocess.Popen:
 
 
 @pytest.mark.parametrize("editor,more,kills", [("ft", [], ("config.json", "state/current.json", "scores")), ("rag", [], ("state/current.json",)),
-                                               ("rome", ["--set", "steps=3"], ("state/current.json",))])
+                                               ("rome", ["--set", "steps=3"], ("state/current.json",)),
+                                               ("wise", [f"--set={x}" for x in ("steps=2", "save_every=3", "merge_every=6")], ("state/current.json",)),
+                                               ("lora", ["--set", "epochs=1", "--batch", "4"], ("state/current.json",)),
+                                               ("memit", ["--set", "steps=2", "--set", "samples=50", "--batch", "4"], ("state/current.json",))])
 def test_killed_anywhere_a_run_ends_with_the_same_scores(tmp_path, editor, more, kills):
     whole = begin(tmp_path / "whole", "-e", editor, *more)
     assert whole.wait() == 0, whole.stderr.read()
@@ -117,18 +120,96 @@ def test_two_processes_cannot_work_on_one_run(tmp_path):
         p.wait()
 
 
-def test_edits_that_cannot_be_made_are_kept_aside_and_the_rest_is_done(tmp_path):
-    bench = tmp_path / "bench"
-    bench.mkdir()
+def bench_of(folder: Path, change) -> str:
+    "The first six edits of the small world, changed by a function."
     rows = json.loads((BENCH / "wiki_big_edit_20240201_20240220.json").read_text())[:6]
-    rows[1]["subject"] = "Nobody at all"
-    rows[3] = rows[3] | dict(update=rows[2]["update"], subject=rows[2]["subject"], ans="Another")
-    (bench / "wiki_big_edit_20240201_20240220.json").write_text(json.dumps(rows))
-    run = lifelong(plan(benchmark=str(bench), max_edits=None, editor="rome", hparams=dict(steps=2)), tmp_path / "run", progress=False)
+    change(rows)
+    folder.mkdir()
+    (folder / "wiki_big_edit_20240201_20240220.json").write_text(json.dumps(rows))
+    return str(folder)
+
+
+def test_edits_that_cannot_be_made_are_kept_aside_and_the_rest_is_done_and_asked_at_the_same_places(tmp_path):
+    def change(rows):
+        rows[1]["subject"] = "Nobody at all"
+        rows[3] = rows[3] | dict(update=rows[2]["update"], subject=rows[2]["subject"], ans="Another")
+
+    p = dict(benchmark=bench_of(tmp_path / "bench", change), max_edits=None, every=2, curve=4)
+    run = lifelong(plan(editor="rome", hparams=dict(steps=2), **p), tmp_path / "run", progress=False)
     assert run.missing == [] and len(run.refused) == 1 and "Nobody at all" in run.refused.reason[0]
     assert run.batches.edits.sum() == 5 and run.scores[run.scores.moment == "current"].edited_at.isna().sum() == 1
-    run = lifelong(plan(benchmark=str(bench), max_edits=None, editor="lora", hparams=dict(epochs=1)), tmp_path / "lora", progress=False)
-    assert run.batches.edits.tolist() == [3, 3]
+    assert run.batches.refused.sum() == 1 and run.batches.edits_done.tolist() == [2, 3, 4, 5, 6]
+    other = lifelong(plan(editor="lora", hparams=dict(epochs=1), **p), tmp_path / "lora", progress=False)
+    assert other.batches.edits.tolist() == [2, 1, 1, 2] and len(other.refused) == 0  # needs no subject in the question
+    for r in (run, other):
+        assert r.moments[r.moments.moment == "curve"].edits_done.tolist() == [2, 4, 6]
+
+
+@pytest.mark.parametrize("editor,hparams", [("lora", dict(epochs=1)), ("memit", dict(steps=1, samples=20)), ("rome", dict(steps=1, samples=20))])
+def test_one_bad_edit_does_not_cost_the_others_of_its_batch(tmp_path, editor, hparams):
+    def change(rows):
+        for n in (0, 4):
+            rows[n]["update"] = f"{'After a long and winding tale, ' * 60}{rows[n]['update']}"
+
+    run = lifelong(plan(benchmark=bench_of(tmp_path / "bench", change), max_edits=None, editor=editor, hparams=hparams), tmp_path / "run", progress=False)
+    rows = json.loads(next((tmp_path / "bench").iterdir()).read_text())
+    assert run.missing == [] and run.refused.question.tolist() == [rows[0]["update"], rows[4]["update"]] and run.batches.edits.sum() == 4
+    assert all("tokens with the answer" in reason for reason in run.refused.reason)
+    assert run.scores[run.scores.moment == "current"].edited_at.isna().sum() == 2
+
+
+def test_a_setting_that_fails_with_every_edit_is_an_error(tmp_path, monkeypatch):
+    from wbe.editors.lora import LoraFT
+
+    def fails(*_):
+        raise BadArgument("lora: this setting is wrong")
+
+    monkeypatch.setattr(LoraFT, "_edit", fails)
+    with pytest.raises(BadArgument, match="this setting is wrong"):
+        lifelong(plan(editor="lora"), tmp_path / "run", progress=False)
+
+
+def test_a_model_with_edits_is_not_taken_for_the_unedited_one(tmp_path):
+    from wbe.editors.base import EditRequest, editor
+    from wbe.lm.toys import toy_lm
+
+    lm, p = toy_lm("gpt2", n_positions=256), plan(max_edits=1, hparams=dict(steps=1))
+    edit = editor("ft", steps=1).edit(lm, [EditRequest("Who leads Aland?", "Ann", "Aland")]).apply(lm)
+    with pytest.raises(BadArgument, match="begins with the unedited model"):
+        lifelong(p, tmp_path / "a", lm=lm, progress=False)
+    edit.undo(lm)
+    assert lifelong(p, tmp_path / "a", lm=lm, progress=False).missing == []
+    with pytest.raises(BadArgument, match="edits in its weights"):  # those of the run before
+        lifelong(p, tmp_path / "b", lm=lm, progress=False)
+
+
+def test_answers_of_the_unedited_model_are_asked_anew_when_scoring_has_changed(tmp_path, monkeypatch):
+    kept = lambda: len(list((tmp_path / ".before").iterdir()))
+    lifelong(plan(editor="none", max_edits=1), tmp_path / "a", progress=False)
+    lifelong(plan(editor="none", max_edits=1), tmp_path / "b", progress=False)
+    assert kept() == 1
+    monkeypatch.setattr("wbe.lifelong.SCORING", 2)
+    lifelong(plan(editor="none", max_edits=1), tmp_path / "c", progress=False)
+    assert kept() == 2
+
+
+def test_checkpoints_of_wise_do_not_pile_up(tmp_path):
+    from wbe.editors.base import EditRequest, editor
+    from wbe.lifelong import State
+    from wbe.lm.scoring import score
+    from wbe.lm.toys import toy_lm
+
+    lm, wise, state = toy_lm("gpt2"), editor("wise", steps=1, layer=1, save_every=5, merge_every=10), State(tmp_path)
+    for n in range(28):
+        r = wise.edit(lm, [EditRequest(f"Who leads {n}?", f"Ann {n}", str(n))]).apply(lm)
+        state.note(lm, r)
+        state.save(lm, edits_done=n + 1, timestep=1, offset=n + 1)
+    shards = lm.memory["wise"].shards
+    whole, kept = sum(4 * s.values.numel() for s in shards), sum(f.stat().st_size for f in tmp_path.glob("results/*/*.safetensors"))
+    assert len(shards) == 6 and len(list((tmp_path / "results").iterdir())) <= 6 and whole <= kept < 2.1 * whole
+    again, items = toy_lm("gpt2"), [(f"Who leads {n}?", "Ann") for n in range(0, 28, 3)]
+    State(tmp_path).restore(again)
+    assert score(again, items, progress=False)["log_probability"] == score(lm, items, progress=False)["log_probability"]
 
 
 def test_a_changed_model_or_benchmark_is_not_continued(tmp_path):
