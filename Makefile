@@ -16,7 +16,7 @@ help:
 	@echo "make export     write wbe/ from nbs/"
 	@echo "make readme     write README.md from nbs/index.ipynb"
 	@echo "make samples    write data_samples/ anew"
-	@echo "make runs       the recorded runs in data_samples/runs anew: every editor, eight timesteps (an hour or so)"
+	@echo "make runs       the recorded runs in data_samples/runs anew: every editor, eight timesteps (two hours on two cores)"
 	@echo "make bench      the benchmarks in tests/benchmarks/ (minutes)"
 	@echo "make wheel      build dist/wbe-*.whl"
 
