@@ -513,7 +513,7 @@ def _compared(runs: list, metric: str):
 @app.command()
 def sweep(
     file: Annotated[Path, typer.Argument(help="TOML: folder, \\[common] settings, and \\[\\[run]] tables; a list stands for one run for each value. "
-                                               "What is a list by nature (axes, the layers of MEMIT) is taken whole; a list of such lists stands for one run for each.")],
+                                               "What is a list by nature (axes, MEMIT's layers) is taken whole; a list of lists stands for one run for each.")],
     jobs: Annotated[int, typer.Option("--jobs", "-j", help="Runs at a time.")] = 1,
 ):
     """Many runs from one file. Repeated, it does what is left.
