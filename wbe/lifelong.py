@@ -235,7 +235,7 @@ def taken_of(bench: Benchmark, plan: Plan) -> dict[int, int]:
 def _unedited(lm: LM):
     "Raise an error if a model has been edited since it was loaded."
     known = lm.memory.pop("fingerprint", None)
-    if applied(lm) or (known and known != fingerprint(lm)):
+    if applied(lm) or lm.memory.get("settled") or (known and known != fingerprint(lm)):
         what = f"edits applied ({applied(lm)[-1]!r} is the last)" if applied(lm) else "edits in its weights"
         raise BadArgument(f"{lm.name} has {what}, and a run begins with the unedited model; undo them, or load the model again")
 

@@ -313,5 +313,5 @@ def differing(runs: list[Run]) -> list[str]:
     "In what runs differ that should be equal for a comparison: benchmark (its files), model, protocol, timesteps, number of edits, samples."
     what = {"models": lambda c: c["model"]["fingerprint"], "protocols": lambda c: c["protocol"], "timesteps": lambda c: tuple(c["timesteps"]),
             "edits": lambda c: tuple(c["benchmark"]["edits"].values()), "samples": lambda c: (c["plan"]["sample"], c["plan"]["seed"])}
-    files = {pair for r in runs for pair in r.config["benchmark"]["files"].items()}
+    files = {pair for r in runs for pair in r.config["benchmark"].get("files", {}).items()}
     return ["benchmarks"] * (len(files) > len(dict(files))) + [name for name, get in what.items() if len({str(get(r.config)) for r in runs}) > 1]

@@ -150,8 +150,9 @@ def surroundings(runs) -> pd.DataFrame:
 
 # %% ../../nbs/79_analysis_report.ipynb #cell-019
 FLAGS = dict(editor="--editor", model="--model", timesteps="--timesteps", max_edits="--max-edits", hparams="--set", batch="--batch", every="--eval-every",
-             first="--first", curve="--curve", sample="--sample", axes="--axis", under="--under", lasting="--lasting", texts="--texts", corpus="--corpus",
-             seed="--seed", dtype="--dtype", quant="--quant", revision="--revision", trust_remote_code="--trust-remote-code")  # fields and options
+             first="--first", curve="--curve", sample="--sample", axes="--axis", say="--say", under="--under", lasting="--lasting", texts="--texts",
+             corpus="--corpus", seed="--seed", dtype="--dtype", quant="--quant", revision="--revision",
+             trust_remote_code="--trust-remote-code")  # fields and options
 
 
 def command(run) -> str:
@@ -160,7 +161,7 @@ def command(run) -> str:
     usual = {f.name: f.default for f in fields(Plan)}
     for key, flag in FLAGS.items():
         value = plan.get(key)
-        if value in (None, [], {}, ()) or (value == usual[key] and key not in ("editor", "model")):
+        if value in (None, [], {}, ()) or ((tuple(value) if isinstance(value, list) else value) == usual[key] and key not in ("editor", "model")):
             continue
         if key == "hparams":
             words += [w for k, v in value.items() for w in (flag, f"{k}={json.dumps(v) if isinstance(v, list | dict | bool) else v}")]

@@ -34,7 +34,7 @@ def benchmark_of(runs, where=None) -> Benchmark:  # where: it lies now, if not w
     except WbeError as e:
         raise BadArgument(f"the benchmark of the runs cannot be opened ({e}); say where it is with --benchmark") from e
     for r in as_list(runs):
-        for n, digest in r.config["benchmark"]["files"].items():
+        for n, digest in r.config["benchmark"].get("files", {}).items():
             if int(n) > len(bench) or sha256_of(bench[int(n) - 1].path) != digest:
                 raise BadArgument(f"{found[0] if found else said}: timestep {n} is not what {r.name} was asked from; this is another benchmark")
     return bench

@@ -296,6 +296,7 @@ def settle(lm: LM):
     "Let the edited weights be the model's weights from now on: they cannot be undone, and nothing is kept for that."
     if lm.memory.pop("originals", None):
         lm.memory.pop("fingerprint", None)  # it is another model now
+        lm.memory["settled"] = True
     lm.memory["applied"] = [e for e in applied(lm) if not e.in_weights]
 
 # %% ../../nbs/40_editors_base.ipynb #b86674b5
