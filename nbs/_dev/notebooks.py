@@ -1,11 +1,18 @@
 """What the Makefile does with notebooks: run them in place, make the README, check that everything agrees.
 
-    python nbs/_dev/notebooks.py run [--flags slow,gpu] [NOTEBOOK …]   execute in place; flagged cells keep their recorded output
-    python nbs/_dev/notebooks.py readme                               write README.md from nbs/index.ipynb
-    python nbs/_dev/notebooks.py check                                fail when the package, the README or a notebook's state is not what it should be
+python nbs/_dev/notebooks.py run [--flags slow,gpu] [NOTEBOOK …]
+    execute in place; cells with a flag that is not named keep their recorded output
+python nbs/_dev/notebooks.py readme
+    write README.md from nbs/index.ipynb
+python nbs/_dev/notebooks.py style
+    a table of cell lengths, prose and tests, with a row for each folder
+python nbs/_dev/notebooks.py check
+    fail when the package, the README or the state of a notebook is not what it should be
 """
+
 import argparse
 import filecmp
+import posixpath
 import re
 import shutil
 import subprocess
@@ -27,6 +34,38 @@ def flags_of(cell) -> set[str]:
     return {m.strip() for m in re.findall(r"^#\|\s*(.+)$", cell.source, re.M)}
 
 
+BAR = re.compile(r"\d%\|.*\||\d+(?:\.\d+)?(?:it/s|s/it)|\?it/s")
+
+
+def tidy_text(text: str) -> str:
+    "Printed text without terminal codes, progress bars, and the folders of the machine that printed it."
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+    text = (
+        re.sub(r"(?<![\w.])/(?:private/)?(?:tmp|var/folders/\w+/\w+/T)/tmp\w+", "…", text)
+        .replace(f"{ROOT}/", "")
+        .replace(str(ROOT), ".")
+    )
+    lines = [line.rsplit("\r", 1)[-1] if line.endswith("\n") else line for line in text.splitlines(keepends=True)]
+    return "".join(line for line in lines if not BAR.search(line))
+
+
+def tidy_outputs(outputs: list) -> list:
+    "Stored outputs with `tidy_text` applied, and without progress widgets."
+    kept = []
+    for output in outputs:
+        data = output.get("data", {})
+        if "application/vnd.jupyter.widget-view+json" in data:
+            continue
+        if "text" in output:
+            output["text"] = tidy_text(output["text"])
+        for kind in ("text/plain", "text/html", "text/markdown"):
+            if kind in data:
+                data[kind] = tidy_text(data[kind])
+        if output.get("text", True):
+            kept.append(output)
+    return kept
+
+
 def run(path: Path, wanted: set[str], known: set[str]) -> float:
     "Execute a notebook in place; cells that carry a flag which is not wanted keep the output they have."
     from nbclient import NotebookClient
@@ -38,23 +77,33 @@ def run(path: Path, wanted: set[str], known: set[str]) -> float:
             flags = flags_of(cell) if cell.cell_type == "code" else {"eval: false"}
             if not flags & (known - wanted) and "eval: false" not in flags:
                 client.execute_cell(cell, i)
-                if flags & known:  # a recorded result is what was computed, not the warnings of the machine it was computed on
+                if flags & known:  # a recorded result keeps no warnings of the machine that computed it
                     cell.outputs = [o for o in cell.outputs if o.get("name") != "stderr"]
+                cell.outputs = tidy_outputs(cell.outputs)
     part = path.with_suffix(".part")
     nbformat.write(nb, part)
     part.replace(path)
     return time.perf_counter() - start
 
 
+def links_from_root(markdown: str) -> str:
+    "Relative links of a notebook in nbs/, as they must be written in the folder above."
+    relative = r"\]\((?![a-z]+:|[#/])([^)\s]+)\)"
+    return re.sub(relative, lambda m: f"]({posixpath.normpath(posixpath.join('nbs', m[1]))})", markdown)
+
+
 def readme(folder: Path) -> str:
-    "README.md as `index.ipynb` says it, and its figures, written under `folder`."
+    "Write README.md from `index.ipynb`, with its figures, into `folder`; returns its text."
     from nbconvert import MarkdownExporter
 
     nb = nbformat.read(NBS / "index.ipynb", 4)
     nb.cells = [c for c in nb.cells if "hide" not in flags_of(c)]
     nb.metadata["language_info"] = {"name": "python"}
     for cell in nb.cells:
-        cell.source = "" if "hide_input" in flags_of(cell) else re.sub(r"^#\|.*\n?", "", cell.source, flags=re.M)
+        if cell.cell_type == "markdown":
+            cell.source = links_from_root(cell.source)
+        else:
+            cell.source = "" if "hide_input" in flags_of(cell) else re.sub(r"^#\|.*\n?", "", cell.source, flags=re.M)
     body, resources = MarkdownExporter().from_notebook_node(nb)
     body = re.sub(r"```python\s*```\n?", "", body)
     images = folder / "nbs" / "images"
@@ -63,18 +112,35 @@ def readme(folder: Path) -> str:
         images.mkdir(parents=True, exist_ok=True)
         (images / new).write_bytes(data)
         body = body.replace(f"]({name})", f"](nbs/images/{new})")
-    body = re.sub(r"<style scoped>.*?</style>\n?|</?div>\n?|!\[png\]", lambda m: "![figure]" if m[0] == "![png]" else "", body, flags=re.S)
-    body = body.replace(' border="1" class="dataframe"', "").replace("](images/", "](nbs/images/")
-    text = "<!-- Made from nbs/index.ipynb by `make readme`; change it there. -->\n\n" + re.sub(r"\n{3,}", "\n\n", body).strip() + "\n"
+    body = re.sub(
+        r"<style scoped>.*?</style>\n?|</?div>\n?|!\[png\]",
+        lambda m: "![figure]" if m[0] == "![png]" else "",
+        body,
+        flags=re.S,
+    )
+    body = body.replace(' border="1" class="dataframe"', "")
+    text = (
+        "<!-- Made from nbs/index.ipynb by `make readme`; change it there. -->\n\n"
+        + re.sub(r"\n{3,}", "\n\n", body).strip()
+        + "\n"
+    )
     (folder / "README.md").write_text(text, encoding="utf-8")
     return text
 
 
 def different(left: Path, right: Path) -> list[str]:
     "Files that are not the same in two folders."
-    names = lambda top: {p.relative_to(top) for p in top.rglob("*") if p.is_file() and "__pycache__" not in p.parts and ".ipynb_checkpoints" not in p.parts}
+    names = lambda top: {
+        p.relative_to(top)
+        for p in top.rglob("*")
+        if p.is_file() and "__pycache__" not in p.parts and ".ipynb_checkpoints" not in p.parts
+    }
     both = names(left) | names(right)
-    return sorted(str(n) for n in both if not ((left / n).exists() and (right / n).exists() and filecmp.cmp(left / n, right / n, shallow=False)))
+    return sorted(
+        str(n)
+        for n in both
+        if not ((left / n).exists() and (right / n).exists() and filecmp.cmp(left / n, right / n, shallow=False))
+    )
 
 
 def check() -> list[str]:
@@ -84,40 +150,130 @@ def check() -> list[str]:
         copy = Path(tmp) / "wbe"
         copy.mkdir()
         for name in ("nbs", "wbe"):
-            shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints"))
+            shutil.copytree(
+                ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints")
+            )
         for name in ("settings.ini", "setup.py", "pyproject.toml", "README.md"):
             shutil.copy(ROOT / name, copy / name)
-        for tool, folder, remedy in (("nbdev_export", "wbe", "run `make export` and commit"), ("nbdev_clean", "nbs", "run `nbdev_clean` and commit")):
+        for tool, folder, remedy in (
+            ("nbdev_export", "wbe", "run `make export` and commit"),
+            ("nbdev_clean", "nbs", "run `nbdev_clean` and commit"),
+        ):
             subprocess.run([BIN / tool], cwd=copy, check=True, capture_output=True)
-            trouble += [f"{folder}/{n} is not what {tool} makes: {remedy}" for n in different(ROOT / folder, copy / folder)]
+            trouble += [
+                f"{folder}/{n} is not what {tool} makes: {remedy}" for n in different(ROOT / folder, copy / folder)
+            ]
         if readme(Path(tmp)) != (ROOT / "README.md").read_text(encoding="utf-8"):
             trouble.append("README.md is not what nbs/index.ipynb says: run `make readme` and commit")
         images = Path(tmp) / "nbs" / "images"
         for image in images.glob("index-*") if images.exists() else ():
-            if not (NBS / "images" / image.name).exists() or (NBS / "images" / image.name).read_bytes() != image.read_bytes():
-                trouble.append(f"nbs/images/{image.name} is not the figure of nbs/index.ipynb: run `make readme` and commit")
+            if (
+                not (NBS / "images" / image.name).exists()
+                or (NBS / "images" / image.name).read_bytes() != image.read_bytes()
+            ):
+                trouble.append(
+                    f"nbs/images/{image.name} is not the figure of nbs/index.ipynb: run `make readme` and commit"
+                )
     for path in notebooks():
         cells = [c for c in nbformat.read(path, 4).cells if c.cell_type == "code" and c.source.strip()]
         if any(o.output_type == "error" for c in cells for o in c.outputs):
-            trouble.append(f"nbs/{path.name} stores an error: run it again")
+            trouble.append(f"{path.relative_to(ROOT)} stores an error: run it again")
         if any("export" in flags_of(c) for c in cells) and not any(c.outputs for c in cells):
-            trouble.append(f"nbs/{path.name} stores no output, so a reader sees no result: run `make notebooks`")
-    ruff = subprocess.run([BIN / "ruff", "check", "wbe", "tests", "nbs/_dev", "setup.py"], cwd=ROOT, capture_output=True, text=True)
-    return trouble + ([ruff.stdout] if ruff.returncode else [])
+            trouble.append(
+                f"{path.relative_to(ROOT)} stores no output, so a reader sees no result: run `make notebooks`"
+            )
+        trouble += unclean_outputs(path)
+    for command in (["check", "--output-format", "concise"], ["format", "--check"]):
+        ruff = subprocess.run([BIN / "ruff", *command, "--quiet", "."], cwd=ROOT, capture_output=True, text=True)
+        trouble += [ruff.stdout + ruff.stderr] if ruff.returncode else []
+    return trouble
+
+
+# What a reader should not find in a stored output: a pattern, and what it is.
+UNCLEAN = {
+    r"\x1b\[": "terminal colour codes",
+    r"\d+(?:\.\d+)?(?:it/s|s/it)|\d%\|": "a progress bar",
+    r"(?<![\w.])/(?:tmp|home|root|work|Users|private|var/folders)/\w": "a path of the machine that ran it",
+    r"np\.(?:float|int|bool|str)_?\d*\(": "the repr of a numpy scalar",
+    r"\w*Warning:": "a warning",
+    r"<\w[\w.]* object at 0x|<function ": "the address of an object",
+}
+
+
+def text_of(output) -> str:
+    "The text that a stored output shows."
+    data = output.get("data", {})
+    return "\n".join(v for v in (output.get("text"), data.get("text/plain"), data.get("text/html")) if v)
+
+
+def unclean_outputs(path: Path) -> list[str]:
+    "What in the stored outputs of a notebook a reader should not see."
+    found = []
+    for i, cell in enumerate(nbformat.read(path, 4).cells):
+        for output in cell.get("outputs", []):
+            text = text_of(output)
+            kinds = [what for pattern, what in UNCLEAN.items() if re.search(pattern, text)]
+            kinds += ["a progress widget"] * ("application/vnd.jupyter.widget-view+json" in output.get("data", {}))
+            found += [
+                f"{path.relative_to(ROOT)}, cell {i}: its output shows {what}; run it again or mend the cell"
+                for what in kinds
+            ]
+    return found
+
+
+def cell_numbers(path: Path) -> dict:
+    "How a notebook reads, in numbers: lines of exported cells, definitions without an output or test nearby, prose."
+    cells = [c for c in nbformat.read(path, 4).cells if c.source.strip()]
+    code = [c for c in cells if c.cell_type == "code"]
+    found = dict(cells=len(cells), prose=len(cells) - len(code), lines=[], defined=0, shown=0, wide=0)
+    for i, cell in enumerate(code):
+        found["wide"] += sum(len(line) > 120 for line in cell.source.splitlines())
+        if "export" not in flags_of(cell):
+            continue
+        found["lines"].append(
+            sum(bool(line.strip()) and not line.startswith("#|") for line in cell.source.splitlines())
+        )
+        if re.search(r"^(?:async )?(?:def|class) ", cell.source, re.M):
+            found["defined"] += 1
+            found["shown"] += any("export" not in flags_of(c) for c in code[i + 1 : i + 4])
+    return found
+
+
+def style() -> str:
+    "The table of how the notebooks read, a row for each room."
+    rooms = {}
+    for path in notebooks():
+        rooms.setdefault(path.relative_to(NBS).parts[0].removesuffix(".ipynb"), []).append(cell_numbers(path))
+    rows = [
+        f"{'room':12} notebooks  exported cell lines (median / 90th pct / longest)"
+        "  prose cells  shown within 3 cells  wide"
+    ]
+    for room, found in [*rooms.items(), ("all", [n for ns in rooms.values() for n in ns])]:
+        lines = sorted(n for f in found for n in f["lines"]) or [0]
+        total = {k: sum(f[k] for f in found) for k in ("cells", "prose", "defined", "shown", "wide")}
+        sizes = f"{lines[len(lines) // 2]} / {lines[int(0.9 * len(lines))]} / {lines[-1]}"
+        shown = f"{total['shown'] / total['defined']:.0%}" if total["defined"] else "–"
+        prose = f"{total['prose'] / total['cells']:.0%}"
+        rows.append(f"{room:12} {len(found):9}  {sizes:>51}  {prose:>11}  {shown:>20}  {total['wide']:4}")
+    return "\n".join(rows)
 
 
 def notebooks() -> list[Path]:
-    return sorted(NBS.glob("[!_.]*.ipynb"))
+    return sorted(p for p in NBS.rglob("*.ipynb") if not any(part[0] in "._" for part in p.relative_to(NBS).parts))
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["run", "readme", "check"])
+    parser.add_argument("what", choices=["run", "readme", "check", "style"])
     parser.add_argument("notebooks", nargs="*", type=Path)
-    parser.add_argument("--flags", default="", help="flags of the cells to run besides the plain ones, with commas between")
+    parser.add_argument(
+        "--flags", default="", help="flags of the cells to run besides the plain ones, with commas between"
+    )
     args = parser.parse_intermixed_args()
     if args.what == "readme":
         readme(ROOT)
+    elif args.what == "style":
+        print(style())
     elif args.what == "check":
         trouble = check()
         print("\n".join(trouble) or "wbe/, README.md, notebooks and style agree.")
