@@ -5,25 +5,27 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: help demo test check export readme notebooks lab samples runs bench wheel clean
+.PHONY: help demo test check style export readme notebooks lab samples runs bench docs wheel clean
 
 help:
 	@echo "make demo       set up, then the demo: offline, no GPU"
 	@echo "make test       set up, then every test: the notebooks' and those in tests/"
-	@echo "make check      the package is what the notebooks say, the README what index.ipynb says, notebooks are clean, ruff"
+	@echo "make check      package, README and notebooks agree, stored outputs are clean, ruff passes"
+	@echo "make style      a table of cell lengths, prose and tests of the notebooks"
 	@echo "make lab        JupyterLab"
 	@echo "make notebooks  execute all notebooks in place (flagged cells keep their recorded output)"
 	@echo "make export     write wbe/ from nbs/"
 	@echo "make readme     write README.md from nbs/index.ipynb"
-	@echo "make samples    write data_samples/ anew"
-	@echo "make runs       the recorded runs in data_samples/runs anew: every editor, eight timesteps (two hours on two cores)"
+	@echo "make samples    write the dumps and the benchmark in data_samples/ again"
+	@echo "make runs       make data_samples/runs again: every editor, eight timesteps (two hours on two cores)"
 	@echo "make bench      the benchmarks in tests/benchmarks/ (minutes)"
+	@echo "make docs       the documentation site in _docs/, offline"
 	@echo "make wheel      build dist/wbe-*.whl"
 
-# Set up once; again only when what is needed has changed.
+# Set up once, and again only when the requirements have changed.
 $(READY): settings.ini constraints.txt setup.py pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,lm,llm]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,lm,llm,docs]'
 	touch $@
 
 demo: $(READY)
@@ -35,6 +37,9 @@ test: $(READY)
 
 check: $(READY)
 	$(BIN)/python nbs/_dev/notebooks.py check
+
+style: $(READY)
+	$(BIN)/python nbs/_dev/notebooks.py style
 
 export: $(READY)
 	$(BIN)/nbdev_export
@@ -62,6 +67,9 @@ bench: $(READY)
 wheel: $(READY)
 	rm -rf build dist
 	$(BIN)/python -m build --wheel --outdir dist .
+
+docs: $(READY)
+	$(BIN)/python nbs/_dev/docs.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info wbe-demo

@@ -1,4 +1,5 @@
-"""Reads everything from settings.ini, so that one file answers what wbe is and what it needs."""
+"""Setup for pip. All metadata and requirements are read from settings.ini."""
+
 import shutil
 from configparser import ConfigParser
 from pathlib import Path
@@ -14,7 +15,8 @@ cfg = config["DEFAULT"]
 suffix = "_requirements"
 extras = {key.removesuffix(suffix): cfg[key].split() for key in cfg if key.endswith(suffix)}
 
-MODEL = here / "data_samples" / "wbe-tiny"  # the model that comes with wbe lies outside the package and goes into the wheel
+# The model that comes with wbe: it lies outside the package and is copied into the wheel.
+MODEL = here / "data_samples" / "wbe-tiny"
 
 
 class BuildWithModel(build_py):
@@ -39,11 +41,21 @@ setup(
     packages=find_packages(include=["wbe", "wbe.*"]),
     include_package_data=True,
     cmdclass={"build_py": BuildWithModel},
-    package_data={"wbe.analysis": ["report.html", "results.ipynb"], "wbe.benchmark": ["prompt_files/*.md", "prices.json"]},
+    package_data={
+        "wbe.analysis": ["report.html", "results.ipynb"],
+        "wbe.writers": ["prompt_files/*.md", "prices.json"],
+    },
     python_requires=f">={cfg['min_python']}",
     install_requires=cfg["requirements"].split(),
     extras_require=extras,
-    entry_points={"console_scripts": cfg["console_scripts"].split(), "nbdev": [f"{cfg['lib_name']}={cfg['lib_name']}._modidx:d"]},
-    classifiers=["Development Status :: 3 - Alpha", "Intended Audience :: Science/Research", "Programming Language :: Python :: 3"],
+    entry_points={
+        "console_scripts": cfg["console_scripts"].split(),
+        "nbdev": [f"{cfg['lib_name']}={cfg['lib_name']}._modidx:d"],
+    },
+    classifiers=[
+        "Development Status :: 3 - Alpha",
+        "Intended Audience :: Science/Research",
+        "Programming Language :: Python :: 3",
+    ],
     zip_safe=False,
 )
