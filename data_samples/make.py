@@ -1,15 +1,17 @@
-"""Write the small world's nine dumps and their benchmark into data_samples/: seed 7, 1,500 entities; dumps as bzip2 because it is the smallest.
+"""Write the small world's nine dumps and their benchmark into data_samples/: seed 7, 1,500 entities.
 
-All of it is a pure function of the seed and of the versions of world and templates, so this gives the same (uncompressed) bytes everywhere;
-tests/test_samples.py compares them. The rest of the world (truth, articles, page views) is generated when it is needed.
+The dumps are bzip2 because it is the smallest form. Everything depends only on the seed and on the versions of world
+and templates, so the (uncompressed) bytes are the same everywhere; tests/test_samples.py compares them. The rest of the
+world (truth, articles, page views) is generated when it is needed.
 """
+
 import shutil
 import tempfile
 from pathlib import Path
 
-from wbe.benchmark.release import WORLD
-from wbe.series import make_benchmark
-from wbe.world import World
+from wbe.benchmark.release import WORLD_SOURCE
+from wbe.benchmark.series import make_benchmark
+from wbe.world.files import World
 
 SAMPLES = Path(__file__).parent
 
@@ -21,7 +23,12 @@ if __name__ == "__main__":
         (SAMPLES / "world").mkdir()
         for path in files.paths():
             shutil.copy(path, SAMPLES / "world" / path.name)
-        release = make_benchmark(Path(tmp) / "bench", sorted((SAMPLES / "world").glob("*.bz2")), title="The benchmark of the controlled world", source=WORLD)
+        release = make_benchmark(
+            Path(tmp) / "bench",
+            sorted((SAMPLES / "world").glob("*.bz2")),
+            title="The benchmark of the controlled world",
+            source=WORLD_SOURCE,
+        )
         shutil.rmtree(SAMPLES / "benchmark", ignore_errors=True)
         shutil.copytree(release.folder, SAMPLES / "benchmark", ignore=shutil.ignore_patterns("*.manifest.json"))
         shutil.copy(release.folder.parent / "lasting_facts.parquet", SAMPLES / "lasting_facts.parquet")

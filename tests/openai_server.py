@@ -1,4 +1,5 @@
-"""A local server that speaks the OpenAI protocol and fails as real ones do; for the tests and the notebooks: nothing is paid for."""
+"""A local server with the OpenAI protocol that fails as real ones do. Tests and notebooks use it and pay nothing."""
+
 import json
 import re
 import socket
@@ -7,20 +8,36 @@ import time
 from collections import Counter, defaultdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-# What a plan can say: right, 429, 429:SECONDS (with Retry-After), quota, 401, 404, 400, 500, late, cut, malformed, broken (not even HTTP's JSON),
-# empty, nothing (no choices), refusing, filtered, wrong (another item), statement (no question), long (out of tokens)
+# Outcomes that a plan can name: right, 429, 429:SECONDS (with Retry-After), quota, 401, 404, 400, 500, late,
+# cut (the connection closes halfway), malformed (the text is no JSON), broken (the HTTP body is no JSON), empty,
+# nothing (no choices), refusing, filtered, wrong (another item), statement (no question), long (out of tokens)
 
 
 class FaultyServer:
-    "`plan` maps a part of a request's last message to what happens to it, first to last; after that, and for all others, the answer is right."
+    """`plan` maps a part of a request's last message to its outcomes, in order.
 
-    def __init__(self, plan=None, structured="schema", late=1.0, delay=0.0, limit_name=None, batch_polls=1, batch_plan=(), lose_create=0):
+    When they are used up, and for all other requests, the answer is right.
+    """
+
+    def __init__(
+        self,
+        plan=None,
+        structured="schema",
+        late=1.0,
+        delay=0.0,
+        limit_name=None,
+        batch_polls=1,
+        batch_plan=(),
+        lose_create=0,
+    ):
         self.plan = {part: list([what] if isinstance(what, str) else what) for part, what in (plan or {}).items()}
-        self.structured, self.late, self.delay, self.limit_name = structured, late, delay, limit_name  # structured: schema, json or text
+        self.structured = structured  # schema, json or text
+        self.late, self.delay, self.limit_name = late, delay, limit_name
         self.batch_polls, self.batch_plan, self.lose_create = batch_polls, list(batch_plan), lose_create
         self.asked, self.answered, self.outcomes = Counter(), Counter(), defaultdict(list)
         self.times, self.keys, self.bodies = [], set(), []
-        self.input_tokens = self.output_tokens = self.batch_input_tokens = self.batch_output_tokens = self.most_at_once = self._now = 0
+        self.input_tokens = self.output_tokens = self.batch_input_tokens = self.batch_output_tokens = 0
+        self.most_at_once = self._now = 0
         self.files, self.batches, self.lock = {}, {}, threading.Lock()
 
     def __enter__(self):
@@ -37,43 +54,77 @@ class FaultyServer:
         self.http.shutdown()
         self.http.server_close()
 
-    def next_for(self, said: str) -> str:
-        "What happens to this request, this time."
+    def next_for(self, prompt: str) -> str:
+        "The outcome of this request."
         with self.lock:
             for part, steps in self.plan.items():
-                if part in said and steps:
+                if part in prompt and steps:
                     return steps[0] if steps[0].endswith("!") else steps.pop(0)  # `500!` happens every time
         return "right"
 
     def complete(self, body: dict, what: str, batch: bool = False) -> dict:
         "A completion, and the tokens it is billed for."
-        said = body["messages"][-1]["content"]
-        item = re.search(r"^item: (.+)$", said, re.M)[1]
-        fields = dict(re.findall(r"^([^:\n]+): (.+)$", said, re.M))
-        asks = fields.get("property") or next((v.split(" (")[0].split(" ->")[0] for k, v in reversed(fields.items()) if k.startswith("step")), "")
-        question = f"Say it again: {fields['question']}" if "question" in fields else f"What is the {asks} of {fields.get('subject')}?"
-        texts = dict(malformed='{"item": "' + item, empty="", wrong=json.dumps(dict(item="0000000000", question="Who is it?")),
-                     statement=json.dumps(dict(item=item, question="It is so.")), refusing=None, filtered=None, long='{"item"')
-        right = question if self.structured == "text" and "response_format" not in body else json.dumps(dict(item=item, question=question))
+        prompt = body["messages"][-1]["content"]
+        item = re.search(r"^item: (.+)$", prompt, re.M)[1]
+        fields = dict(re.findall(r"^([^:\n]+): (.+)$", prompt, re.M))
+        asks = fields.get("property") or next(
+            (v.split(" (")[0].split(" ->")[0] for k, v in reversed(fields.items()) if k.startswith("step")), ""
+        )
+        question = (
+            f"Say it again: {fields['question']}"
+            if "question" in fields
+            else f"What is the {asks} of {fields.get('subject')}?"
+        )
+        texts = dict(
+            malformed='{"item": "' + item,
+            empty="",
+            wrong=json.dumps(dict(item="0000000000", question="Who is it?")),
+            statement=json.dumps(dict(item=item, question="It is so.")),
+            refusing=None,
+            filtered=None,
+            long='{"item"',
+        )
+        right = (
+            question
+            if self.structured == "text" and "response_format" not in body
+            else json.dumps(dict(item=item, question=question))
+        )
         content = texts.get(what, right)
-        usage = dict(prompt_tokens=sum(len(m["content"]) for m in body["messages"]) // 4, completion_tokens=len(content or "") // 4 + 1)
+        usage = dict(
+            prompt_tokens=sum(len(m["content"]) for m in body["messages"]) // 4,
+            completion_tokens=len(content or "") // 4 + 1,
+        )
         usage["total_tokens"] = sum(usage.values())
         with self.lock:
             kind = "batch_" if batch else ""
-            for name, tokens in (("input_tokens", usage["prompt_tokens"]), ("output_tokens", usage["completion_tokens"])):
+            for name, tokens in (
+                ("input_tokens", usage["prompt_tokens"]),
+                ("output_tokens", usage["completion_tokens"]),
+            ):
                 setattr(self, kind + name, getattr(self, kind + name) + tokens)
-        message = dict(role="assistant", content=content, refusal="I cannot help with that." if what == "refusing" else None)
+        message = dict(
+            role="assistant", content=content, refusal="I cannot help with that." if what == "refusing" else None
+        )
         reason = dict(filtered="content_filter", long="length").get(what, "stop")
-        return dict(id="c1", object="chat.completion", created=int(time.time()), model=body["model"], usage=usage,
-                    choices=[] if what == "nothing" else [dict(index=0, message=message, finish_reason=reason, logprobs=None)])
+        return dict(
+            id="c1",
+            object="chat.completion",
+            created=int(time.time()),
+            model=body["model"],
+            usage=usage,
+            choices=[] if what == "nothing" else [dict(index=0, message=message, finish_reason=reason, logprobs=None)],
+        )
 
     def refuses(self, body: dict) -> str | None:
-        "Why the server does not understand this body."
+        "Why the server refuses this body, or None."
         kind = body.get("response_format", {}).get("type")
-        if (kind == "json_schema" and self.structured != "schema") or (kind == "json_object" and self.structured == "text"):
+        if (kind == "json_schema" and self.structured != "schema") or (
+            kind == "json_object" and self.structured == "text"
+        ):
             return f"response_format {kind} is not supported"
         if self.limit_name and any(k in body for k in {"max_tokens", "max_completion_tokens"} - {self.limit_name}):
-            return f"Unsupported parameter: use {self.limit_name} instead of {({'max_tokens', 'max_completion_tokens'} - {self.limit_name}).pop()}"
+            other = ({"max_tokens", "max_completion_tokens"} - {self.limit_name}).pop()
+            return f"Unsupported parameter: use {self.limit_name} instead of {other}"
         return None
 
     def finish_batch(self, batch: dict, plan: dict):
@@ -83,7 +134,15 @@ class FaultyServer:
             body, about = line["body"], line["body"]["messages"][-1]["content"]
             entry = dict(id=f"r{n}", custom_id=line["custom_id"], response=None, error=None)
             if n >= plan.get("expire_after", 10**9):
-                bad.append(entry | dict(error=dict(code="batch_expired", message="This request could not be executed before the completion window expired.")))
+                bad.append(
+                    entry
+                    | dict(
+                        error=dict(
+                            code="batch_expired",
+                            message="This request could not be executed before the completion window expired.",
+                        )
+                    )
+                )
                 continue
             if n in plan.get("lose", ()):
                 continue
@@ -92,9 +151,19 @@ class FaultyServer:
             self.outcomes[about].append(what)
             if refusal or what in ("500", "429", "400"):
                 status = 400 if refusal else int(what)
-                bad.append(entry | dict(response=dict(status_code=status, request_id="q", body=dict(error=dict(message=refusal or "no")))))
+                bad.append(
+                    entry
+                    | dict(
+                        response=dict(
+                            status_code=status, request_id="q", body=dict(error=dict(message=refusal or "no"))
+                        )
+                    )
+                )
             else:
-                good.append(entry | dict(response=dict(status_code=200, request_id="q", body=self.complete(body, what, batch=True))))
+                good.append(
+                    entry
+                    | dict(response=dict(status_code=200, request_id="q", body=self.complete(body, what, batch=True)))
+                )
                 self.answered[about] += what == "right"
         for name, lines in (("output_file_id", good), ("error_file_id", bad)):
             if lines:
@@ -126,12 +195,36 @@ class _Handler(BaseHTTPRequestHandler):
         if self.path == "/v1/files":
             name = f"file-{len(s.files)}"
             boundary = re.search(r'boundary="?([^";]+)', self.headers["Content-Type"])[1].encode()
-            s.files[name] = next(p for p in data.split(b"--" + boundary) if b'filename="' in p).split(b"\r\n\r\n", 1)[1].removesuffix(b"\r\n")
-            return self.reply(200, dict(id=name, object="file", bytes=len(data), created_at=0, filename="f.jsonl", purpose="batch", status="processed"))
+            s.files[name] = (
+                next(p for p in data.split(b"--" + boundary) if b'filename="' in p)
+                .split(b"\r\n\r\n", 1)[1]
+                .removesuffix(b"\r\n")
+            )
+            return self.reply(
+                200,
+                dict(
+                    id=name,
+                    object="file",
+                    bytes=len(data),
+                    created_at=0,
+                    filename="f.jsonl",
+                    purpose="batch",
+                    status="processed",
+                ),
+            )
         if self.path == "/v1/batches":
             body, name = json.loads(data), f"batch-{len(s.batches)}"
-            s.batches[name] = dict(id=name, object="batch", endpoint=body["endpoint"], input_file_id=body["input_file_id"], completion_window="24h",
-                                   created_at=0, status="in_progress", polls=0, number=len(s.batches))
+            s.batches[name] = dict(
+                id=name,
+                object="batch",
+                endpoint=body["endpoint"],
+                input_file_id=body["input_file_id"],
+                completion_window="24h",
+                created_at=0,
+                status="in_progress",
+                polls=0,
+                number=len(s.batches),
+            )
             if s.lose_create:  # the batch is made, but the answer never arrives
                 s.lose_create -= 1
                 return self.cut()
@@ -155,22 +248,23 @@ class _Handler(BaseHTTPRequestHandler):
         self.connection.shutdown(socket.SHUT_RDWR)
 
     def chat(self, body: dict):
-        s, said = self.owner, body["messages"][-1]["content"]
+        s, prompt = self.owner, body["messages"][-1]["content"]
         refusal = s.refuses(body)
         if refusal:
             return self.fail(400, refusal)
         with s.lock:
-            s.asked[said] += 1
-            s.times.append((time.monotonic(), said))
-        what = s.next_for(said).rstrip("!")
-        s.outcomes[said].append(what)
+            s.asked[prompt] += 1
+            s.times.append((time.monotonic(), prompt))
+        what = s.next_for(prompt).rstrip("!")
+        s.outcomes[prompt].append(what)
         time.sleep(s.delay)
         if what.startswith("429"):
             return self.fail(429, "too many requests", headers=[("Retry-After", what[4:])] if ":" in what else ())
         if what == "quota":
             return self.fail(429, "You exceeded your current quota", "insufficient_quota")
         if what in ("400", "401", "404", "500"):
-            return self.fail(int(what), f"Incorrect: {self.headers.get('Authorization')}")  # real servers repeat keys in such messages
+            # real servers repeat keys in such messages
+            return self.fail(int(what), f"Incorrect: {self.headers.get('Authorization')}")
         data = json.dumps(s.complete(body, what)).encode()
         if what == "late":
             time.sleep(s.late)
@@ -181,11 +275,11 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
-            self.wfile.write(data[:len(data) // 2])
+            self.wfile.write(data[: len(data) // 2])
             self.wfile.flush()
             return self.cut()
         with s.lock:
-            s.answered[said] += what == "right"
+            s.answered[prompt] += what == "right"
         return self.reply(200, data)
 
     def do_GET(self):
@@ -196,7 +290,13 @@ class _Handler(BaseHTTPRequestHandler):
             if batch["status"] == "in_progress" and batch["polls"] >= s.batch_polls:
                 plan = s.batch_plan[batch["number"]] if batch["number"] < len(s.batch_plan) else {}
                 if plan.get("fail"):
-                    batch |= dict(status="failed", errors=dict(object="list", data=[dict(code="token_limit_exceeded", message="Enqueued token limit reached")]))
+                    batch |= dict(
+                        status="failed",
+                        errors=dict(
+                            object="list",
+                            data=[dict(code="token_limit_exceeded", message="Enqueued token limit reached")],
+                        ),
+                    )
                 else:
                     s.finish_batch(batch, plan)
             return self.reply(200, batch)

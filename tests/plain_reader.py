@@ -1,11 +1,24 @@
-"""A dump read the plain way, an entity at a time: the three tables of a snapshot, as an independent check of the parser and to test what comes after it."""
+"""A plain reader of dumps, one entity at a time: it writes the three tables of a snapshot.
+
+It checks the parser independently, and gives input to tests of later steps.
+"""
+
 import gzip
 import json
 from pathlib import Path
 
 import pyarrow as pa
 
-from wbe.records import VALUE_TYPES, Label, Statement, coordinate_text, quantity_text, text_text, time_text, to_table
+from wbe.records import (
+    Label,
+    Statement,
+    VALUE_TYPES,
+    coordinate_text,
+    monolingual_text,
+    quantity_text,
+    time_text,
+    to_table,
+)
 from wbe.store import write_table
 
 ROLES = ("subject", "property", "value", "value_type", "role", "main_property", "statement_id")
@@ -25,7 +38,7 @@ def value_text(snak: dict) -> str | None:
         case "quantity":
             return quantity_text(value["amount"], value["unit"])
         case "monolingualtext":
-            return text_text(value["text"], value["language"])
+            return monolingual_text(value["text"], value["language"])
         case "globecoordinate":
             return coordinate_text(value["latitude"], value["longitude"])
     return value
@@ -40,13 +53,13 @@ def entities(dump):
 
 
 def english(words: dict) -> str | None:
-    "In English, or in whatever there is."
+    "The text in English, or in the first language that there is."
     return words.get("en", next(iter(words.values()), {})).get("value")
 
 
 def plain_snapshot(dump, folder) -> Path:
     "Write statements.parquet, labels.parquet and roles.parquet of a dump into a folder."
-    said, names, roles = [], [], {name: [] for name in ROLES}
+    statements, names, roles = [], [], {name: [] for name in ROLES}
     for e in entities(dump):
         links, also = e.get("sitelinks") or {}, (e.get("aliases") or {}).get("en", [])
         words = english(e["labels"]), english(e["descriptions"]), [a["value"] for a in also]
@@ -55,15 +68,37 @@ def plain_snapshot(dump, folder) -> Path:
             main, quals = c["mainsnak"], c.get("qualifiers", {})
             times = {name: next((value_text(q) for q in quals.get(p, ())), None) for p, name in TIMES.items()}
             others = sorted(set(quals) - set(TIMES))
-            said.append(dict(subject=e["id"], property=main["property"], value=value_text(main), value_type=VALUE_TYPES[main["datatype"]],
-                             snak=main["snaktype"], rank=c["rank"], has_other_qualifiers=bool(others), other_qualifiers=others, statement_id=c["id"]) | times)
+            statements.append(
+                dict(
+                    subject=e["id"],
+                    property=main["property"],
+                    value=value_text(main),
+                    value_type=VALUE_TYPES[main["datatype"]],
+                    snak=main["snaktype"],
+                    rank=c["rank"],
+                    has_other_qualifiers=bool(others),
+                    other_qualifiers=others,
+                    statement_id=c["id"],
+                )
+                | times
+            )
             for role, groups in (("qualifier", [quals]), ("reference", [r["snaks"] for r in c.get("references", ())])):
-                for snak in [s for group in groups for snaks in group.values() for s in snaks if s["snaktype"] == "value"]:
-                    row = (e["id"], snak["property"], value_text(snak), VALUE_TYPES[snak["datatype"]], role, main["property"], c["id"])
+                for snak in [
+                    s for group in groups for snaks in group.values() for s in snaks if s["snaktype"] == "value"
+                ]:
+                    row = (
+                        e["id"],
+                        snak["property"],
+                        value_text(snak),
+                        VALUE_TYPES[snak["datatype"]],
+                        role,
+                        main["property"],
+                        c["id"],
+                    )
                     for name, value in zip(ROLES, row):
                         roles[name].append(value)
     folder = Path(folder)
-    write_table(folder / "statements.parquet", to_table(said, Statement))
+    write_table(folder / "statements.parquet", to_table(statements, Statement))
     write_table(folder / "labels.parquet", to_table(names, Label))
     write_table(folder / "roles.parquet", pa.table({n: pa.array(v, pa.string()) for n, v in roles.items()}))
     return folder

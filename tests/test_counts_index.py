@@ -1,4 +1,8 @@
-"""A local Infini-gram index counts what plain counting counts, or is not there: needs the package infini-gram (`pip install 'wbe[infini]'`)."""
+"""A local Infini-gram index gives the counts of plain counting, or is refused.
+
+Needs the package infini-gram (`pip install 'wbe[infini]'`).
+"""
+
 import random
 
 import pytest
@@ -6,14 +10,14 @@ import pytest
 pytest.importorskip("infini_gram", reason="the package infini-gram is not installed: pip install 'wbe[infini]'")
 
 from wbe.analysis.counts import LocalIndex, PlainCounts
-from wbe.lm.corpus import Corpus
+from wbe.tiny.corpus import TrainingCorpus
 from wbe.records import BadArgument
 from wbe.store import StoreError
 
 
 @pytest.fixture(scope="module")
 def texts():
-    return list(Corpus(0).texts(1500, "test"))
+    return list(TrainingCorpus(0).texts(1500, "test"))
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +27,7 @@ def index(texts, tmp_path_factory):
 
 def test_counts_are_those_of_plain_counting(texts, index):
     rng, plain = random.Random(1), PlainCounts(texts)
-    strings = {t[at:at + n] for t in rng.sample(texts, 150) for n in (1, 2, 7, 30) for at in [rng.randrange(len(t))]}
+    strings = {t[at : at + n] for t in rng.sample(texts, 150) for n in (1, 2, 7, 30) for at in [rng.randrange(len(t))]}
     strings |= {s[::-1] for s in strings} | {"Şearoşehir", "ö", "aa", "  ", "\n", "日本", "\x00", "x" * 400} - {""}
     assert index.counts(strings) == plain.counts(strings)
     assert LocalIndex(index.folder).counts(["the"]) == plain.counts(["the"])
@@ -36,7 +40,7 @@ def test_nothing_is_counted_across_documents(tmp_path):
 
 
 @pytest.mark.parametrize("workers", [4, 8])
-def test_a_wrong_index_is_found_out_and_leaves_nothing(texts, tmp_path, workers):
+def test_a_wrong_index_is_detected_and_leaves_no_files(texts, tmp_path, workers):
     with pytest.raises(StoreError, match="the index is wrong|the indexer of infini-gram failed"):
         LocalIndex.build(texts[:100], tmp_path / "i", workers=workers)
     assert not (tmp_path / "i").exists()

@@ -1,4 +1,5 @@
-"""Work that is killed, full disks, folders that cannot be written to: the result is whole or absent, and the message says what to do."""
+"""Killed processes, full disks, read-only folders: the result is complete or absent, and the message names a remedy."""
+
 import bz2
 import gzip
 import hashlib
@@ -15,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from wbe.store import StoreError
-from wbe.world import World, WorldFiles
+from wbe.world.files import World, WorldFiles
 
 from conftest import on_terminal
 
-WRITE = "import sys; from wbe.world import World; World(5, 4000).write(sys.argv[1], workers=int(sys.argv[2]))"
+WRITE = "import sys; from wbe.world.files import World; World(5, 4000).write(sys.argv[1], workers=int(sys.argv[2]))"
 
 
 def content(path: Path) -> str:
@@ -29,23 +30,32 @@ def content(path: Path) -> str:
 
 
 def contents(folder: Path) -> dict:
-    return {str(p.relative_to(folder)): content(p) for p in sorted(folder.rglob("*")) if p.is_file() and p.name != "world.manifest.json"}
+    return {
+        str(p.relative_to(folder)): content(p)
+        for p in sorted(folder.rglob("*"))
+        if p.is_file() and p.name != "world.manifest.json"
+    }
 
 
 def pieces(folder: Path) -> int:
-    "How many pieces the journal vouches for."
+    "How many pieces the journal records as complete."
     try:
         return json.loads((folder / ".spool.json").read_text())["done"]
     except FileNotFoundError:
         return 0
 
 
-def test_killed_with_nine_at_any_moment_it_goes_on_and_ends_in_the_same_bytes(tmp_path):
+def test_killed_at_any_moment_it_resumes_and_writes_the_same_bytes(tmp_path):
     subprocess.run([sys.executable, "-c", WRITE, tmp_path / "calm", "2"], check=True, capture_output=True)
     noted = []
     for attempt in range(2):
-        p = subprocess.Popen([sys.executable, "-c", WRITE, tmp_path / "killed", str(1 + attempt % 2)], stderr=subprocess.DEVNULL, start_new_session=True)
-        while pieces(tmp_path / "killed") <= (noted or [1])[-1] and p.poll() is None:  # until something more than before is noted
+        p = subprocess.Popen(
+            [sys.executable, "-c", WRITE, tmp_path / "killed", str(1 + attempt % 2)],
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        before = (noted or [1])[-1]
+        while pieces(tmp_path / "killed") <= before and p.poll() is None:  # until the journal has grown
             time.sleep(0.05)
         time.sleep(0.3 * attempt)
         os.killpg(p.pid, signal.SIGKILL)
@@ -55,18 +65,25 @@ def test_killed_with_nine_at_any_moment_it_goes_on_and_ends_in_the_same_bytes(tm
         with pytest.raises(StoreError, match="no complete world here"):
             WorldFiles(tmp_path / "killed")
     assert 1 < noted[0] < noted[1], noted
-    code, said = on_terminal([sys.executable, "-c", WRITE, tmp_path / "killed", "2"])
-    assert code == 0 and "going on with the world" in said
+    code, printed = on_terminal([sys.executable, "-c", WRITE, tmp_path / "killed", "2"])
+    assert code == 0 and "going on with the world" in printed
     assert contents(tmp_path / "killed") == contents(tmp_path / "calm")
     assert not list((tmp_path / "killed").rglob("*.part"))
 
 
-def test_a_full_disk_says_so_and_leaves_no_half_file(tmp_path):
-    "A limit on the size of files stands for the full disk; it fails in the same place."
+def test_a_full_disk_is_reported_and_leaves_no_partial_file(tmp_path):
+    "A limit on the file size simulates the full disk; the same write fails."
+
     def limit():
         resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
 
-    code = "import signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); from wbe.cli import main; sys.argv = ['wbe', 'world', sys.argv[1]]; main()"
+    code = """
+import signal, sys
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+from wbe.cli.main import main
+sys.argv = ["wbe", "world", sys.argv[1]]
+main()
+"""
     out = subprocess.run([sys.executable, "-c", code, tmp_path / "w"], preexec_fn=limit, capture_output=True, text=True)
     assert out.returncode == 1
     assert "the file would grow beyond the limit" in out.stderr and "Traceback" not in out.stderr
@@ -76,12 +93,19 @@ def test_a_full_disk_says_so_and_leaves_no_half_file(tmp_path):
 def test_a_really_full_disk(tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
-    if os.geteuid() or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1500k", "tmpfs", disk], capture_output=True).returncode:
+    if (
+        os.geteuid()
+        or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1500k", "tmpfs", disk], capture_output=True).returncode
+    ):
         pytest.skip("a small disk can be mounted by root only")
     try:
-        with pytest.raises(StoreError, match="free some space"):  # asked before the work begins
+        with pytest.raises(StoreError, match="free some space"):  # checked before the work begins
             World(5, 700).write(disk / "w", progress=False)
-        code = "import sys, wbe.world as w; w.room_for = lambda *a: None; w.World(5, 700).write(sys.argv[1], progress=False)"
+        code = """
+import sys, wbe.world.files as w
+w.check_disk_space = lambda *a: None
+w.World(5, 700).write(sys.argv[1], progress=False)
+"""
         out = subprocess.run([sys.executable, "-c", code, disk / "w"], capture_output=True, text=True)
         assert "the disk is full: free some space" in out.stderr.splitlines()[-1]
         assert [p for p in (disk / "w").rglob("*") if p.is_file()] == []
@@ -93,9 +117,9 @@ def test_a_folder_without_permission(tmp_path):
     locked = tmp_path / "locked"
     locked.mkdir(mode=0o555)
     words = [sys.executable, "-m", "wbe", "world", locked / "w"]
-    if os.geteuid() == 0:  # root may write anywhere, unless it gives that power up
+    if os.geteuid() == 0:  # root may write anywhere unless it drops that capability
         if not shutil.which("setpriv"):
-            pytest.skip("root without setpriv cannot give up its powers")
+            pytest.skip("root without setpriv cannot drop its capabilities")
         words = ["setpriv", "--inh-caps=-dac_override", "--bounding-set=-dac_override", *words]
     out = subprocess.run(words, capture_output=True, text=True)
     assert out.returncode == 1, out.stderr
@@ -114,7 +138,7 @@ def test_two_writers_in_one_folder(tmp_path):
     first.wait()
 
 
-def test_journal_of_other_parameters_is_not_taken_up(tmp_path):
+def test_a_journal_of_other_parameters_is_not_resumed(tmp_path):
     p = subprocess.Popen([sys.executable, "-c", WRITE, tmp_path / "w", "1"], stderr=subprocess.DEVNULL)
     time.sleep(3)
     p.kill()

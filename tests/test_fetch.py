@@ -1,4 +1,5 @@
-"""Dumps over a bad line: the file that results is right or absent, never wrong. All on this machine."""
+"""Downloads of dumps over a bad connection: the file is right or absent, never wrong. All servers are local."""
+
 import bz2
 import gzip
 import hashlib
@@ -19,18 +20,22 @@ from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import httpx
 import pytest
 
-from wbe import store
-from wbe.store import StoreError, manifests
-from wbe.wikidata import dumps
-from wbe.wikidata.dumps import KINDS, FetchError, Mirror, Patience, fetch, fetched, latest
+from wbe import http, store
+from wbe.store import StoreError, find_manifests
+from wbe.wikidata.dumps import DUMP_KINDS, Mirror, latest_dump
+from wbe.http import FetchError, RetryPolicy
+from wbe.wikidata.transfer import fetch_dump, fetched_dump
 
 DAY = date(2024, 2, 1)
-PLACES = {"json.gz": "wikidatawiki/entities/20240201/wikidata-20240201-all.json.gz",
-          "json.bz2": "wikidatawiki/entities/20240201/wikidata-20240201-all.json.bz2",
-          "xml.bz2": "wikidatawiki/20240201/wikidatawiki-20240201-pages-articles-multistream.xml.bz2",
-          "enwiki.xml.bz2": "enwiki/20240201/enwiki-20240201-pages-articles-multistream.xml.bz2"}
+PATHS = {
+    "json.gz": "wikidatawiki/entities/20240201/wikidata-20240201-all.json.gz",
+    "json.bz2": "wikidatawiki/entities/20240201/wikidata-20240201-all.json.bz2",
+    "xml.bz2": "wikidatawiki/20240201/wikidatawiki-20240201-pages-articles-multistream.xml.bz2",
+    "enwiki.xml.bz2": "enwiki/20240201/enwiki-20240201-pages-articles-multistream.xml.bz2",
+}
 
 
 @cache
@@ -47,7 +52,7 @@ class Site:
         self.files = {}
 
     def put(self, kind: str, data: bytes, day: str = "20240201", sums: bool = True):
-        path = PLACES[kind].replace("20240201", day)
+        path = PATHS[kind].replace("20240201", day)
         folder, name = path.rsplit("/", 1)
         self.files[path] = data
         for how in ("md5", "sha1") if sums else ():
@@ -56,7 +61,11 @@ class Site:
         return data
 
     def listing(self, path: str) -> bytes | None:
-        below = {p.removeprefix(path).split("/")[0] + "/" * ("/" in p.removeprefix(path)) for p in self.files if p.startswith(path)}
+        below = {
+            p.removeprefix(path).split("/")[0] + "/" * ("/" in p.removeprefix(path))
+            for p in self.files
+            if p.startswith(path)
+        }
         return "".join(f'<a href="{name}">{name}</a>\n' for name in sorted(below)).encode() or None
 
 
@@ -86,20 +95,26 @@ class Handler(BaseHTTPRequestHandler):
             start, status = int(asked.removeprefix("bytes=").rstrip("-")) + fault.get("off", 0), 206
             if start >= total:
                 start, status, data = 0, 416, b""
-        if server.if_range and status == 206 and self.headers.get("If-Range") not in (None, self.marks(data, fault).get("ETag")):
+        if (
+            server.if_range
+            and status == 206
+            and self.headers.get("If-Range") not in (None, self.marks(data, fault).get("ETag"))
+        ):
             start, status = 0, 200
         status = fault.get("status", status)
         self.answer(status, data, start, total, fault)
 
     def marks(self, data, fault):
-        return fault.get("marks", {"ETag": f'"{hashlib.md5(data).hexdigest()}"'} if self.server.marks is None else self.server.marks)
+        return fault.get(
+            "marks", {"ETag": f'"{hashlib.md5(data).hexdigest()}"'} if self.server.marks is None else self.server.marks
+        )
 
     def answer(self, status, data, start, total, fault):
         if fault.get("garbage"):
             self.wfile.write(b"\x00\x01 nonsense\r\n\r\n")
             return
         if "flip" in fault:
-            data = data[:fault["flip"]] + bytes([data[fault["flip"]] ^ 1]) + data[fault["flip"] + 1:]
+            data = data[: fault["flip"]] + bytes([data[fault["flip"]] ^ 1]) + data[fault["flip"] + 1 :]
         body = data[start:] + fault.get("more", b"")
         headers = {**self.marks(data, fault), **fault.get("headers", {})}
         chunked, length = fault.get("chunked"), fault.get("length", len(body))
@@ -121,7 +136,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def send(self, body, chunked, whole, fault):
         for i in range(0, len(body), 16_384):
-            piece = body[i:i + 16_384]
+            piece = body[i : i + 16_384]
             self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece) if chunked else piece)
             if i == 65_536 and "pause" in fault:
                 fault["pause"].wait(10)
@@ -138,6 +153,7 @@ class Handler(BaseHTTPRequestHandler):
 
 class Server(ThreadingHTTPServer):
     "Serves a site; `faults` are used up by requests for dumps, `page_faults` by all others."
+
     daemon_threads = True
 
     def __init__(self, site):
@@ -153,14 +169,14 @@ class Server(ThreadingHTTPServer):
         pass
 
     def ranges(self):
-        "What was asked of dumps."
+        "The ranges that were requested of dumps."
         return [asked for name, asked, _ in self.seen if name.endswith((".gz", ".bz2"))]
 
 
 @pytest.fixture
 def server(monkeypatch):
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    monkeypatch.setattr(os, "fsync", lambda f: None)  # no test here pulls the plug
+    monkeypatch.setattr(os, "fsync", lambda f: None)  # no test here simulates a power failure
     s = Server(Site())
     yield s
     s.shutdown()
@@ -174,22 +190,22 @@ def waits():
 
 @pytest.fixture
 def mirror(server, waits):
-    return Mirror(server.url, Patience(sleep=waits.append, seed=1), timeout=5)
+    return Mirror(server.url, RetryPolicy(sleep=waits.append, seed=1), timeout=5)
 
 
 def get(folder, mirror, kind="json.gz", **kwargs):
-    return fetch(DAY, folder, kind, mirror=mirror, progress=False, **kwargs)
+    return fetch_dump(DAY, folder, kind, mirror=mirror, progress=False, **kwargs)
 
 
 def name(kind="json.gz"):
-    return PLACES[kind].rsplit("/", 1)[-1]
+    return PATHS[kind].rsplit("/", 1)[-1]
 
 
 def visible(folder):
     return sorted(p.name for p in Path(folder).iterdir() if not p.name.startswith("."))
 
 
-FAULTS = {  # name: (what happens to the requests, a part of the error or None if the file must come)
+FAULTS = {  # name: (faults of the requests in order, a part of the error, or None if the download must succeed)
     "nothing": ([], None),
     "cut": ([{"cut": 70_000}], None),
     "cut three times": ([{"cut": 50_000}, {"cut": 90_000}, {"cut": 150_000}], None),
@@ -205,8 +221,8 @@ FAULTS = {  # name: (what happens to the requests, a part of the error or None i
     "429 for a day": ([{"status": 429, "headers": {"Retry-After": "86400"}}], "asks to wait for 24.0 hours"),
     "500, 502, 504, 408": ([{"status": s} for s in (500, 502, 504, 408)], None),
     "500 for ever": ([{"status": 500}] * 9, "500 Internal Server Error. Gave up after 7 tries"),
-    "401": ([{"status": 401}], "the server says 401"),
-    "403": ([{"status": 403}], "the server says 403"),
+    "401": ([{"status": 401}], "the server answered 401"),
+    "403": ([{"status": 403}], "the server answered 403"),
     "404": ([{"status": 404}], "is not there any more"),
     "410": ([{"status": 410}], "is not there any more"),
     "ranges ignored": ([{"cut": 70_000}, {"no_ranges": True}], None),
@@ -230,11 +246,19 @@ FAULTS = {  # name: (what happens to the requests, a part of the error or None i
     "more than the file has bytes": ([{"cut": 70_000}, {"chunked": True, "more": b"!"}], None),
     "no marks": ([{"cut": 70_000, "marks": {}}, {"marks": {}}], None),
     "weak ETags": ([{"cut": 70_000, "marks": {"ETag": 'W/"a"'}}, {"marks": {"ETag": 'W/"b"'}}], None),
-    "the date changed": ([{"cut": 70_000, "marks": {"Last-Modified": "Thu, 01 Feb 2024 12:00:00 GMT"}},
-                          {"marks": {"Last-Modified": "Thu, 01 Feb 2024 13:00:00 GMT"}}], None),
+    "the date changed": (
+        [
+            {"cut": 70_000, "marks": {"Last-Modified": "Thu, 01 Feb 2024 12:00:00 GMT"}},
+            {"marks": {"Last-Modified": "Thu, 01 Feb 2024 13:00:00 GMT"}},
+        ],
+        None,
+    ),
     "redirect to FTP": ([{"status": 302, "headers": {"Location": "ftp://127.0.0.1/x.gz"}}], "not safe to follow"),
-    "redirect to a file": ([{"status": 302, "headers": {"Location": "file:///etc/passwd"}}], "is not allowed"),
-    "redirect to itself": ([{"status": 302, "headers": {"Location": "/" + PLACES["json.gz"]}}] * 30, "the server says 302"),
+    "redirect to a file": ([{"status": 302, "headers": {"Location": "file:///etc/passwd"}}], "not safe to follow"),
+    "redirect to itself": (
+        [{"status": 302, "headers": {"Location": "/" + PATHS["json.gz"]}}] * 30,
+        "too many redirects",
+    ),
     "larger than the disk": ([{"length": 10**17}], "are needed"),
 }
 
@@ -247,10 +271,10 @@ def test_right_or_absent_and_right_at_the_next_call(case, kind, server, mirror, 
     if error:
         with pytest.raises(StoreError, match=error.replace(".", r"\.")):
             get(tmp_path, mirror, kind)
-        assert not (tmp_path / name(kind)).exists() and fetched(tmp_path, DAY, kind) is None
+        assert not (tmp_path / name(kind)).exists() and fetched_dump(tmp_path, DAY, kind) is None
     else:
         assert get(tmp_path, mirror, kind).read_bytes() == right
-    server.faults = []  # whatever was left behind, a good server mends it
+    server.faults = []  # a good server completes whatever was left behind
     assert get(tmp_path, mirror, kind).read_bytes() == right
     assert visible(tmp_path) == [f"fetch-20240201-{kind}.manifest.json", name(kind)]
 
@@ -259,29 +283,54 @@ def test_right_or_absent_and_right_at_the_next_call(case, kind, server, mirror, 
 def test_any_sequence_of_faults(verify, server, mirror, tmp_path):
     kind = "json.gz" if verify else "json.bz2"
     right = server.site.put(kind, content(2, kind, 60_000))
-    r, came = random.Random(verify), 0
-    transport = [{"cut": 0}, {"cut": 20_000}, {"cut": 45_000}, {"status": 503}, {"status": 429, "headers": {"Retry-After": "1"}}, {"status": 403},
-                 {"status": 416}, {"no_ranges": True}, {"no_ranges": True, "cut": 30_000},
-                 {"off": -7}, {"no_content_range": True}, {"total": 5}, {"garbage": True},
-                 {"chunked": True}, {"chunked": True, "cut": 40_000}, {"marks": {}, "cut": 35_000}, {"marks": {"ETag": '"other"'}, "cut": 50_000},
-                 {"reset": True, "cut": 25_000}]
-    lies = [{"flip": 10}, {"flip": 40_000}, {"body": b"\x1f\x8b no"}, {"length": None, "cut": 10_000}, {"length": 10, "extra": b"x"},
-            {"body": content(3, size=60_000)}] if verify else []
+    r, complete = random.Random(verify), 0
+    transport = [
+        {"cut": 0},
+        {"cut": 20_000},
+        {"cut": 45_000},
+        {"status": 503},
+        {"status": 429, "headers": {"Retry-After": "1"}},
+        {"status": 403},
+        {"status": 416},
+        {"no_ranges": True},
+        {"no_ranges": True, "cut": 30_000},
+        {"off": -7},
+        {"no_content_range": True},
+        {"total": 5},
+        {"garbage": True},
+        {"chunked": True},
+        {"chunked": True, "cut": 40_000},
+        {"marks": {}, "cut": 35_000},
+        {"marks": {"ETag": '"other"'}, "cut": 50_000},
+        {"reset": True, "cut": 25_000},
+    ]
+    lies = (
+        [
+            {"flip": 10},
+            {"flip": 40_000},
+            {"body": b"\x1f\x8b no"},
+            {"length": None, "cut": 10_000},
+            {"length": 10, "extra": b"x"},
+            {"body": content(3, size=60_000)},
+        ]
+        if verify
+        else []
+    )
     for i in range(50):
         folder = tmp_path / str(i)
         server.faults = [r.choice(transport + lies) for _ in range(r.randrange(1, 7))]
         try:
-            came += get(folder, mirror, kind, verify=verify).read_bytes() == right
+            complete += get(folder, mirror, kind, verify=verify).read_bytes() == right
         except StoreError:
             pass
         got = folder / name(kind)
         assert not got.exists() or got.read_bytes() == right
         server.faults = []
         assert get(folder, mirror, kind, verify=verify).read_bytes() == right
-    assert 10 < came < 50
+    assert 10 < complete < 50
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", DUMP_KINDS)
 @pytest.mark.parametrize("how", ["http", "file"])
 def test_every_kind(kind, how, server, mirror, tmp_path):
     right = server.site.put(kind, content(4, kind))
@@ -290,12 +339,14 @@ def test_every_kind(kind, how, server, mirror, tmp_path):
             (tmp_path / "site" / path).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / "site" / path).write_bytes(data)
         mirror = (tmp_path / "site").as_uri()
-    path = fetch("20240201", tmp_path / "here", kind, mirror=mirror, progress=False)
+    path = fetch_dump("20240201", tmp_path / "here", kind, mirror=mirror, progress=False)
     assert path.read_bytes() == right and path.name == name(kind)
-    assert [m.params for _, m in manifests(tmp_path / "here")] == [{"date": "2024-02-01", "kind": kind, "published": "sha1:" + hashlib.sha1(right).hexdigest()}]
+    assert [m.params for _, m in find_manifests(tmp_path / "here")] == [
+        {"date": "2024-02-01", "kind": kind, "published": "sha1:" + hashlib.sha1(right).hexdigest()}
+    ]
 
 
-def test_only_what_is_missing_is_asked_for(server, mirror, tmp_path):
+def test_only_the_missing_bytes_are_requested(server, mirror, tmp_path):
     right = server.site.put("json.gz", content(1))
     server.faults = [{"cut": 70_000}, {"status": 503}, {"cut": 150_000}]
     assert get(tmp_path, mirror).read_bytes() == right
@@ -303,26 +354,36 @@ def test_only_what_is_missing_is_asked_for(server, mirror, tmp_path):
     assert server.seen[-1][2]["If-Range"] == f'"{hashlib.md5(right).hexdigest()}"'
 
 
-def test_we_say_who_we_are(server, mirror, tmp_path):
+def test_requests_identify_the_client(server, mirror, tmp_path):
     server.site.put("json.gz", content(1))
     get(tmp_path, mirror)
     for _, _, headers in server.seen:
-        assert headers["User-Agent"].startswith("wbe/") and "https://" in headers["User-Agent"] and headers["Accept-Encoding"] == "identity"
+        assert (
+            headers["User-Agent"].startswith("wbe/")
+            and "https://" in headers["User-Agent"]
+            and headers["Accept-Encoding"] == "identity"
+        )
 
 
 def test_a_file_that_is_there_costs_no_request(server, mirror, tmp_path):
     server.site.put("json.gz", content(1))
     path = get(tmp_path, mirror)
-    assert fetch(DAY, tmp_path, mirror="http://127.0.0.1:9/") == path == fetched(tmp_path, "2024-02-01")
+    assert fetch_dump(DAY, tmp_path, mirror="http://127.0.0.1:9/") == path == fetched_dump(tmp_path, "2024-02-01")
 
 
 # waiting
 
+
 @pytest.mark.parametrize("status", [429, 503])
-@pytest.mark.parametrize("what,low,high", [("3", 3, 4), ("0", 0, 1), ("date", 28, 31), ("past", 0, 1), ("soon", 0.5, 1), ("-5", 0.5, 1)])
+@pytest.mark.parametrize(
+    "what,low,high", [("3", 3, 4), ("0", 0, 1), ("date", 28, 31), ("past", 0, 1), ("soon", 0.5, 1), ("-5", 0.5, 1)]
+)
 def test_retry_after(status, what, low, high, server, mirror, waits, tmp_path):
     server.site.put("json.gz", content(1))
-    text = {"date": format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True), "past": "Thu, 01 Feb 2024 12:00:00 GMT"}.get(what, what)
+    text = {
+        "date": format_datetime(datetime.now(UTC) + timedelta(seconds=30), usegmt=True),
+        "past": "Thu, 01 Feb 2024 12:00:00 GMT",
+    }.get(what, what)
     server.faults = [{"status": status, "headers": {"Retry-After": text}}]
     get(tmp_path, mirror)
     assert len(waits) == 1 and low <= waits[0] <= high
@@ -333,8 +394,8 @@ def test_waits_double_and_jitter_is_seeded(server, mirror, waits, tmp_path):
     server.faults = [{"status": 500}] * 6
     get(tmp_path, mirror)
     assert all(2**n / 2 <= w <= 2**n for n, w in enumerate(waits)) and len(waits) == 6
-    again = Patience(seed=1)
-    assert waits == [again.pause(n) for n in range(6)] != [Patience(seed=2).pause(n) for n in range(6)]
+    again = RetryPolicy(seed=1)
+    assert waits == [again.wait_before(n) for n in range(6)] != [RetryPolicy(seed=2).wait_before(n) for n in range(6)]
 
 
 def test_retries_are_an_argument(server, mirror, waits, tmp_path):
@@ -345,48 +406,56 @@ def test_retries_are_an_argument(server, mirror, waits, tmp_path):
     assert waits == []
 
 
-def test_getting_on_counts_as_a_new_start(server, mirror, tmp_path, monkeypatch):
+def test_progress_resets_the_retries(server, mirror, tmp_path, monkeypatch):
     right = server.site.put("json.gz", content(1))
     cuts = [{"cut": n} for n in range(20_000, 200_000, 20_000)]
     server.faults = list(cuts)
     with pytest.raises(FetchError, match="Gave up after 2 tries"):
         get(tmp_path / "a", mirror, retries=1)
-    monkeypatch.setattr(dumps, "ENOUGH", 20_000)
+    monkeypatch.setattr(http, "MIN_PROGRESS", 20_000)
     server.faults = list(cuts)
     assert get(tmp_path / "b", mirror, retries=1).read_bytes() == right
 
 
-def test_the_same_bytes_again_are_no_getting_on(server, mirror, tmp_path, monkeypatch):
+def test_the_same_bytes_again_are_not_progress(server, mirror, tmp_path, monkeypatch):
     server.site.put("json.gz", content(1))
-    monkeypatch.setattr(dumps, "ENOUGH", 20_000)
+    monkeypatch.setattr(http, "MIN_PROGRESS", 20_000)
     server.faults = [{"cut": 70_000, "no_ranges": True}] * 40
     with pytest.raises(FetchError, match="Gave up after 7 tries"):
         get(tmp_path, mirror)
     assert len(server.ranges()) == 7
 
 
-def test_a_server_that_falls_silent(server, tmp_path, waits):
+def test_a_server_that_stops_sending(server, tmp_path, waits):
     right = server.site.put("json.gz", content(1))
     server.faults = [{"cut": 70_000, "hold": threading.Event()}]
-    assert get(tmp_path, Mirror(server.url, Patience(sleep=waits.append), timeout=0.3)).read_bytes() == right
+    assert get(tmp_path, Mirror(server.url, RetryPolicy(sleep=waits.append), timeout=0.3)).read_bytes() == right
     assert server.ranges() == [None, "bytes=70000-"] and len(waits) == 1
 
 
-def test_nobody_there(tmp_path, waits, monkeypatch):
+def test_no_server(tmp_path, waits, monkeypatch):
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
     with pytest.raises(FetchError, match="the connection failed .*Gave up after 7 tries"):
-        get(tmp_path / "x", Mirror(f"http://127.0.0.1:{port}", Patience(sleep=waits.append)))
+        get(tmp_path / "x", Mirror(f"http://127.0.0.1:{port}", RetryPolicy(sleep=waits.append)))
     assert len(waits) == 6 and not (tmp_path / "x").exists()
 
 
 # lists and checksums
 
-def test_trouble_with_lists_and_checksums_is_waited_out(server, mirror, tmp_path):
+
+def test_lists_and_checksums_are_retried(server, mirror, tmp_path):
     right = server.site.put("json.gz", content(1))
-    server.page_faults = [{"status": 503}, {"cut": 3}, {}, {"status": 429, "headers": {"Retry-After": "1"}}, {"cut": 20}, {}]
+    server.page_faults = [
+        {"status": 503},
+        {"cut": 3},
+        {},
+        {"status": 429, "headers": {"Retry-After": "1"}},
+        {"cut": 20},
+        {},
+    ]
     assert get(tmp_path, mirror).read_bytes() == right
 
 
@@ -395,45 +464,65 @@ def test_snapshots_and_the_latest(server, mirror, tmp_path):
         server.site.put("json.gz", content(int(day)), day)
     server.site.put("json.gz", content(9), "20240401", sums=False)  # its checksum is not there yet
     server.site.files["wikidatawiki/entities/20240501/wikidata-20240501-lexemes.json.gz"] = b""  # still being made
-    server.site.files["wikidatawiki/entities/latest-all.json.gz"] = server.site.files["wikidatawiki/entities/dcatap.rdf"] = b""
+    server.site.files["wikidatawiki/entities/latest-all.json.gz"] = server.site.files[
+        "wikidatawiki/entities/dcatap.rdf"
+    ] = b""
     assert [f"{d:%m%d}" for d in mirror.snapshots()] == ["0201", "0220", "0301", "0401", "0501"]
-    assert latest(mirror).date == date(2024, 3, 1) and latest(mirror, verify=False).date == date(2024, 4, 1)
-    assert fetch("latest", tmp_path, mirror=mirror, progress=False).name == "wikidata-20240301-all.json.gz"
-    with pytest.raises(FetchError, match=r"this snapshot has no json.gz dump \(yet\?\); it holds wikidata-20240501-lexemes.json.gz"):
-        fetch("2024-05-01", tmp_path, mirror=mirror)
+    assert latest_dump(mirror).date == date(2024, 3, 1) and latest_dump(mirror, verify=False).date == date(2024, 4, 1)
+    assert fetch_dump("latest", tmp_path, mirror=mirror, progress=False).name == "wikidata-20240301-all.json.gz"
+    with pytest.raises(
+        FetchError, match=r"this snapshot has no json.gz dump \(yet\?\); it holds wikidata-20240501-lexemes.json.gz"
+    ):
+        fetch_dump("2024-05-01", tmp_path, mirror=mirror)
     with pytest.raises(FetchError, match="has no json.bz2 dump"):
-        fetch("2024-03-01", tmp_path, "json.bz2", mirror=mirror)
-    with pytest.raises(FetchError, match="no json.gz snapshot of 2024-03-05; it has 2024-02-01, 2024-02-20, .*; the nearest is 2024-03-01"):
-        fetch("2024-03-05", tmp_path, mirror=mirror)
+        fetch_dump("2024-03-01", tmp_path, "json.bz2", mirror=mirror)
+    with pytest.raises(
+        FetchError,
+        match="no json.gz snapshot of 2024-03-05; it has 2024-02-01, 2024-02-20, .*; the nearest is 2024-03-01",
+    ):
+        fetch_dump("2024-03-05", tmp_path, mirror=mirror)
     with pytest.raises(FetchError, match="has no complete xml.bz2 dump|does not exist"):
-        fetch("latest", tmp_path, "enwiki.xml.bz2", mirror=mirror)
+        fetch_dump("latest", tmp_path, "enwiki.xml.bz2", mirror=mirror)
 
 
 def test_a_file_whose_date_is_not_that_of_its_folder(server, mirror, tmp_path):
     data = content(1)
     folder = "wikidatawiki/entities/20260921/"
     server.site.files[folder + "wikidata-20260922-all.json.gz"] = data
-    server.site.files[folder + "wikidata-20260922-sha1sums.txt"] = f"{hashlib.sha1(data).hexdigest()}  wikidata-20260922-all.json.gz\n".encode()
-    path = fetch("latest", tmp_path, mirror=mirror, progress=False)
+    server.site.files[folder + "wikidata-20260922-sha1sums.txt"] = (
+        f"{hashlib.sha1(data).hexdigest()}  wikidata-20260922-all.json.gz\n".encode()
+    )
+    path = fetch_dump("latest", tmp_path, mirror=mirror, progress=False)
     assert path.name == "wikidata-20260922-all.json.gz" and path.read_bytes() == data
     server.seen.clear()
-    assert fetch("2026-09-21", tmp_path, mirror=mirror) == path and server.seen == []
+    assert fetch_dump("2026-09-21", tmp_path, mirror=mirror) == path and server.seen == []
 
 
 def test_a_mirror_without_lists(server, mirror, tmp_path):
     right = server.site.put("json.gz", content(1))
     server.page_faults = [{"status": 403}]
     assert get(tmp_path / "a", mirror).read_bytes() == right
-    by_date = Mirror(server.url + "wikidatawiki/entities/{date}", Patience(sleep=lambda s: None))
+    by_date = Mirror(server.url + "wikidatawiki/entities/{date}", RetryPolicy(sleep=lambda s: None))
     assert get(tmp_path / "b", by_date).read_bytes() == right
     with pytest.raises(FetchError, match="name a date"):
-        fetch("latest", tmp_path, mirror=by_date)
+        fetch_dump("latest", tmp_path, mirror=by_date)
 
 
-@pytest.mark.parametrize("text,good", [
-    ("{sha1}  {name}\n", True), ("{sha1} *{name}\r\n", True), ("{SHA1}  {name}", True), ("{zeros}  {name}\n{sha1}  {name}\n", True),
-    ("{zeros}  {name}\n", None),
-    ("{sha1}  {name}.bak\n", False), ("{sha1}  x{name}\n", False), ("<html>no such page</html>", False), ("", False), ("\xff", False)])
+@pytest.mark.parametrize(
+    "text,good",
+    [
+        ("{sha1}  {name}\n", True),
+        ("{sha1} *{name}\r\n", True),
+        ("{SHA1}  {name}", True),
+        ("{zeros}  {name}\n{sha1}  {name}\n", True),
+        ("{zeros}  {name}\n", None),
+        ("{sha1}  {name}.bak\n", False),
+        ("{sha1}  x{name}\n", False),
+        ("<html>no such page</html>", False),
+        ("", False),
+        ("\xff", False),
+    ],
+)
 def test_checksum_files(text, good, server, mirror, tmp_path):
     right = server.site.put("json.gz", content(1), sums=False)
     sha1 = hashlib.sha1(right).hexdigest()
@@ -442,7 +531,9 @@ def test_checksum_files(text, good, server, mirror, tmp_path):
     if good:
         assert get(tmp_path, mirror).read_bytes() == right
     else:
-        with pytest.raises(FetchError, match="no checksum is published" if good is False else "the published one is 0000"):
+        with pytest.raises(
+            FetchError, match="no checksum is published" if good is False else "the published one is 0000"
+        ):
             get(tmp_path, mirror)
         assert not (tmp_path / name()).exists()
 
@@ -452,12 +543,13 @@ def test_md5_when_there_is_no_sha1(server, mirror, tmp_path):
     del server.site.files["wikidatawiki/entities/20240201/wikidata-20240201-sha1sums.txt"]
     server.faults = [{"flip": 100}]
     assert get(tmp_path, mirror).read_bytes() == right
-    assert manifests(tmp_path)[0][1].params["published"].startswith("md5:")
+    assert find_manifests(tmp_path)[0][1].params["published"].startswith("md5:")
 
 
 # without checksums
 
-def test_unchecked_only_by_wish_and_checked_later(server, mirror, tmp_path):
+
+def test_unchecked_only_on_request_and_checked_later(server, mirror, tmp_path):
     right = server.site.put("json.gz", content(1), sums=False)
     with pytest.raises(FetchError, match="no checksum is published .*verify=False"):
         get(tmp_path, mirror)
@@ -465,12 +557,12 @@ def test_unchecked_only_by_wish_and_checked_later(server, mirror, tmp_path):
     server.faults = [{"cut": 70_000}, {"cut": 90_000}]
     path = get(tmp_path, mirror, verify=False)
     assert path.read_bytes() == right and server.ranges() == [None, "bytes=70000-", "bytes=90000-"]
-    assert get(tmp_path, mirror, verify=False) == path and fetched(tmp_path, DAY) is None
+    assert get(tmp_path, mirror, verify=False) == path and fetched_dump(tmp_path, DAY) is None
     server.site.put("json.gz", right)
-    assert get(tmp_path, mirror) == path == fetched(tmp_path, DAY)
+    assert get(tmp_path, mirror) == path == fetched_dump(tmp_path, DAY)
 
 
-def test_unchecked_but_longer_than_the_file_is_not_taken(server, mirror, tmp_path):
+def test_unchecked_but_longer_than_the_file_is_refused(server, mirror, tmp_path):
     right = server.site.put("json.gz", content(1), sums=False)
     server.faults = [{"cut": 70_000}, {"chunked": True, "more": b"!"}]
     assert get(tmp_path, mirror, verify=False).read_bytes() == right and server.ranges() == [None, "bytes=70000-", None]
@@ -478,7 +570,7 @@ def test_unchecked_but_longer_than_the_file_is_not_taken(server, mirror, tmp_pat
 
 @pytest.mark.parametrize("marks", [{}, {"ETag": 'W/"weak"'}])
 def test_unchecked_and_without_marks_begins_again(marks, server, mirror, tmp_path):
-    "A file of the same length takes the place of the first; nothing tells them apart, so no byte of the first is used."
+    "A file of the same length replaces the first; no header distinguishes them, so no byte of the first is used."
     server.site.put("json.gz", content(1), sums=False)
     new, server.marks = content(2), marks
     server.faults = [{"cut": 70_000}, {"call": lambda: server.site.put("json.gz", new, sums=False)}]
@@ -503,6 +595,7 @@ def test_unchecked_page_instead_of_the_file(server, mirror, tmp_path):
 
 
 # the file changes
+
 
 @pytest.mark.parametrize("verify", [True, False])
 @pytest.mark.parametrize("if_range", [True, False])
@@ -532,7 +625,7 @@ def test_the_file_changes_between_two_calls(server, mirror, tmp_path):
 
 
 def interrupted(server, mirror, folder, at=70_000):
-    "Leave a piece of the file behind."
+    "Interrupt a download; returns the partial file."
     server.faults = [{"cut": at}, {"status": 403}]
     with pytest.raises(FetchError, match="403"):
         get(folder, mirror)
@@ -540,7 +633,7 @@ def interrupted(server, mirror, folder, at=70_000):
     return folder / (name() + ".part")
 
 
-def test_another_mirror_goes_on_when_the_checksum_is_the_same(server, mirror, tmp_path):
+def test_another_mirror_resumes_when_the_checksum_is_the_same(server, mirror, tmp_path):
     right = server.site.put("json.gz", content(1))
     interrupted(server, mirror, tmp_path)
     second = Server(server.site)
@@ -555,9 +648,9 @@ def test_another_mirror_goes_on_when_the_checksum_is_the_same(server, mirror, tm
         s.server_close()
 
 
-# what lies on the disk
+# files on the disk
 
-DAMAGES = {  # what happens to the piece and to its note while nobody looks
+DAMAGES = {  # changes to the partial file and to its note between two calls
     "a bit flips": lambda part, note, data: part.write_bytes(data[:99] + bytes([data[99] ^ 8]) + data[100:]),
     "the note is gone": lambda part, note, data: note.unlink(),
     "the note is broken": lambda part, note, data: note.write_text('{"url": '),
@@ -585,16 +678,17 @@ def test_a_whole_piece_needs_no_request(server, mirror, tmp_path):
     assert get(tmp_path, mirror).read_bytes() == right and server.ranges() == []
 
 
-def test_files_brought_by_other_means(server, mirror, tmp_path):
+def test_files_from_other_sources(server, mirror, tmp_path):
     right = server.site.put("json.gz", content(1))
     (tmp_path / name()).write_bytes(right)
-    assert get(tmp_path, mirror) == fetched(tmp_path, DAY) and server.ranges() == []
+    assert get(tmp_path, mirror) == fetched_dump(tmp_path, DAY) and server.ranges() == []
     (tmp_path / name()).write_bytes(right[:-1])
     with pytest.raises(FetchError, match="is there already, but the SHA1 of the file"):
         get(tmp_path, mirror)
     with pytest.raises(FetchError, match="is there already, and without a checksum"):
         get(tmp_path, mirror, verify=False)
-    assert (tmp_path / name()).read_bytes() == right[:-1] and fetched(tmp_path, DAY) is None  # never touched, never vouched for
+    # never changed, never recorded as right
+    assert (tmp_path / name()).read_bytes() == right[:-1] and fetched_dump(tmp_path, DAY) is None
     assert get(tmp_path, mirror, force=True).read_bytes() == right
 
 
@@ -604,10 +698,10 @@ def test_force_keeps_the_old_file_until_the_new_one_is_right(server, mirror, tmp
     server.faults = [{"flip": 9}] * 2
     with pytest.raises(FetchError, match="thrown away"):
         get(tmp_path, mirror, force=True)
-    assert fetched(tmp_path, DAY).read_bytes() == right
+    assert fetched_dump(tmp_path, DAY).read_bytes() == right
 
 
-def test_too_little_room_is_said_before_the_first_byte(server, mirror, tmp_path, monkeypatch):
+def test_too_little_disk_space_is_reported_before_the_first_byte(server, mirror, tmp_path, monkeypatch):
     right = server.site.put("json.gz", content(1))
     usage = store.shutil.disk_usage(tmp_path)
     monkeypatch.setattr(store.shutil, "disk_usage", lambda p: usage._replace(free=150_000))
@@ -622,9 +716,15 @@ def test_too_little_room_is_said_before_the_first_byte(server, mirror, tmp_path,
 
 # processes
 
+
 def child(folder, url, before="", **popen):
-    code = f"{before}\nfrom wbe.wikidata.dumps import fetch\nprint(fetch('2024-02-01', {str(folder)!r}, mirror={url!r}))"
-    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **popen)
+    code = f"""{before}
+from wbe.wikidata.transfer import fetch_dump
+print(fetch_dump('2024-02-01', {str(folder)!r}, mirror={url!r}))
+"""
+    return subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **popen
+    )
 
 
 def until(condition, seconds=8.0):
@@ -637,15 +737,18 @@ def until(condition, seconds=8.0):
 def test_killed_again_and_again(server, mirror, tmp_path):
     right = server.site.put("json.gz", content(1, size=500_000))
     part = tmp_path / (name() + ".part")
-    for at in (1, 130_000, 400_000, len(right)):  # the last one has all bytes, and waits for the end
+    for at in (1, 130_000, 400_000, len(right)):  # the last one has all bytes and waits for the end
         server.faults = [{"cut": at, "hold": threading.Event(), **({"length": None} if at == len(right) else {})}]
         p = child(tmp_path, server.url)
         until(lambda at=at: part.exists() and part.stat().st_size >= at)
         p.send_signal(signal.SIGKILL)
         p.communicate()
-        assert p.returncode == -9 and not (tmp_path / name()).exists() and fetched(tmp_path, DAY) is None
+        assert p.returncode == -9 and not (tmp_path / name()).exists() and fetched_dump(tmp_path, DAY) is None
     assert server.ranges() == [None, "bytes=1-", "bytes=130000-", "bytes=400000-"]
-    assert get(tmp_path, mirror).read_bytes() == right and visible(tmp_path) == ["fetch-20240201-json.gz.manifest.json", name()]
+    assert get(tmp_path, mirror).read_bytes() == right and visible(tmp_path) == [
+        "fetch-20240201-json.gz.manifest.json",
+        name(),
+    ]
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -663,7 +766,7 @@ def test_stopped_when_the_file_gets_its_name(when, verify, server, mirror, tmp_p
     with pytest.raises(KeyboardInterrupt):
         get(tmp_path, mirror, verify=verify)
     monkeypatch.setattr(os, "replace", replace)
-    assert (fetched(tmp_path, DAY, verify=verify) is None) == (when == "before")
+    assert (fetched_dump(tmp_path, DAY, verify=verify) is None) == (when == "before")
     assert get(tmp_path, mirror, verify=verify).read_bytes() == right and server.ranges() == [None]
 
 
@@ -671,8 +774,9 @@ def test_ctrl_c(server, mirror, tmp_path):
     right = server.site.put("json.gz", content(1))
     part = tmp_path / (name() + ".part")
     server.faults = [{"cut": 70_000, "hold": threading.Event()}]
-    heard = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"  # a job in the background is started with it ignored
-    p = child(tmp_path, server.url, heard)
+    # background jobs start with SIGINT ignored
+    handler = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    p = child(tmp_path, server.url, handler)
     until(lambda: part.exists() and part.stat().st_size >= 70_000)
     p.send_signal(signal.SIGINT)
     assert "what has arrived is kept" in p.communicate()[1] and p.returncode != 0
@@ -711,23 +815,40 @@ def test_two_processes_want_different_files(server, mirror, tmp_path):
 def test_the_disk_fills_up_on_the_way(server, mirror, tmp_path):
     right = server.site.put("json.gz", content(1))
     p = child(tmp_path, server.url, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)))
-    assert "would grow beyond the limit" in p.communicate()[1] and p.returncode != 0 and not (tmp_path / name()).exists()
+    assert (
+        "would grow beyond the limit" in p.communicate()[1] and p.returncode != 0 and not (tmp_path / name()).exists()
+    )
     assert get(tmp_path, mirror).read_bytes() == right
 
 
-def test_it_is_light_to_import():
+def test_the_import_is_light():
     heavy = "{'fastcore', 'tqdm', 'pandas', 'pyarrow', 'requests', 'httpx'}"
-    subprocess.run([sys.executable, "-c", f"import sys, wbe.wikidata.dumps\nassert not {heavy} & set(sys.modules), set(sys.modules)"], check=True)
+    subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            f"import sys, wbe.wikidata.transfer\nassert not {heavy} & set(sys.modules), set(sys.modules)",
+        ],
+        check=True,
+    )
 
 
-# bad use
+# bad arguments
 
-@pytest.mark.parametrize("args,kwargs,text", [
-    (("soon",), {}, "write it like 2024-02-01"), (("2024-02-30",), {}, "write it like"), ((DAY,), {"kind": "zip"}, "choose among json.gz"),
-    ((DAY,), {"mirror": "ftp://x"}, "begins with https://"), ((DAY,), {"mirror": "dumps.wikimedia.org"}, "begins with https://")])
-def test_bad_use(args, kwargs, text, tmp_path):
+
+@pytest.mark.parametrize(
+    "args,kwargs,text",
+    [
+        (("soon",), {}, "write it like 2024-02-01"),
+        (("2024-02-30",), {}, "write it like"),
+        ((DAY,), {"kind": "zip"}, "Choose from: json.gz, json.bz2"),
+        ((DAY,), {"mirror": "ftp://x"}, "begins with https://"),
+        ((DAY,), {"mirror": "dumps.wikimedia.org"}, "begins with https://"),
+    ],
+)
+def test_bad_arguments(args, kwargs, text, tmp_path):
     with pytest.raises(ValueError, match=text):
-        fetch(*args, tmp_path / "x", **kwargs)
+        fetch_dump(*args, tmp_path / "x", **kwargs)
     assert not (tmp_path / "x").exists()
 
 
@@ -736,21 +857,30 @@ def test_redirects_are_followed_but_never_from_https_to_http(server, mirror, tmp
     server.site.files["elsewhere/x.gz"] = right
     there = {"headers": {"Location": "/elsewhere/x.gz"}}
     server.faults = [{"status": 302, **there}, {"cut": 70_000}, {"status": 307, **there}]
-    assert get(tmp_path, mirror).read_bytes() == right and server.ranges() == [None, None, "bytes=70000-", "bytes=70000-"]
-    request = dumps.urllib.request.Request("https://127.0.0.1/x.gz")
+    assert get(tmp_path, mirror).read_bytes() == right and server.ranges() == [
+        None,
+        None,
+        "bytes=70000-",
+        "bytes=70000-",
+    ]
+    request = httpx.Request("GET", "https://127.0.0.1/x.gz")
+    back_to_http = httpx.Response(302, headers={"Location": "http://127.0.0.1/x.gz"}, request=request)
     with pytest.raises(FetchError, match="not safe to follow"):
-        dumps._Redirects().redirect_request(request, None, 302, "Found", {}, "http://127.0.0.1/x.gz")
+        http.check_redirect(back_to_http)
 
 
-def test_the_note_says_whose_bytes_they_are(server, mirror, tmp_path):
+def test_the_note_describes_the_partial_file(server, mirror, tmp_path):
     right = server.site.put("json.gz", content(1))
     part = interrupted(server, mirror, tmp_path)
     assert json.loads(part.with_name(part.name + ".json").read_text()) == {
-        "url": server.url + PLACES["json.gz"], "length": len(right),
-        "checksum": "sha1:" + hashlib.sha1(right).hexdigest(), "etag": f'"{hashlib.md5(right).hexdigest()}"'}
+        "url": server.url + PATHS["json.gz"],
+        "length": len(right),
+        "checksum": "sha1:" + hashlib.sha1(right).hexdigest(),
+        "etag": f'"{hashlib.md5(right).hexdigest()}"',
+    }
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is forbidden to root")
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_folder_that_may_not_be_written_to(server, mirror, tmp_path):
     server.site.put("json.gz", content(1))
     tmp_path.chmod(0o500)

@@ -1,44 +1,53 @@
-"Gradient norms: what the notebook has no room for."
+"Gradient norms: more model families, low precision, and the fallback to the plain loop."
+
 import logging
 
 import numpy as np
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
+import torch
 
-from wbe.analysis import gradients  # noqa: E402
-from wbe.analysis.gradients import gradient_norms  # noqa: E402
-from wbe.lm.models import ModelError  # noqa: E402
-from wbe.lm.tokens import Item  # noqa: E402
-from wbe.lm.toys import toy_lm  # noqa: E402
+from wbe.analysis import norms
+from wbe.analysis.norms import gradient_norms
+from wbe.lm.families import ModelError
+from wbe.lm.tokens import QAItem
+from wbe.lm.toys import toy_lm
 
-PAIRS = (("Karsk", "Nadia Bellweather"), ("the old University of Orland", "Jon"), ("Vellmar", "Zoë Łukasz"), ("Karsk", "Jon"))
-FACTS = [Item(f"Who runs {p}?", a) for p, a in PAIRS]
+PAIRS = (
+    ("Karsk", "Nadia Bellweather"),
+    ("the old University of Orland", "Jon"),
+    ("Vellmar", "Zoë Łukasz"),
+    ("Karsk", "Jon"),
+)
+FACTS = [QAItem(f"Who runs {p}?", a) for p, a in PAIRS]
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama", "gemma"])
 def test_batched_norms_do_not_depend_on_the_batch(family):
     lm = toy_lm(family)
     whole = gradient_norms(lm, FACTS)
-    lm.memory["tokens"] = 1  # one fact at a time
-    np.testing.assert_allclose(gradient_norms(lm, FACTS).drop(columns="id"), whole.drop(columns="id"), rtol=1e-3, atol=1e-5)
+    lm.state.tokens_at_once = 1  # one fact at a time
+    np.testing.assert_allclose(
+        gradient_norms(lm, FACTS).drop(columns="id"), whole.drop(columns="id"), rtol=1e-3, atol=1e-5
+    )
 
 
 @pytest.mark.parametrize("family", ["gpt2", "llama"])
-def test_coarse_numbers_agree_coarsely(family):
+def test_bfloat16_agrees_within_its_precision(family):
     lm = toy_lm(family)
     lm.model.to(torch.bfloat16)
-    hooks, loop = gradient_norms(lm, FACTS), gradient_norms(lm, FACTS, way="loop")
+    hooks, loop = gradient_norms(lm, FACTS), gradient_norms(lm, FACTS, method="loop")
     np.testing.assert_allclose(hooks.norm, loop.norm, rtol=0.1)
 
 
-def test_the_plain_way_is_taken_with_a_warning_where_hooks_cannot_follow(monkeypatch, caplog):
+def test_the_loop_is_the_fallback_with_a_warning_where_hooks_fail(monkeypatch, caplog):
     def refuses(lm, batch):
-        raise ModelError("a module is passed more than once; take way='loop'")
+        raise ModelError("a module is passed more than once; take method='loop'")
 
     lm = toy_lm("llama")
-    want = gradient_norms(lm, FACTS, way="loop")
-    monkeypatch.setattr(gradients, "together", refuses)
+    want = gradient_norms(lm, FACTS, method="loop")
+    monkeypatch.setattr(norms, "batched_norms", refuses)
     with caplog.at_level(logging.WARNING, "wbe"):
         got = gradient_norms(lm, FACTS)
     assert "one by one" in caplog.text
@@ -46,10 +55,14 @@ def test_the_plain_way_is_taken_with_a_warning_where_hooks_cannot_follow(monkeyp
 
 
 def test_wrong_norms_are_noticed(monkeypatch, caplog):
-    right = gradients.together
+    right = norms.batched_norms
     lm = toy_lm("gpt2")
-    want = gradient_norms(lm, FACTS, way="loop")
-    monkeypatch.setattr(gradients, "together", lambda lm, batch: [(loss, {k: 4 * v for k, v in s.items()}) for loss, s in right(lm, batch)])
+    want = gradient_norms(lm, FACTS, method="loop")
+    monkeypatch.setattr(
+        norms,
+        "batched_norms",
+        lambda lm, batch: [(loss, {k: 4 * v for k, v in s.items()}) for loss, s in right(lm, batch)],
+    )
     with caplog.at_level(logging.WARNING, "wbe"):
         got = gradient_norms(lm, FACTS)
     assert "differ by" in caplog.text
@@ -58,9 +71,14 @@ def test_wrong_norms_are_noticed(monkeypatch, caplog):
 
 def test_the_model_is_left_as_it_was():
     lm = toy_lm("gpt2")
-    before, wanted = {k: v.clone() for k, v in lm.model.state_dict().items()}, [p.requires_grad for p in lm.model.parameters()]
+    before, wanted = (
+        {k: v.clone() for k, v in lm.model.state_dict().items()},
+        [p.requires_grad for p in lm.model.parameters()],
+    )
     gradient_norms(lm, FACTS)
-    gradient_norms(lm, FACTS, way="loop")
+    gradient_norms(lm, FACTS, method="loop")
     assert all(torch.equal(v, before[k]) for k, v in lm.model.state_dict().items())
-    assert [p.requires_grad for p in lm.model.parameters()] == wanted and all(p.grad is None for p in lm.model.parameters())
+    assert [p.requires_grad for p in lm.model.parameters()] == wanted and all(
+        p.grad is None for p in lm.model.parameters()
+    )
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in lm.model.modules())

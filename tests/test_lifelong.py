@@ -1,4 +1,5 @@
-"""A run that is killed goes on where it was and ends with the same scores; a full disk loses nothing; two processes keep apart."""
+"""A killed run resumes and ends with the same scores; a full disk loses nothing; two processes cannot share a run."""
+
 import json
 import os
 import shutil
@@ -11,18 +12,25 @@ from pathlib import Path
 import pytest
 
 from wbe.records import BadArgument
-from wbe.runs import Plan, Run, compare, load_runs
+from wbe.runs.records import Run, compare_runs, load_runs
+from wbe.runs.plan import RunPlan
 from wbe.store import StoreError
 
 pytest.importorskip("torch")
-from wbe.lifelong import Work, lifelong
+from wbe.runs.lifelong import Runner, run_lifelong
 
 BENCH = Path(__file__).parents[1] / "data_samples" / "benchmark"
-WORDS = ["-b", str(BENCH), *"--max-edits 24 --timesteps 2-3 --sample 5 --eval-every 8 --curve 4 --axis update --axis locality".split()]
+WORDS = [
+    "-b",
+    str(BENCH),
+    *"--max-edits 24 --timesteps 2-3 --sample 5 --eval-every 8 --curve 4 --axis update --axis locality".split(),
+]
 
 
-def plan(**more) -> Plan:
-    return Plan(**{**dict(benchmark=str(BENCH), editor="ft", max_edits=6, sample=5, axes=("update",), ask_lasting=10), **more})
+def plan(**more) -> RunPlan:
+    return RunPlan(
+        **{**dict(benchmark=str(BENCH), editor="ft", max_edits=6, sample=5, axes=("update",), ask_lasting=10), **more}
+    )
 
 
 def scores(folder):
@@ -30,17 +38,34 @@ def scores(folder):
 
 
 def begin(folder: Path, *words) -> subprocess.Popen:
-    code = ("import sys, wbe.lifelong as w\nfrom functools import partial\nw.lifelong = partial(w.lifelong, keep=0.0)\n"  # a checkpoint after every batch
-            "from wbe.cli import main\nsys.argv[0] = 'wbe'\nmain()")
-    return subprocess.Popen([sys.executable, "-c", code, "run", *WORDS, *words, "--runs", str(folder.parent), "--name", folder.name],
-                            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    code = """
+import sys, wbe.runs.lifelong as w
+from functools import partial
+w.run_lifelong = partial(w.run_lifelong, checkpoint_seconds=0.0)  # a checkpoint after every batch
+from wbe.cli.main import main
+sys.argv[0] = "wbe"
+main()
+"""
+    return subprocess.Popen(
+        [sys.executable, "-c", code, "run", *WORDS, *words, "--runs", str(folder.parent), "--name", folder.name],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
 
 
-@pytest.mark.parametrize("editor,more,kills", [("ft", [], ("config.json", "state/current.json", "scores")), ("rag", [], ("state/current.json",)),
-                                               ("rome", ["--set", "steps=3"], ("state/current.json",)),
-                                               ("wise", [f"--set={x}" for x in ("steps=2", "save_every=3", "merge_every=6")], ("state/current.json",)),
-                                               ("lora", ["--set", "epochs=1", "--batch", "4"], ("state/current.json",)),
-                                               ("memit", ["--set", "steps=2", "--set", "samples=50", "--batch", "4"], ("state/current.json",))])
+@pytest.mark.parametrize(
+    "editor,more,kills",
+    [
+        ("ft", [], ("config.json", "state/current.json", "scores")),
+        ("rag", [], ("state/current.json",)),
+        ("rome", ["--set", "steps=3"], ("state/current.json",)),
+        ("wise", [f"--set={x}" for x in ("steps=2", "save_every=3", "merge_every=6")], ("state/current.json",)),
+        ("lora", ["--set", "epochs=1", "--batch", "4"], ("state/current.json",)),
+        ("memit", ["--set", "steps=2", "--set", "samples=50", "--batch", "4"], ("state/current.json",)),
+    ],
+)
 def test_killed_anywhere_a_run_ends_with_the_same_scores(tmp_path, editor, more, kills):
     whole = begin(tmp_path / "whole", "-e", editor, *more)
     assert whole.wait() == 0, whole.stderr.read()
@@ -61,22 +86,22 @@ def test_killed_anywhere_a_run_ends_with_the_same_scores(tmp_path, editor, more,
 
 
 def test_a_full_disk_while_a_checkpoint_is_written_loses_nothing(tmp_path, monkeypatch):
-    import wbe.editors.base as base
+    from wbe.editors.results import write_tensors as write
 
-    write, calls = base._write_tensors, []
+    calls = []
 
     def full(path, *args, **more):
         calls.append(path)
         if len(calls) == 2:
-            raise StoreError(f"{path}: the disk is full: free some space, or choose a folder on another disk. Nothing was half-written.")
+            raise StoreError(f"{path}: the disk is full: free some space, or choose a folder on another disk.")
         return write(path, *args, **more)
 
-    monkeypatch.setattr("wbe.lifelong._write_tensors", full)
+    monkeypatch.setattr("wbe.runs.checkpoints.write_tensors", full)
     with pytest.raises(StoreError, match="disk is full"):
-        lifelong(plan(), tmp_path / "run", progress=False, keep=0.0)
+        run_lifelong(plan(), tmp_path / "run", progress=False, checkpoint_seconds=0.0)
     assert json.loads((tmp_path / "run/state/current.json").read_text())["edits_done"] == 1
-    lifelong(plan(), tmp_path / "run", progress=False)
-    lifelong(plan(), tmp_path / "whole", progress=False)
+    run_lifelong(plan(), tmp_path / "run", progress=False)
+    run_lifelong(plan(), tmp_path / "whole", progress=False)
     assert scores(tmp_path / "run").equals(scores(tmp_path / "whole"))
 
 
@@ -88,19 +113,19 @@ def test_a_disk_that_is_really_full(tmp_path):
         pytest.skip("only root may mount")
     try:
         with pytest.raises(StoreError, match="disk is full|free some space"):
-            lifelong(plan(), disk / "run", progress=False, keep=0.0)
+            run_lifelong(plan(), disk / "run", progress=False, checkpoint_seconds=0.0)
         subprocess.run(["mount", "-o", "remount,size=60m", str(disk)], check=True)
-        assert lifelong(plan(), disk / "run", progress=False).missing == []
+        assert run_lifelong(plan(), disk / "run", progress=False).missing == []
     finally:
         subprocess.run(["umount", "-l", str(disk)], check=False)
 
 
 def test_a_damaged_checkpoint_and_a_damaged_table_are_named(tmp_path):
-    lifelong(plan(timesteps=(2, 2), max_edits=None), tmp_path / "run", progress=False)
+    run_lifelong(plan(timesteps=(2, 2), max_edits=None), tmp_path / "run", progress=False)
     weights = next((tmp_path / "run/state").glob("*/weights.safetensors"))
     weights.write_bytes(weights.read_bytes()[:-10])
     with pytest.raises(StoreError, match="not what the checkpoint says"):
-        lifelong(plan(timesteps=(2, 3), max_edits=None), tmp_path / "run", progress=False)
+        run_lifelong(plan(timesteps=(2, 3), max_edits=None), tmp_path / "run", progress=False)
     table = tmp_path / "run/scores.parquet"
     table.write_bytes(table.read_bytes()[:100])
     with pytest.raises(StoreError, match=r"scores\.parquet: not a readable Parquet file"):
@@ -114,7 +139,7 @@ def test_two_processes_cannot_work_on_one_run(tmp_path):
         time.sleep(0.01)
     try:
         with pytest.raises(StoreError, match="already at work"):
-            lifelong(plan(), folder, progress=False)
+            run_lifelong(plan(), folder, progress=False)
     finally:
         p.kill()
         p.wait()
@@ -129,86 +154,106 @@ def bench_of(folder: Path, change) -> str:
     return str(folder)
 
 
-def test_edits_that_cannot_be_made_are_kept_aside_and_the_rest_is_done_and_asked_at_the_same_places(tmp_path):
+def test_refused_edits_are_skipped_and_the_others_are_scored_after_the_same_numbers_of_edits(tmp_path):
     def change(rows):
         rows[1]["subject"] = "Nobody at all"
         rows[3] = rows[3] | dict(update=rows[2]["update"], subject=rows[2]["subject"], ans="Another")
 
     p = dict(benchmark=bench_of(tmp_path / "bench", change), max_edits=None, every=2, curve=4)
-    run = lifelong(plan(editor="rome", hparams=dict(steps=2), **p), tmp_path / "run", progress=False)
+    run = run_lifelong(plan(editor="rome", hparams=dict(steps=2), **p), tmp_path / "run", progress=False)
     assert run.missing == [] and len(run.refused) == 1 and "Nobody at all" in run.refused.reason[0]
     assert run.batches.edits.sum() == 5 and run.scores[run.scores.moment == "current"].edited_at.isna().sum() == 1
     assert run.batches.refused.sum() == 1 and run.batches.edits_done.tolist() == [2, 3, 4, 5, 6]
-    other = lifelong(plan(editor="lora", hparams=dict(epochs=1), **p), tmp_path / "lora", progress=False)
+    other = run_lifelong(plan(editor="lora", hparams=dict(epochs=1), **p), tmp_path / "lora", progress=False)
     assert other.batches.edits.tolist() == [2, 1, 1, 2] and len(other.refused) == 0  # needs no subject in the question
     for r in (run, other):
         assert r.moments[r.moments.moment == "curve"].edits_done.tolist() == [2, 4, 6]
 
 
-@pytest.mark.parametrize("editor,hparams", [("lora", dict(epochs=1)), ("memit", dict(steps=1, samples=20)), ("rome", dict(steps=1, samples=20))])
-def test_one_bad_edit_does_not_cost_the_others_of_its_batch(tmp_path, editor, hparams):
+@pytest.mark.parametrize(
+    "editor,hparams",
+    [("lora", dict(epochs=1)), ("memit", dict(steps=1, samples=20)), ("rome", dict(steps=1, samples=20))],
+)
+def test_one_refused_edit_does_not_remove_the_others_of_its_batch(tmp_path, editor, hparams):
     def change(rows):
         for n in (0, 4):
             rows[n]["update"] = f"{'After a long and winding tale, ' * 60}{rows[n]['update']}"
 
-    run = lifelong(plan(benchmark=bench_of(tmp_path / "bench", change), max_edits=None, editor=editor, hparams=hparams), tmp_path / "run", progress=False)
+    run = run_lifelong(
+        plan(benchmark=bench_of(tmp_path / "bench", change), max_edits=None, editor=editor, hparams=hparams),
+        tmp_path / "run",
+        progress=False,
+    )
     rows = json.loads(next((tmp_path / "bench").iterdir()).read_text())
-    assert run.missing == [] and run.refused.question.tolist() == [rows[0]["update"], rows[4]["update"]] and run.batches.edits.sum() == 4
+    assert (
+        run.missing == []
+        and run.refused.question.tolist() == [rows[0]["update"], rows[4]["update"]]
+        and run.batches.edits.sum() == 4
+    )
     assert all("tokens with the answer" in reason for reason in run.refused.reason)
     assert run.scores[run.scores.moment == "current"].edited_at.isna().sum() == 2
 
 
 def test_a_setting_that_fails_with_every_edit_is_an_error(tmp_path, monkeypatch):
-    from wbe.editors.lora import LoraFT
+    from wbe.editors.training.lora import LoraFT
 
     def fails(*_):
         raise BadArgument("lora: this setting is wrong")
 
     monkeypatch.setattr(LoraFT, "_edit", fails)
     with pytest.raises(BadArgument, match="this setting is wrong"):
-        lifelong(plan(editor="lora"), tmp_path / "run", progress=False)
+        run_lifelong(plan(editor="lora"), tmp_path / "run", progress=False)
 
 
-def test_a_model_with_edits_is_not_taken_for_the_unedited_one(tmp_path):
-    from wbe.editors.base import EditRequest, editor
+def test_a_model_with_edits_is_not_accepted_as_the_unedited_model(tmp_path):
+    from wbe.editors.requests import EditRequest
+    from wbe.editors.protocol import editor
     from wbe.lm.toys import toy_lm
 
     lm, p = toy_lm("gpt2", n_positions=256), plan(max_edits=1, hparams=dict(steps=1))
     edit = editor("ft", steps=1).edit(lm, [EditRequest("Who leads Aland?", "Ann", "Aland")]).apply(lm)
     with pytest.raises(BadArgument, match="begins with the unedited model"):
-        lifelong(p, tmp_path / "a", lm=lm, progress=False)
+        run_lifelong(p, tmp_path / "a", lm=lm, progress=False)
     edit.undo(lm)
-    assert lifelong(p, tmp_path / "a", lm=lm, progress=False).missing == []
-    with pytest.raises(BadArgument, match="edits in its weights"):  # those of the run before
-        lifelong(p, tmp_path / "b", lm=lm, progress=False)
+    assert run_lifelong(p, tmp_path / "a", lm=lm, progress=False).missing == []
+    with pytest.raises(BadArgument, match="edits in its weights"):  # those of the previous run
+        run_lifelong(p, tmp_path / "b", lm=lm, progress=False)
 
 
-def test_answers_of_the_unedited_model_are_asked_anew_when_scoring_has_changed(tmp_path, monkeypatch):
+def test_the_unedited_model_is_scored_again_when_scoring_has_changed(tmp_path, monkeypatch):
     kept = lambda: len(list((tmp_path / ".before").iterdir()))
-    lifelong(plan(editor="none", max_edits=1), tmp_path / "a", progress=False)
-    lifelong(plan(editor="none", max_edits=1), tmp_path / "b", progress=False)
+    run_lifelong(plan(editor="none", max_edits=1), tmp_path / "a", progress=False)
+    run_lifelong(plan(editor="none", max_edits=1), tmp_path / "b", progress=False)
     assert kept() == 1
-    monkeypatch.setattr("wbe.lifelong.SCORING", 2)
-    lifelong(plan(editor="none", max_edits=1), tmp_path / "c", progress=False)
+    monkeypatch.setattr("wbe.runs.lifelong.SCORING_VERSION", 2)
+    run_lifelong(plan(editor="none", max_edits=1), tmp_path / "c", progress=False)
     assert kept() == 2
 
 
-def test_checkpoints_of_wise_do_not_pile_up(tmp_path):
-    from wbe.editors.base import EditRequest, editor
-    from wbe.lifelong import State
+def test_checkpoints_of_wise_stay_small(tmp_path):
+    from wbe.editors.requests import EditRequest
+    from wbe.editors.protocol import editor
+    from wbe.runs.checkpoints import Checkpoint
     from wbe.lm.scoring import score
     from wbe.lm.toys import toy_lm
 
-    lm, wise, state = toy_lm("gpt2"), editor("wise", steps=1, layer=1, save_every=5, merge_every=10), State(tmp_path)
+    lm, wise, state = (
+        toy_lm("gpt2"),
+        editor("wise", steps=1, layer=1, save_every=5, merge_every=10),
+        Checkpoint(tmp_path),
+    )
     for n in range(28):
         r = wise.edit(lm, [EditRequest(f"Who leads {n}?", f"Ann {n}", str(n))]).apply(lm)
-        state.note(lm, r)
+        state.record(lm, r)
         state.save(lm, edits_done=n + 1, timestep=1, offset=n + 1)
-    shards = lm.memory["wise"].shards
-    whole, kept = sum(4 * s.values.numel() for s in shards), sum(f.stat().st_size for f in tmp_path.glob("results/*/*.safetensors"))
+    shards = lm.state.attached["wise"].shards
+    whole, kept = (
+        sum(4 * s.values.numel() for s in shards),
+        sum(f.stat().st_size for f in tmp_path.glob("results/*/*.safetensors")),
+    )
     assert len(shards) == 6 and len(list((tmp_path / "results").iterdir())) <= 6 and whole <= kept < 2.1 * whole
     again, items = toy_lm("gpt2"), [(f"Who leads {n}?", "Ann") for n in range(0, 28, 3)]
-    State(tmp_path).restore(again)
+    Checkpoint(tmp_path).restore(again)
     assert score(again, items, progress=False)["log_probability"] == score(lm, items, progress=False)["log_probability"]
 
 
@@ -216,17 +261,17 @@ def test_a_changed_model_or_benchmark_is_not_continued(tmp_path):
     bench = tmp_path / "bench"
     shutil.copytree(BENCH, bench)
     p = plan(benchmark=str(bench), timesteps=(2, 2), max_edits=None)
-    lifelong(p, tmp_path / "run", progress=False)
+    run_lifelong(p, tmp_path / "run", progress=False)
     for path in bench.glob("*20240220_20240301.parquet"):
         path.unlink()
     json_file = bench / "wiki_big_edit_20240220_20240301.json"
     json_file.write_text(json.dumps(json.loads(json_file.read_text())[:-1]))
     with pytest.raises(BadArgument, match="timestep 2 of the benchmark is not what it was"):
-        lifelong(p, tmp_path / "run", progress=False)
+        run_lifelong(p, tmp_path / "run", progress=False)
 
 
-def test_runs_that_do_not_belong_together_say_so(tmp_path):
+def test_runs_with_different_protocols_are_reported(tmp_path):
     for name, more in dict(a={}, b=dict(under="zero-shot")).items():
-        lifelong(plan(max_edits=2, **more), tmp_path / name, progress=False)
-    assert compare(load_runs(tmp_path)).attrs["differ"] == ["protocols"]
-    assert Work(plan(), tmp_path / "c").config()["batch"] == 1
+        run_lifelong(plan(max_edits=2, **more), tmp_path / name, progress=False)
+    assert compare_runs(load_runs(tmp_path)).attrs["differ"] == ["protocols"]
+    assert Runner(plan(), tmp_path / "c").config()["batch"] == 1

@@ -1,4 +1,5 @@
-"""The writer behind an API, against a server that fails: nothing lost, nothing asked twice, no more spent than allowed, and the key nowhere."""
+"""The API writer against a server that fails: no request is lost or repeated, budgets hold, and the key never leaks."""
+
 import json
 import logging
 import os
@@ -14,24 +15,34 @@ import pytest
 
 pytest.importorskip("openai")
 
-from openai_server import FaultyServer  # noqa: E402
+from openai_server import FaultyServer
 
-from wbe.benchmark.ledger import WriterError  # noqa: E402
-from wbe.benchmark.llm import OpenAIWriter  # noqa: E402
-from wbe.benchmark.writers import Hop, Request  # noqa: E402
-from wbe.records import BadArgument  # noqa: E402
+from wbe.writers.ledger import WriterError
+from wbe.writers.llm import OpenAIWriter
+from wbe.writers.base import Hop, Request
+from wbe.records import BadArgument
 
 HERE = Path(__file__).parent
 MAYOR = Hop("P6", "head of government", "Nadia Bellweather", "person", "head of the executive power of a city")
-KEY = "secret-0123456789abcdef"  # not of the form that is recognised anyway
+KEY = "secret-0123456789abcdef"  # not in the form that log filters recognise
 
 
 def towns(n: int, name: str = "Town") -> list[Request]:
-    return [Request(f"{name}{i}/P6/update", "update", f"{name} {i}.", (MAYOR,), "place") for i in range(n)]  # the dot: no name is part of another
+    # the dot: no name is part of another
+    return [Request(f"{name}{i}/P6/update", "update", f"{name} {i}.", (MAYOR,), "place") for i in range(n)]
 
 
 def writer(server, tmp_path, **options) -> OpenAIWriter:
-    defaults = dict(base_url=server.url, cache=tmp_path / "texts.sqlite", prices=(1, 4), confirm=True, backoff=0.01, timeout=0.4, retries=4, batch_poll=0.03)
+    defaults = dict(
+        base_url=server.url,
+        cache=tmp_path / "texts.sqlite",
+        prices=(1, 4),
+        confirm=True,
+        backoff=0.01,
+        timeout=0.4,
+        retries=4,
+        batch_poll=0.03,
+    )
     return OpenAIWriter("tiny", **defaults | options)
 
 
@@ -47,33 +58,57 @@ def no_key(monkeypatch):
 
 
 def elsewhere(script: str, *args) -> subprocess.Popen:
-    "The same in another process."
-    start = "import sys; sys.path.insert(0, sys.argv[1]); from pathlib import Path; from types import SimpleNamespace as N\nfrom test_llm_writer import *\n"
+    "Run a script with this module's names in another process."
+    start = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from pathlib import Path
+from types import SimpleNamespace as N
+from test_llm_writer import *
+"""
     env = os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE.parent), os.environ.get("PYTHONPATH", "")])}
-    return subprocess.Popen([sys.executable, "-c", start + script, str(HERE), *map(str, args)], env=env, stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-c", start + script, str(HERE), *map(str, args)], env=env, stdout=subprocess.PIPE, text=True
+    )
 
 
 def test_nothing_is_lost_and_nothing_asked_twice(tmp_path):
-    "120 requests, half of which meet one to three troubles of all kinds, some of them for good."
-    rng, troubles = random.Random(5), ["429", "429:0.02", "500", "cut", "malformed", "broken", "empty", "nothing", "wrong", "statement"]
+    "120 requests; half of them meet one to three faults of all kinds, some of which are permanent."
+    rng, troubles = (
+        random.Random(5),
+        ["429", "429:0.02", "500", "cut", "malformed", "broken", "empty", "nothing", "wrong", "statement"],
+    )
     requests = towns(120)
     plan = {r.subject: [rng.choice(troubles) for _ in range(rng.randint(1, 3))] for r in requests[::2]}
-    plan |= {requests[3].subject: ["late"], requests[7].subject: ["500!"], requests[11].subject: ["refusing!"], requests[13].subject: ["wrong!"],
-             requests[15].subject: ["filtered!"], requests[17].subject: ["400!"], requests[19].subject: ["long!"]}
+    plan |= {
+        requests[3].subject: ["late"],
+        requests[7].subject: ["500!"],
+        requests[11].subject: ["refusing!"],
+        requests[13].subject: ["wrong!"],
+        requests[15].subject: ["filtered!"],
+        requests[17].subject: ["400!"],
+        requests[19].subject: ["long!"],
+    }
     reasons = {7: "500", 11: "refused", 13: "wrong item", 15: "refused", 17: "400", 19: "too long"}
     with FaultyServer(plan, late=0.6) as server:
         w = writer(server, tmp_path, concurrency=16)
         texts = list(w.write(requests))
         assert [t.id for t in texts] == [r.id for r in requests]
         assert {n: t.error.split(":")[0] for n, t in enumerate(texts) if t.error} == reasons
-        assert all(t.text == f"What is the head of government of {r.subject}?" for t, r in zip(texts, requests) if not t.error)
+        assert all(
+            t.text == f"What is the head of government of {r.subject}?" for t, r in zip(texts, requests) if not t.error
+        )
         assert all(t.model == "tiny" and t.prompt.startswith("question/1-") and t.writer == "openai" for t in texts)
         assert max(server.answered.values()) == 1 and len(server.asked) == 120
-        assert w.tally.failures == {"500": 1, "refused": 2, "wrong item": 1, "400": 1, "too long": 1} and w.tally.texts == 114
-        assert billed(server) <= w.tally.dollars
+        assert (
+            w.stats.failures == {"500": 1, "refused": 2, "wrong item": 1, "400": 1, "too long": 1}
+            and w.stats.texts == 114
+        )
+        assert billed(server) <= w.stats.dollars
         before = server.asked.copy()
         assert [t.text for t in writer(server, tmp_path).write(requests)] == [t.text for t in texts]
-        assert {said.split("subject: ")[1].split("\n")[0] for said in server.asked - before} == {requests[7].subject, requests[17].subject}  # of the moment
+        repeated = {text.split("subject: ")[1].split("\n")[0] for text in server.asked - before}
+        assert repeated == {requests[7].subject, requests[17].subject}  # only temporary errors are asked again
 
 
 def test_a_second_run_asks_nothing(tmp_path):
@@ -83,12 +118,15 @@ def test_a_second_run_asks_nothing(tmp_path):
         assert asked == 30
         w = writer(server, tmp_path)
         assert list(w.write(towns(30) + towns(30))) == first and server.asked.total() == asked
-        assert w.tally.calls == 0 and w.tally.dollars == 0 and w.estimate(towns(30)).new == 0
-        assert OpenAIWriter("another", **dict(base_url=server.url, cache=tmp_path / "texts.sqlite")).estimate(towns(30)).new == 30  # the model is in the key
+        assert w.stats.calls == 0 and w.stats.dollars == 0 and w.estimate(towns(30)).new == 0
+        another = OpenAIWriter("another", base_url=server.url, cache=tmp_path / "texts.sqlite")
+        assert another.estimate(towns(30)).new == 30  # the model is part of the cache key
 
 
-def test_two_processes_with_one_memory_share_the_work(tmp_path):
-    script = "w = writer(N(url=sys.argv[2]), Path(sys.argv[3]))\nprint(sum(t.text is not None for t in w.write(towns(60))))"
+def test_two_processes_with_one_cache_share_the_work(tmp_path):
+    script = (
+        "w = writer(N(url=sys.argv[2]), Path(sys.argv[3]))\nprint(sum(t.text is not None for t in w.write(towns(60))))"
+    )
     with FaultyServer(delay=0.02) as server:
         both = [elsewhere(script, server.url, tmp_path) for _ in range(2)]
         assert [p.communicate(timeout=60)[0].strip() for p in both] == ["60", "60"]
@@ -96,7 +134,7 @@ def test_two_processes_with_one_memory_share_the_work(tmp_path):
 
 
 def test_killed_in_the_middle(tmp_path):
-    "What had arrived is not asked for again, and calls that were under way count as spent."
+    "Answers that had arrived are not requested again, and calls in flight count as spent."
     script = "list(writer(N(url=sys.argv[2]), Path(sys.argv[3]), concurrency=4).write(towns(60)))"
     with FaultyServer(delay=0.05) as server:
         victim = elsewhere(script, server.url, tmp_path)
@@ -113,11 +151,12 @@ def test_killed_in_the_middle(tmp_path):
         time.sleep(0.1)
         asked = server.asked.total()
         w = writer(server, tmp_path, budget=10)
-        assert f"of which ${w._memory.paid([w._key(r) for r in towns(60)]):.4f} are spent" in str(w.estimate(towns(60)))
+        spent = w._cache.paid_for([w._request_key(r) for r in towns(60)])
+        assert f"of which ${spent:.4f} are spent" in str(w.estimate(towns(60)))
         assert all(t.text for t in w.write(towns(60)))
         assert server.asked.total() - asked == 60 - there and len(server.asked) == 60
-        assert sum(n - 1 for n in server.asked.values()) <= under_way[0]  # asked again: only what was under way
-        assert w._memory.paid([w._key(r) for r in towns(60)]) >= billed(server)
+        assert sum(n - 1 for n in server.asked.values()) <= under_way[0]  # only calls in flight are repeated
+        assert w._cache.paid_for([w._request_key(r) for r in towns(60)]) >= billed(server)
 
 
 @pytest.mark.parametrize("budget", [0.0, 0.002, 0.011, 0.03])
@@ -129,9 +168,10 @@ def test_the_budget_is_never_exceeded(tmp_path, budget):
             w = writer(server, tmp_path, budget=budget, concurrency=16, timeout=0.1)
             texts = list(w.write(towns(80)))
             time.sleep(0.2)
-            assert billed(server) <= w._memory.paid([w._key(r) for r in towns(80)]) <= budget + 1e-12
+            assert billed(server) <= w._cache.paid_for([w._request_key(r) for r in towns(80)]) <= budget + 1e-12
             assert len(texts) == 80 and all(t.text or t.error.startswith("budget: $") for t in texts)
-        assert (server.answered.total() > 0) == (budget > 0.01)  # for less than the most that one call can cost, none is made
+        # a budget below the highest price of one call allows no call
+        assert (server.answered.total() > 0) == (budget > 0.01)
 
 
 @pytest.mark.parametrize("batch", [False, True])
@@ -142,18 +182,18 @@ def test_a_job_has_one_budget_for_all_pieces_and_runs(tmp_path, batch):
             for piece in range(3):
                 list(w.write(towns(12, f"Run {run} piece {piece} town")))
                 assert billed(server) <= 0.02
-        assert w._memory.spent("all") == pytest.approx(billed(server)) and billed(server) > 0.015
+        assert w._cache.spent_by("all") == pytest.approx(billed(server)) and billed(server) > 0.015
         assert writer(server, tmp_path, job="other", budget=0.02).estimate(towns(1)).paid == 0
 
 
 def test_retry_after_is_honoured(tmp_path):
-    "One of four calls is told to leave the server in peace for half a second: until then no thread asks, and not much longer."
+    "One of four calls gets a Retry-After of half a second: no thread calls until then, and all continue soon after."
     requests = towns(40)
     with FaultyServer({requests[5].subject: ["429:0.5"]}, delay=0.03) as server:
         assert all(t.text for t in writer(server, tmp_path, concurrency=4).write(requests))
-        told = next(at for at, said in server.times if requests[5].subject in said)
+        told = next(at for at, prompt in server.times if requests[5].subject in prompt)
         times = sorted(at - told for at, _ in server.times)
-        assert not [t for t in times if 0.2 < t < 0.5]  # what was under way may still arrive
+        assert not [t for t in times if 0.2 < t < 0.5]  # calls in flight may still arrive
         assert sum(t >= 0.5 for t in times) > 10 and min(t for t in times if t >= 0.5) < 1.5
 
 
@@ -162,10 +202,11 @@ def test_the_rate_is_kept(tmp_path):
         list(writer(server, tmp_path, requests_per_minute=1500, concurrency=8).write(towns(25)))
         times = [at for at, _ in server.times]
         assert times[-1] - times[0] >= 24 * 0.04 - 0.03
-        assert all(sum(t <= x < t + 0.4 for x in times) <= 12 for t in times)  # ten in 0.4 s, and a little for the way to the server
+        # ten in 0.4 s, with a tolerance for the time to reach the server
+        assert all(sum(t <= x < t + 0.4 for x in times) <= 12 for t in times)
 
 
-def test_so_many_at_a_time(tmp_path):
+def test_concurrency_is_limited(tmp_path):
     with FaultyServer(delay=0.03) as server:
         list(writer(server, tmp_path, concurrency=5).write(towns(30)))
         assert 2 <= server.most_at_once <= 5
@@ -173,23 +214,36 @@ def test_so_many_at_a_time(tmp_path):
 
 @pytest.mark.parametrize("batch", [False, True])
 def test_the_key_is_nowhere(tmp_path, monkeypatch, caplog, capfd, batch):
-    "The server repeats it in its errors; it is in no file, log, text, name or error."
+    "The server repeats the key in its errors, but no file, log, text, name or error of ours holds it."
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     caplog.set_level(logging.DEBUG)
     requests = towns(6)
-    with FaultyServer({requests[2].subject: ["400!"], requests[3].subject: ["500!"], requests[4].subject: ["refusing!"]}) as server:
+    with FaultyServer(
+        {requests[2].subject: ["400!"], requests[3].subject: ["500!"], requests[4].subject: ["refusing!"]}
+    ) as server:
         w = writer(server, tmp_path, retries=1, batch=batch)
-        said = [repr(w), str(w.key()), str(w.estimate(requests)), str(list(w.write(requests))), str(w.tally), str(vars(w) | {"client": ""})]
+        texts = [
+            repr(w),
+            str(w.key()),
+            str(w.estimate(requests)),
+            str(list(w.write(requests))),
+            str(w.stats),
+            str(vars(w) | {"client": ""}),
+        ]
         assert server.keys == {f"Bearer {KEY}"}
     with FaultyServer({"item": "401!"}) as server:
         with pytest.raises(WriterError, match="does not accept the key") as e:
             list(writer(server, tmp_path, cache=tmp_path / "none.sqlite", retries=1).write(requests))
-        said.append(str(e.getrepr(style="long")))
-    said += [caplog.text, *capfd.readouterr(), *(p.read_bytes().decode("latin-1") for p in tmp_path.rglob("*") if p.is_file())]
-    assert not any(KEY in text for text in said) and len(caplog.text) > 1000
+        texts.append(str(e.getrepr(style="long")))
+    texts += [
+        caplog.text,
+        *capfd.readouterr(),
+        *(p.read_bytes().decode("latin-1") for p in tmp_path.rglob("*") if p.is_file()),
+    ]
+    assert not any(KEY in text for text in texts) and len(caplog.text) > 1000
 
 
-def test_no_key_is_needed_at_home(tmp_path):
+def test_a_local_server_needs_no_key(tmp_path):
     with FaultyServer() as server:
         assert next(writer(server, tmp_path).write(towns(1))).text
         assert server.keys == {"Bearer none"}
@@ -211,8 +265,8 @@ def test_servers_that_understand_less(tmp_path, structured, batch):
         assert max(server.answered.values()) == 1
 
 
-def test_nothing_is_spent_without_a_yes(tmp_path, monkeypatch):
-    from wbe.benchmark.ledger import ask_first
+def test_nothing_is_spent_without_confirmation(tmp_path, monkeypatch):
+    from wbe.writers.ledger import confirm_at_keyboard
 
     seen = []
     with FaultyServer() as server:
@@ -223,7 +277,7 @@ def test_nothing_is_spent_without_a_yes(tmp_path, monkeypatch):
         monkeypatch.setattr(sys, "stdin", None)
         monkeypatch.delitem(sys.modules, "ipykernel", raising=False)
         with pytest.raises(WriterError, match="confirm=True"):
-            list(writer(server, tmp_path, confirm=ask_first).write(towns(5)))
+            list(writer(server, tmp_path, confirm=confirm_at_keyboard).write(towns(5)))
         assert not server.asked
 
 
@@ -235,20 +289,31 @@ def test_an_abandoned_job_keeps_what_was_paid_for(tmp_path):
         asked = server.asked.total()
         assert asked < 50
         w = writer(server, tmp_path)
-        assert len(w._memory.known([w._key(r) for r in towns(50)])) == asked
+        assert len(w._cache.lookup([w._request_key(r) for r in towns(50)])) == asked
 
 
 def test_batches_with_everything_that_goes_wrong(tmp_path):
-    "The first batch fails as a whole, the second expires, the third loses a line and has errors in it; what is created is lost on the way once."
+    """The first batch fails as a whole, the second expires, the third loses a line and contains errors.
+
+    Once, the answer to a batch's creation is lost.
+    """
     requests = towns(40)
-    plan = {requests[1].subject: ["500"], requests[2].subject: ["malformed", "wrong"], requests[4].subject: ["refusing!"], requests[5].subject: ["500!"]}
-    with FaultyServer(plan, batch_plan=[dict(fail=True), dict(expire_after=12), dict(lose=[0, 3])], batch_polls=2, lose_create=1) as server:
+    plan = {
+        requests[1].subject: ["500"],
+        requests[2].subject: ["malformed", "wrong"],
+        requests[4].subject: ["refusing!"],
+        requests[5].subject: ["500!"],
+    }
+    with FaultyServer(
+        plan, batch_plan=[dict(fail=True), dict(expire_after=12), dict(lose=[0, 3])], batch_polls=2, lose_create=1
+    ) as server:
         w = writer(server, tmp_path, batch=True)
         texts = list(w.write(requests))
         assert [t.id for t in texts] == [r.id for r in requests]
         assert {n: t.error.split(":")[0] for n, t in enumerate(texts) if t.error} == {4: "refused", 5: "500"}
         assert max(server.answered.values()) == 1
-        assert w.tally.dollars == pytest.approx(billed(server)) == w._memory.paid([w._key(r) for r in requests])
+        paid = w._cache.paid_for([w._request_key(r) for r in requests])
+        assert w.stats.dollars == pytest.approx(billed(server)) == paid
         n = len(server.batches)
         again = list(writer(server, tmp_path, batch=True).write(requests[:5] + requests[6:]))
         assert len(server.batches) == n and [t.text for t in again] == [t.text for t in texts[:5] + texts[6:]]
@@ -268,15 +333,22 @@ def test_a_batch_outlives_the_process(tmp_path):
         assert all(t.text for t in writer(server, tmp_path, batch=True, budget=1).write(towns(20)))
         assert len(server.batches) == 3 and max(server.asked.values()) == 1
         w = writer(server, tmp_path)
-        assert w._memory.paid([w._key(r) for r in towns(20)]) == pytest.approx(billed(server))
+        assert w._cache.paid_for([w._request_key(r) for r in towns(20)]) == pytest.approx(billed(server))
 
 
-def test_killed_at_any_moment_of_handing_in(tmp_path):
-    "Stopped after each step that the server sees; the next run creates no batch a second time and asks nothing twice."
-    from wbe.benchmark.batches import Batches
-    from wbe.benchmark.ledger import Memory
+def test_killed_at_any_step_of_submission(tmp_path):
+    "Stopped after each step that the server sees: the next run creates no batch twice and repeats no request."
+    from wbe.writers.batches import BatchJobs
+    from wbe.writers.ledger import AnswerCache
 
-    moments = (Batches, "plan", 1), (Memory, "begin", 3), (Batches, "_create", 1), (Batches, "_note", 2), (Batches, "_note", 3), (Batches, "submit", 1)
+    moments = (
+        (BatchJobs, "plan", 1),
+        (AnswerCache, "begin", 3),
+        (BatchJobs, "_create", 1),
+        (BatchJobs, "_note", 2),
+        (BatchJobs, "_note", 3),
+        (BatchJobs, "submit", 1),
+    )
     for where, step, time_ in moments:
         with FaultyServer() as server:
             folder, done, original = tmp_path / f"{step}{time_}", [], getattr(where, step)
@@ -295,26 +367,28 @@ def test_killed_at_any_moment_of_handing_in(tmp_path):
             finally:
                 setattr(where, step, original)
             w = writer(server, folder, batch=True, budget=0.1)
-            assert all(t.text for t in w.write(towns(5))) and len(server.batches) == 1 and max(server.asked.values()) == 1
-            assert w._memory.paid([w._key(r) for r in towns(5)]) == pytest.approx(billed(server)), step
+            assert (
+                all(t.text for t in w.write(towns(5))) and len(server.batches) == 1 and max(server.asked.values()) == 1
+            )
+            assert w._cache.paid_for([w._request_key(r) for r in towns(5)]) == pytest.approx(billed(server)), step
 
 
 def test_the_budget_of_batches(tmp_path):
     with FaultyServer() as server:
         w = writer(server, tmp_path, batch=True, budget=0.01)
         texts = list(w.write(towns(60)))
-        assert 0 < billed(server) <= 0.01 and 0 < w.tally.texts < 60
+        assert 0 < billed(server) <= 0.01 and 0 < w.stats.texts < 60
         assert all(t.text or t.error.startswith("budget: $") for t in texts)
         list(writer(server, tmp_path, batch=True, budget=0.01).write(towns(60)))
         assert billed(server) <= 0.01
 
 
 def test_the_prompts_are_in_the_package():
-    from wbe.benchmark.prompts import NAMES, prompt_file
+    from wbe.writers.prompts import PROMPT_NAMES, prompt_file
 
-    import wbe.benchmark
+    import wbe.writers
 
-    folder = Path(wbe.benchmark.__file__).parent
-    assert {p.stem for p in (folder / "prompt_files").glob("*.md")} == set(NAMES)
-    assert all(prompt_file(n).name == n for n in NAMES)
+    folder = Path(wbe.writers.__file__).parent
+    assert {p.stem for p in (folder / "prompt_files").glob("*.md")} == set(PROMPT_NAMES)
+    assert all(prompt_file(n).name == n for n in PROMPT_NAMES)
     assert json.loads((folder / "prices.json").read_text())["as_of"]

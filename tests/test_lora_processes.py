@@ -1,4 +1,8 @@
-"""LoRA and whole runs over two processes, started by `accelerate launch`: the adapters and scores of one process, and an error in one ends both."""
+"""LoRA and whole runs over two processes, started by `accelerate launch`.
+
+They give the adapters and scores of one process, and an error in one process ends both.
+"""
+
 import json
 import os
 import subprocess
@@ -10,43 +14,48 @@ import pytest
 pytest.importorskip("accelerate")
 from test_scoring_processes import LAUNCH
 
-from wbe.runs import Run
+from wbe.runs.records import Run
 
 SAMPLES = Path(__file__).parents[1] / "data_samples"
 SCRIPT = """
 import json, sys
 import torch
 torch.set_num_threads(1)
-import wbe.editors.lora as lora
-from wbe.editors.base import EditRequest, editor
-from wbe.lifelong import lifelong
-from wbe.lm.scoring import processes
+import wbe.editors.training.lora as lora
+from wbe.editors.protocol import editor
+from wbe.editors.requests import EditRequest
+from wbe.runs.lifelong import run_lifelong
+from wbe.lm.scoring import process_rank
 from wbe.lm.toys import toy_lm
-from wbe.runs import Plan
+from wbe.runs.plan import RunPlan
 
 folder, bench, lasting = sys.argv[1:]
-told = [EditRequest(f"Who rules {'Karsk ' * (n % 4 + 1)}{n}?", ["Paris", "Jon Ashdown", "Nadia"][n % 3], id=str(n)) for n in range(9)]
+names = ["Paris", "Jon Ashdown", "Nadia"]
+edits = [EditRequest(f"Who rules {'Karsk ' * (n % 4 + 1)}{n}?", names[n % 3], id=str(n)) for n in range(9)]
 lm = toy_lm("llama")
-rank, world = processes(lm)
-trained = lambda **more: editor("lora", rate=0.3, epochs=4, batch_size=4, **more).edit(lm, told)  # the last batch has one: not every process has a share
+rank, world = process_rank(lm)
+# the last batch has one edit, so not every process has a share
+trained = lambda **more: editor("lora", rate=0.3, epochs=4, batch_size=4, **more).edit(lm, edits)
 one, out = trained(dropout=0.0), dict(rank=rank, world=world)
-out["adapters"] = {f"{place}": [t.tolist() for t in pair] for place, pair in one.adapters.items()}
+out["adapters"] = {str(key): [t.tolist() for t in pair] for key, pair in one.adapters.items()}
 out["losses"], out["dropped"] = one.losses, sum(float(b.sum()) for _, b in trained(dropout=0.5).adapters.values())
-plain, out["error"] = lora.answer_loss, None
+plain, out["error"] = lora.answer_cross_entropy, None
 def broken(*given):
     if rank == world - 1:
         raise RuntimeError("broken on purpose")
     return plain(*given)
-lora.answer_loss = broken
+lora.answer_cross_entropy = broken
 try:
     trained()
 except Exception as e:
     out["error"] = f"{type(e).__name__}: {e}"
-lora.answer_loss = plain
+lora.answer_cross_entropy = plain
 more = dict(benchmark=bench, model="toy", device="cpu", axes=("update",), sample=5, lasting=lasting, ask_lasting=5)
-run = lambda name, **plan: lifelong(Plan(**more, **plan), f"{folder}/{name}", lm=toy_lm("gpt2", n_positions=256), progress=False, keep=0.0)
+def run(name, **plan):
+    lm = toy_lm("gpt2", n_positions=256)
+    run_lifelong(RunPlan(**more, **plan), f"{folder}/{name}", lm=lm, progress=False, checkpoint_seconds=0.0)
 run("lora", editor="lora", hparams=dict(rate=0.3, epochs=2, dropout=0.0), max_edits=12, batch=6, every=6, curve=4)
-for last in (1, 2):  # begun, and gone on with
+for last in (1, 2):  # started, then continued
     run("rag", editor="rag", hparams=dict(embedder="hashed", index="exact"), timesteps=(1, last))
 json.dump(out, open(f"{folder}/{rank}.json", "w"))
 """
@@ -54,7 +63,7 @@ json.dump(out, open(f"{folder}/{rank}.json", "w"))
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory) -> dict[int, tuple[Path, list[dict]]]:
-    "Where one process and two have worked, and what each found."
+    "For one and for two processes: the folder, and the results of each process."
     folder, out = tmp_path_factory.mktemp("processes"), {}
     (folder / "work.py").write_text(SCRIPT)
     (folder / "bench").mkdir()
@@ -63,7 +72,14 @@ def found(tmp_path_factory) -> dict[int, tuple[Path, list[dict]]]:
     env = dict(os.environ, OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE", PYTHONPATH=str(Path(__file__).parents[1]))
     for n, words in ((1, []), (2, LAUNCH)):
         (folder / str(n)).mkdir()
-        command = [sys.executable, *words, str(folder / "work.py"), str(folder / str(n)), str(folder / "bench"), str(SAMPLES / "lasting_facts.parquet")]
+        command = [
+            sys.executable,
+            *words,
+            str(folder / "work.py"),
+            str(folder / str(n)),
+            str(folder / "bench"),
+            str(SAMPLES / "lasting_facts.parquet"),
+        ]
         run = subprocess.run(command, env=env, capture_output=True, text=True, timeout=400)
         assert run.returncode == 0, run.stderr[-3000:]
         out[n] = folder / str(n), [json.loads((folder / str(n) / f"{r}.json").read_text()) for r in range(n)]
@@ -77,13 +93,25 @@ def apart(a, b) -> float:
 def test_two_processes_train_the_adapters_that_one_trains(found):
     (one,), (first, second) = found[1][1], found[2][1]
     assert [(t["rank"], t["world"]) for t in (first, second)] == [(0, 2), (1, 2)]
-    assert first["adapters"] == second["adapters"] and first["losses"] == second["losses"] and first["dropped"] == second["dropped"]
-    assert max(apart(one["adapters"][k], first["adapters"][k]) for k in one["adapters"]) < 1e-4 and apart(one["losses"], first["losses"]) < 1e-4
-    assert max(apart(pair[1], [[0.0] * len(row) for row in pair[1]]) for pair in one["adapters"].values()) > 0.01, "something was learnt"
+    assert (
+        first["adapters"] == second["adapters"]
+        and first["losses"] == second["losses"]
+        and first["dropped"] == second["dropped"]
+    )
+    assert (
+        max(apart(one["adapters"][k], first["adapters"][k]) for k in one["adapters"]) < 1e-4
+        and apart(one["losses"], first["losses"]) < 1e-4
+    )
+    assert max(apart(pair[1], [[0.0] * len(row) for row in pair[1]]) for pair in one["adapters"].values()) > 0.01, (
+        "something was learnt"
+    )
 
 
 def test_an_error_in_one_process_is_raised_in_all(found):
-    assert [t["error"] for t in found[2][1]] == ["ProcessError: 1 of 2 processes failed in training", "RuntimeError: broken on purpose"]
+    assert [t["error"] for t in found[2][1]] == [
+        "ProcessError: 1 of 2 processes failed in training",
+        "RuntimeError: broken on purpose",
+    ]
 
 
 @pytest.mark.parametrize("name", ["lora", "rag"])
@@ -93,6 +121,11 @@ def test_a_run_over_two_processes_has_the_scores_of_one(found, name):
     same = ["edit_id", "axis", "moment", "scored_at", "edits_done", "edited_at", "exact_match"]
     assert one.scores[same].equals(two.scores[same]) and len(one.scores) > 30
     assert (one.scores.log_probability - two.scores.log_probability).abs().max() < 1e-3
-    assert one.batches.edits.tolist() == two.batches.edits.tolist() and one.moments.moment.tolist() == two.moments.moment.tolist()
+    assert (
+        one.batches.edits.tolist() == two.batches.edits.tolist()
+        and one.moments.moment.tolist() == two.moments.moment.tolist()
+    )
     for run in (one, two):
-        assert (run.folder / "log.txt").read_text().count(" finished ") == (2 if name == "rag" else 1), "one process keeps the log"
+        assert (run.folder / "log.txt").read_text().count(" finished ") == (2 if name == "rag" else 1), (
+            "one process keeps the log"
+        )

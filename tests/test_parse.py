@@ -1,4 +1,8 @@
-"""Dumps of every form, whole, damaged and full of rubbish, read by several processes and killed on the way: the same tables, and nothing lost."""
+"""Dumps of every form, complete, damaged and with invalid lines, read by several processes, and killed midway.
+
+The tables are always the same, and no valid entity is lost.
+"""
+
 import bz2
 import gzip
 import json
@@ -20,23 +24,33 @@ import zstandard
 
 from wbe.records import Label, Statement, read_table
 from wbe.wikidata import text
-from wbe.wikidata.entities import PropertyInfo, Role, parse_lines
-from wbe.wikidata.parse import DAMAGED, ParsedDump, parse_dump
-from wbe.world import World
+from wbe.wikidata.claims import PropertyInfo, Role
+from wbe.wikidata.entities import parse_lines
+from wbe.wikidata.parse import DAMAGED_EXIT_CODE, ParsedDump, parse_dump
+from wbe.world.files import World
 
 from plain_reader import plain_snapshot
 
 REAL = Path(__file__).parent / ".." / ".." / "shared" / "data" / "wikidata_real_49.json.gz"
 TABLES = {"statements": Statement, "labels": Label, "properties": PropertyInfo, "roles": Role}
-PARSE = ("import sys; from wbe.wikidata.parse import parse_dump; "
-         "parse_dump(sys.argv[1], sys.argv[2], roles=True, workers=int(sys.argv[3]), size=8_000, every=0.05, progress=False)")
+PARSE = (
+    "import sys; from wbe.wikidata.parse import parse_dump; "
+    "parse_dump(sys.argv[1], sys.argv[2], roles=True, workers=int(sys.argv[3]), size=8_000, every=0.05, progress=False)"
+)
 
 
 @pytest.fixture(scope="module")
 def dumps(tmp_path_factory):
     "One snapshot of a small world, late enough to have redirects, as JSON and as XML."
-    world = World(5, 700).write(tmp_path_factory.mktemp("dumps"), dates=["2024-06-20"], formats=("json.gz", "xml.bz2"), articles=False, views=False,
-                                truth=False, progress=False)
+    world = World(5, 700).write(
+        tmp_path_factory.mktemp("dumps"),
+        dates=["2024-06-20"],
+        formats=("json.gz", "xml.bz2"),
+        articles=False,
+        views=False,
+        truth=False,
+        progress=False,
+    )
     return {"json": world.paths()[0], "xml": world.paths()[1]}
 
 
@@ -47,15 +61,19 @@ def parsed(dumps, tmp_path_factory):
 
 def files(folder) -> dict:
     "The bytes of every output."
-    return {p.name: p.read_bytes() for p in sorted(Path(folder).iterdir()) if not p.name.startswith(".") and not p.name.endswith(".manifest.json")}
+    return {
+        p.name: p.read_bytes()
+        for p in sorted(Path(folder).iterdir())
+        if not p.name.startswith(".") and not p.name.endswith(".manifest.json")
+    }
 
 
 def parse(path, folder, **how) -> ParsedDump:
     return parse_dump(path, folder, **(dict(roles=True, size=100_000, progress=False) | how))
 
 
-def test_read_the_plain_way_it_says_the_same(dumps, parsed, tmp_path):
-    "Statements, times, qualifiers, labels and roles against a reader that uses nothing but the standard library's JSON."
+def test_a_plain_reader_gives_the_same_tables(dumps, parsed, tmp_path):
+    "Statements, times, qualifiers, labels and roles are those of a reader that uses the standard library's JSON."
     plain = plain_snapshot(dumps["json"], tmp_path)
     statements = read_table(plain / "statements.parquet", Statement).to_pylist()
     mine = parsed.table().to_pylist()
@@ -68,18 +86,27 @@ def test_read_the_plain_way_it_says_the_same(dumps, parsed, tmp_path):
     english = [i for i, row in enumerate(mine) if row["label"] is not None]
     assert [mine[i] for i in english] == [labels[i] for i in english] and len(mine) - 50 < len(english) < len(mine)
     roles = pq.read_table(plain / "roles.parquet").to_pylist()
-    said = [r for r in parsed.table("roles").to_pylist() if r.pop("snak") == "value"]
-    assert Counter(tuple(r.items()) for r in said) == Counter(tuple(r.items()) for r in roles) and len(roles) > 1_000
+    with_value = [r for r in parsed.table("roles").to_pylist() if r.pop("snak") == "value"]
+    assert (
+        Counter(tuple(r.items()) for r in with_value) == Counter(tuple(r.items()) for r in roles) and len(roles) > 1_000
+    )
 
 
 def test_every_form_gives_the_same_bytes(dumps, parsed, tmp_path):
     plain = gzip.decompress(dumps["json"].read_bytes())
     third = len(plain) // 3
-    parts = [plain[:third], plain[third:2 * third], plain[2 * third:]]
-    forms = {"plain.json": plain, "one.json.gz": gzip.compress(plain, 1), "many.json.gz": b"".join(map(gzip.compress, parts)),
-             "one.json.bz2": bz2.compress(plain), "many.json.bz2": b"".join(bz2.compress(p, 1) for p in parts),
-             "one.json.zst": zstandard.compress(plain), "many.zst": b"".join(map(zstandard.compress, parts)),
-             "wrong-name.json.bz2": gzip.compress(plain), "dos.json": plain.replace(b"\n", b"\r\n")}
+    parts = [plain[:third], plain[third : 2 * third], plain[2 * third :]]
+    forms = {
+        "plain.json": plain,
+        "one.json.gz": gzip.compress(plain, 1),
+        "many.json.gz": b"".join(map(gzip.compress, parts)),
+        "one.json.bz2": bz2.compress(plain),
+        "many.json.bz2": b"".join(bz2.compress(p, 1) for p in parts),
+        "one.json.zst": zstandard.compress(plain),
+        "many.zst": b"".join(map(zstandard.compress, parts)),
+        "wrong-name.json.bz2": gzip.compress(plain),
+        "dos.json": plain.replace(b"\n", b"\r\n"),
+    }
     for name, data in forms.items():
         (tmp_path / name).write_bytes(data)
         other = parse(tmp_path / name, tmp_path / f"out-{name}", workers=1 + len(name) % 2 * ("many" in name))
@@ -89,17 +116,19 @@ def test_every_form_gives_the_same_bytes(dumps, parsed, tmp_path):
             assert files(other.folder) == files(parsed.folder), name
 
 
-def test_without_the_fast_inflater_it_is_the_same(dumps, parsed, tmp_path, monkeypatch):
-    monkeypatch.setattr(text, "_gzip", text._zlib)
+def test_the_standard_inflater_gives_the_same_bytes(dumps, parsed, tmp_path, monkeypatch):
+    monkeypatch.setattr(text, "_isal_gzip", text._zlib_gzip)
     assert files(parse(dumps["json"], tmp_path).folder) == files(parsed.folder)
 
 
-def test_xml_says_what_json_says(dumps, parsed, tmp_path):
+def test_xml_and_json_give_the_same_tables(dumps, parsed, tmp_path):
     for workers in (1, 2):
         other = parse(dumps["xml"], tmp_path / str(workers), workers=workers)
         for name in TABLES:
             assert other.table(name).equals(parsed.table(name)), name
-        assert other.counts == parsed.counts | {"redirects": other.counts["redirects"]} and other.counts["redirects"] > 3
+        assert (
+            other.counts == parsed.counts | {"redirects": other.counts["redirects"]} and other.counts["redirects"] > 3
+        )
     assert files(tmp_path / "1") == files(tmp_path / "2")
 
 
@@ -114,7 +143,7 @@ def noted(folder: Path) -> int:
         return 0
 
 
-def test_killed_with_nine_at_any_moment_it_goes_on_and_ends_in_the_same_bytes(dumps, tmp_path):
+def test_killed_at_any_moment_it_resumes_and_writes_the_same_bytes(dumps, tmp_path):
     parse(dumps["json"], tmp_path / "calm", size=8_000)
     seen = []
     for workers in ("2", "1"):
@@ -128,70 +157,107 @@ def test_killed_with_nine_at_any_moment_it_goes_on_and_ends_in_the_same_bytes(du
         p.wait()
         seen.append(noted(folder))
         assert not (folder / "parse.manifest.json").exists()
-    assert 1 < seen[0] < seen[1], seen  # each goes on from where the one before was
+    assert 1 < seen[0] < seen[1], seen  # each process resumes where the previous one stopped
     subprocess.run([sys.executable, "-c", PARSE, dumps["json"], tmp_path / "killed", "1"], check=True)
     assert files(tmp_path / "killed") == files(tmp_path / "calm")
 
 
-def test_a_full_disk_says_so_and_the_next_run_goes_on(dumps, parsed, tmp_path):
-    "A limit on the size of files stands for the full disk."
+def test_a_full_disk_is_reported_and_the_next_run_resumes(dumps, parsed, tmp_path):
+    "A limit on the file size simulates the full disk."
+
     def limit():
         resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
 
-    code = ("import signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); from wbe.wikidata.parse import parse_dump; "
-            "parse_dump(sys.argv[1], sys.argv[2], roles=True, size=100_000)")
-    out = subprocess.run([sys.executable, "-c", code, dumps["json"], tmp_path / "out"], preexec_fn=limit, capture_output=True, text=True)
+    code = (
+        "import signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); from wbe.wikidata.parse import parse_dump; "
+        "parse_dump(sys.argv[1], sys.argv[2], roles=True, size=100_000)"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", code, dumps["json"], tmp_path / "out"], preexec_fn=limit, capture_output=True, text=True
+    )
     assert out.returncode == 1 and "the file would grow beyond the limit" in out.stderr.splitlines()[-1]
     assert not list((tmp_path / "out").glob("*.parquet"))
     assert files(parse(dumps["json"], tmp_path / "out").folder) == files(parsed.folder)
 
 
 @pytest.mark.parametrize("form", ["gz", "bz2", "zst"])
-def test_a_damaged_tail_loses_nothing_that_was_good(form, dumps, parsed, tmp_path):
-    pack = {"gz": gzip.compress, "bz2": lambda data: bz2.compress(data, 1), "zst": zstandard.ZstdCompressor(write_checksum=True).compress}[form]
+def test_a_damaged_tail_loses_no_valid_entity(form, dumps, parsed, tmp_path):
+    pack = {
+        "gz": gzip.compress,
+        "bz2": lambda data: bz2.compress(data, 1),
+        "zst": zstandard.ZstdCompressor(write_checksum=True).compress,
+    }[form]
     data = gzip.decompress(dumps["json"].read_bytes())
     packed, whole = pack(data), parsed.table()
-    ends = [i for i, r in enumerate(zip(whole["subject"].to_pylist(), [*whole["subject"].to_pylist()[1:], None]), 1) if r[0] != r[1]]
+    ends = [
+        i
+        for i, r in enumerate(zip(whole["subject"].to_pylist(), [*whole["subject"].to_pylist()[1:], None]), 1)
+        if r[0] != r[1]
+    ]
     for where in (0.02, 0.5, 0.9):
         at = int(len(packed) * where)
-        for name, hurt in (("cut", packed[:at]), ("overwritten", packed[:at] + b"\xff\x00" * 20 + packed[at + 40:])):
+        for name, hurt in (("cut", packed[:at]), ("overwritten", packed[:at] + b"\xff\x00" * 20 + packed[at + 40 :])):
             path = tmp_path / f"{where}-{name}.json.{form}"
             path.write_bytes(hurt)
             got = parse(path, tmp_path / f"out-{path.name}", workers=1)
-            assert got.exit_code == DAMAGED and ("middle" if name == "cut" else "broken") in got.damage
+            assert got.exit_code == DAMAGED_EXIT_CODE and ("middle" if name == "cut" else "broken") in got.damage
             n = len(got.table())
-            if name == "cut":  # exactly what is there, up to the last byte
+            if name == "cut":  # exactly the text that is there, up to the last byte
                 there = b"".join(text.DumpText(path))
                 assert data.startswith(there) and len(there) > len(data) * (where - 0.35)
                 assert got.table().equals(whole.slice(0, n)) and n in (0, *ends)
-                assert got.counts["items"] + got.counts["properties"] == sum(line.startswith(b"{") for line in there.split(b"\n")[:-1])
-                assert [r["reason"] for r in got.rejected()] == ["truncated"] * (there != b"" and not there.endswith(b"\n"))
+                assert got.counts["items"] + got.counts["properties"] == sum(
+                    line.startswith(b"{") for line in there.split(b"\n")[:-1]
+                )
+                assert [r["reason"] for r in got.rejected()] == ["truncated"] * (
+                    there != b"" and not there.endswith(b"\n")
+                )
             else:
                 assert n >= len(whole) * (where - 0.35)
-            assert parse(path, tmp_path / f"out-{path.name}").damage == got.damage  # asked again, it says so again
+            assert parse(path, tmp_path / f"out-{path.name}").damage == got.damage  # a second call reports it again
 
 
 def test_a_part_of_a_dump_is_parsed_with_a_warning(dumps, tmp_path, caplog):
     plain, xml = gzip.decompress(dumps["json"].read_bytes()), bz2.decompress(dumps["xml"].read_bytes())
-    half = plain[:plain.index(b"\n", len(plain) // 2) + 1]
-    for name, data, rejected in (("a.json", half, 0), ("a.json.gz", gzip.compress(half), 0), ("b.xml", xml[:1_000_000], 1)):
+    half = plain[: plain.index(b"\n", len(plain) // 2) + 1]
+    for name, data, rejected in (
+        ("a.json", half, 0),
+        ("a.json.gz", gzip.compress(half), 0),
+        ("b.xml", xml[:1_000_000], 1),
+    ):
         caplog.clear()
         (tmp_path / name).write_bytes(data)
         got = parse(tmp_path / name, tmp_path / f"out-{name}")
-        assert got.exit_code == 0 and "does not end with its closing" in caplog.text and got.counts["rejected"] == rejected and len(got.table()) > 500
+        assert (
+            got.exit_code == 0
+            and "does not end with its closing" in caplog.text
+            and got.counts["rejected"] == rejected
+            and len(got.table()) > 500
+        )
     (tmp_path / "empty.json").touch()
     assert parse(tmp_path / "empty.json", tmp_path / "out-empty").damage == "the file is empty"
 
 
-def test_rubbish_is_counted_and_kept_and_harms_nobody(dumps, parsed, tmp_path):
+def test_invalid_lines_are_counted_and_kept_and_change_no_table(dumps, parsed, tmp_path):
     lines = gzip.decompress(dumps["json"].read_bytes()).split(b"\n")
     entity = lines[50].rstrip(b",")
     rubbish = {
-        b"<html>504 Gateway Time-out</html>": "not JSON", entity + entity: "not JSON", b"\x00\x01\x02": "not JSON", b"\xff\xfe{}": "not JSON",
-        entity[:len(entity) // 2]: "truncated", entity[:-1]: "truncated",
-        b"null,": "not an entity", b"[1, 2, 3],": "not an entity", b'{"id": 5, "type": "item"}': "not an entity", b'"Q5"': "not an entity",
-        entity.replace(b'"id":"Q', b'"ID":"Q'): "not an entity", b"[" * 5000: "schema", entity.replace(b'"rank":"normal"', b'"rank":7', 1): "schema",
-        entity.replace(b'"claims":{', b'"claims":{"P1":5,', 1): "schema", entity.replace(b'"type":"wikibase-entityid"', b'"type":"bad"', 1): "schema"}
+        b"<html>504 Gateway Time-out</html>": "not JSON",
+        entity + entity: "not JSON",
+        b"\x00\x01\x02": "not JSON",
+        b"\xff\xfe{}": "not JSON",
+        entity[: len(entity) // 2]: "truncated",
+        entity[:-1]: "truncated",
+        b"null,": "not an entity",
+        b"[1, 2, 3],": "not an entity",
+        b'{"id": 5, "type": "item"}': "not an entity",
+        b'"Q5"': "not an entity",
+        entity.replace(b'"id":"Q', b'"ID":"Q'): "not an entity",
+        b"[" * 5000: "schema",
+        entity.replace(b'"rank":"normal"', b'"rank":7', 1): "schema",
+        entity.replace(b'"claims":{', b'"claims":{"P1":5,', 1): "schema",
+        entity.replace(b'"type":"wikibase-entityid"', b'"type":"bad"', 1): "schema",
+    }
     rng, mixed = random.Random(3), list(lines)
     for line in rubbish:
         mixed.insert(rng.randrange(1, len(mixed) - 2), line)
@@ -201,8 +267,16 @@ def test_rubbish_is_counted_and_kept_and_harms_nobody(dumps, parsed, tmp_path):
         got = parse(tmp_path / "rubbish.json.bz2", tmp_path / str(workers), workers=workers)
         rejected = got.rejected()
         assert [(r["line"], r["reason"].split(":")[0]) for r in rejected] == want
-        assert all(len(r["text"]) <= 2000 and r["text"] == mixed[r["line"] - 1].decode("utf-8", "replace")[:2000] for r in rejected)
-        assert got.counts["rejected"] == len(want) == sum(n for name, n in got.counts.items() if name.startswith("rejected: ")) and got.exit_code == 0
+        assert all(
+            len(r["text"]) <= 2000 and r["text"] == mixed[r["line"] - 1].decode("utf-8", "replace")[:2000]
+            for r in rejected
+        )
+        assert (
+            got.counts["rejected"]
+            == len(want)
+            == sum(n for name, n in got.counts.items() if name.startswith("rejected: "))
+            and got.exit_code == 0
+        )
         for table in TABLES:
             assert got.table(table).equals(parsed.table(table))
 
@@ -214,30 +288,47 @@ def test_random_damage_to_a_line_never_ends_the_parse(dumps):
         line = bytearray(rng.choice(lines))
         for _ in range(rng.randrange(1, 4)):
             at = rng.randrange(len(line))
-            line[at:at + rng.randrange(3)] = rng.choice([b"", b'"', b"{", b"]", b"\\", b"\xff", b"0", b"null", b"\\ud800"])
+            line[at : at + rng.randrange(3)] = rng.choice(
+                [b"", b'"', b"{", b"]", b"\\", b"\xff", b"0", b"null", b"\\ud800"]
+            )
         got = parse_lines([bytes(line), lines[0]], roles=True)
         assert got.counts["items"] + got.counts["rejected"] + got.counts["others"] == 2
         assert pa.compute.all(pa.compute.is_valid(got.statements["statement_id"])).as_py() in (True, None)
 
 
 def test_languages(dumps, parsed, tmp_path):
-    lines = [json.loads(line.rstrip(b",")) for line in gzip.decompress(dumps["json"].read_bytes()).split(b"\n") if line.startswith(b"{")]
+    lines = [
+        json.loads(line.rstrip(b","))
+        for line in gzip.decompress(dumps["json"].read_bytes()).split(b"\n")
+        if line.startswith(b"{")
+    ]
     got = parse(dumps["json"], tmp_path, language="de", fallback=("ar", "en"), roles=False)
     for e, row in zip(lines, got.table("labels").to_pylist()):
         code = next((c for c in ("de", "ar", "en") if c in e["labels"]), "de")
-        assert row["label"] == e["labels"].get(code, {}).get("value") and row["description"] == e["descriptions"].get(code, {}).get("value")
-        assert row["aliases"] == [a["value"] for a in e["aliases"].get(code, [])] if e["aliases"] else row["aliases"] == []
+        assert row["label"] == e["labels"].get(code, {}).get("value") and row["description"] == e["descriptions"].get(
+            code, {}
+        ).get("value")
+        assert (
+            row["aliases"] == [a["value"] for a in e["aliases"].get(code, [])] if e["aliases"] else row["aliases"] == []
+        )
     assert got.table().equals(parsed.table()) and not (tmp_path / "roles.parquet").exists()
 
 
 def test_other_readers_read_the_files(parsed):
-    "The Parquet files are put together from pieces; DuckDB has a reader of its own."
-    count = lambda what, name, more="": duckdb.sql(f"select {what} from '{parsed.folder / name}.parquet' {more}").fetchall()
+    "The Parquet files are joined from pieces; DuckDB reads them independently."
+    count = lambda what, name, more="": duckdb.sql(
+        f"select {what} from '{parsed.folder / name}.parquet' {more}"
+    ).fetchall()
     table = parsed.table()
     assert pq.ParquetFile(parsed.folder / "statements.parquet").metadata.num_row_groups > 3
-    assert duckdb.sql(f"select * from '{parsed.folder}/statements.parquet'").to_arrow_table().to_pylist() == table.to_pylist()
+    assert (
+        duckdb.sql(f"select * from '{parsed.folder}/statements.parquet'").to_arrow_table().to_pylist()
+        == table.to_pylist()
+    )
     assert Counter(dict(count("rank, count(*)", "statements", "group by 1"))) == Counter(table["rank"].to_pylist())
-    assert count("count(*), sum(sitelinks)", "labels") == [(len(parsed.table("labels")), sum(parsed.table("labels")["sitelinks"].to_pylist()))]
+    assert count("count(*), sum(sitelinks)", "labels") == [
+        (len(parsed.table("labels")), sum(parsed.table("labels")["sitelinks"].to_pylist()))
+    ]
 
 
 def test_real_entities(tmp_path):
@@ -248,8 +339,18 @@ def test_real_entities(tmp_path):
     assert got.counts["items"] == 49 and len(frame) == 4282 and got.counts["rejected"] == 0
     assert frame["rank"].value_counts().to_dict() == {"normal": 4196, "preferred": 74, "deprecated": 12}
     assert frame.snak.value_counts().to_dict() == {"value": 4277, "novalue": 4, "somevalue": 1}
-    assert frame.value_type.value_counts().to_dict() == {"item": 1967, "external-id": 816, "quantity": 674, "text": 346, "string": 218, "media": 163,
-                                                         "coordinate": 46, "time": 26, "url": 25, "formula": 1}
+    assert frame.value_type.value_counts().to_dict() == {
+        "item": 1967,
+        "external-id": 816,
+        "quantity": 674,
+        "text": 346,
+        "string": 218,
+        "media": 163,
+        "coordinate": 46,
+        "time": 26,
+        "url": 25,
+        "formula": 1,
+    }
     plain = plain_snapshot(REAL, tmp_path / "plain")
     sort = lambda rows: [r | {"other_qualifiers": sorted(r["other_qualifiers"])} for r in rows]
     assert sort(got.table().to_pylist()) == sort(read_table(plain / "statements.parquet", Statement).to_pylist())

@@ -1,9 +1,10 @@
-"""The README's tables are what the package computes now, not what it once computed."""
+"""The README's tables are what the package computes now."""
+
 import re
 from pathlib import Path
 
-from wbe.demo import timesteps
-from wbe.series import make_benchmark
+from wbe.demo import timestep_table
+from wbe.benchmark.series import make_benchmark
 
 TEXT = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 
@@ -21,4 +22,6 @@ def test_the_readme_shows_the_benchmark_of_this_code(small_world, tmp_path):
 
 def test_the_readme_shows_the_numbers_of_this_code(small_world):
     shown = [row for row in cells("td") if row and re.fullmatch(r"T\d", row[0])]
-    assert shown == [[str(x) for x in row] for row in timesteps(small_world).values.tolist()], "run `make notebooks readme` and commit"
+    assert shown == [[str(x) for x in row] for row in timestep_table(small_world).values.tolist()], (
+        "run `make notebooks readme` and commit"
+    )

@@ -1,4 +1,5 @@
-"""What others do with a release: load it with `datasets`, read its Croissant description, check its sums, upload it half."""
+"""Uses of a release: load it with `datasets`, read its Croissant description, check its sums, add a timestep twice."""
+
 import json
 import shutil
 import subprocess
@@ -6,22 +7,42 @@ from datetime import date
 
 import pytest
 
-from wbe.benchmark.questions import Row
+from wbe.benchmark.questions import BenchmarkRow
 from wbe.benchmark.reader import Benchmark
 from wbe.benchmark.release import add_timestep, check_release, finish_release
 from wbe.records import read_table, to_table
 from wbe.store import StoreError, write_table
 
 DATES = (date(2024, 2, 1), date(2024, 2, 20), date(2024, 3, 1))
-RETIRED = dict(timestep="20240201_20240220", subject_id="Q1", relation_id="P6", object_id="Q9000", axes=["update"], since="20240220_20240301")
+RETIRED = dict(
+    timestep="20240201_20240220",
+    subject_id="Q1",
+    relation_id="P6",
+    object_id="Q9000",
+    axes=["update"],
+    since="20240220_20240301",
+)
 
 
 def rows(n: int, first: int = 0):
-    row = lambda i: dict(tag="new" if i % 2 else "update", subject=f"Tówn {i}", relation="head of government", object=f"Ada {i}",
-                         subject_id=f"Q{i + 1}", relation_id="P6", object_id=f"Q{i + 9000}",
-                         update=f"Who heads the government of Tówn {i}?", ans=f"Ada {i}", statement_id=f"Q{i + 1}$1",
-                         loc=f"Who heads “Town {i}”?" if i % 3 else None, loc_ans="Bob" if i % 3 else None, writer="template", model="", prompt="1")
-    return to_table([row(i) for i in range(first, first + n)], Row)
+    row = lambda i: dict(
+        tag="new" if i % 2 else "update",
+        subject=f"Tówn {i}",
+        relation="head of government",
+        object=f"Ada {i}",
+        subject_id=f"Q{i + 1}",
+        relation_id="P6",
+        object_id=f"Q{i + 9000}",
+        update=f"Who heads the government of Tówn {i}?",
+        ans=f"Ada {i}",
+        statement_id=f"Q{i + 1}$1",
+        loc=f"Who heads “Town {i}”?" if i % 3 else None,
+        loc_ans="Bob" if i % 3 else None,
+        writer="template",
+        model="",
+        prompt="1",
+    )
+    return to_table([row(i) for i in range(first, first + n)], BenchmarkRow)
 
 
 @pytest.fixture
@@ -29,7 +50,7 @@ def release(tmp_path):
     for i, n in enumerate((30, 20)):
         (tmp_path / f"q{i}").mkdir()
         write_table(tmp_path / f"q{i}" / "questions.parquet", rows(n, 100 * i))
-        add_timestep(tmp_path / f"q{i}" / "questions.parquet", *DATES[i:i + 2], tmp_path / "release")
+        add_timestep(tmp_path / f"q{i}" / "questions.parquet", *DATES[i : i + 2], tmp_path / "release")
     finish_release(tmp_path / "release", "Towns", [dict(RETIRED, more=1)])
     return tmp_path / "release"
 
@@ -39,7 +60,10 @@ def test_datasets_loads_it_with_a_split_for_each_timestep(release, tmp_path, mon
     datasets = pytest.importorskip("datasets")
     loaded = datasets.load_dataset(str(release), cache_dir=str(tmp_path / "cache"))
     assert {k: len(v) for k, v in loaded.items()} == {"t20240201_20240220": 30, "t20240220_20240301": 20}
-    assert list(loaded["t20240201_20240220"]) == read_table(release / "wiki_big_edit_20240201_20240220.parquet", Row).to_pylist()
+    assert (
+        list(loaded["t20240201_20240220"])
+        == read_table(release / "wiki_big_edit_20240201_20240220.parquet", BenchmarkRow).to_pylist()
+    )
 
 
 def test_croissant_is_valid_and_gives_the_rows(release):
@@ -47,7 +71,10 @@ def test_croissant_is_valid_and_gives_the_rows(release):
     dataset = mlcroissant.Dataset(jsonld=release / "croissant.json")
     assert not dataset.metadata.ctx.issues.errors
     first = next(iter(dataset.records("wiki_big_edit_20240220_20240301")))
-    assert first["wiki_big_edit_20240220_20240301/update"] in ("Who heads the government of Tówn 100?".encode(), "Who heads the government of Tówn 100?")
+    assert first["wiki_big_edit_20240220_20240301/update"] in (
+        "Who heads the government of Tówn 100?".encode(),
+        "Who heads the government of Tówn 100?",
+    )
 
 
 def test_our_reader_loads_it(release):

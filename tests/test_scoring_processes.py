@@ -1,4 +1,5 @@
-"""Scores over two processes, started by `accelerate launch` as a user would: the same rows in the same order, and an error in one ends both."""
+"""Scores over two processes, started by `accelerate launch`: the same rows in order; an error in one ends both."""
+
 import json
 import os
 import subprocess
@@ -9,28 +10,43 @@ import pytest
 
 pytest.importorskip("accelerate")
 
-LAUNCH = ["-m", "accelerate.commands.launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1", "--mixed_precision", "no",
-          "--dynamo_backend", "no", "--main_process_port", "0"]  # "multi_gpu" is accelerate's word for several processes, on a CPU as well
+LAUNCH = [
+    "-m",
+    "accelerate.commands.launch",
+    "--multi_gpu",  # accelerate's word for several processes, on a CPU as well
+    "--num_processes",
+    "2",
+    "--num_machines",
+    "1",
+    "--mixed_precision",
+    "no",
+    "--dynamo_backend",
+    "no",
+    "--main_process_port",
+    "0",
+]
 SCRIPT = """
 import json, sys
 import torch
 torch.set_num_threads(1)
-from wbe.lm.scoring import ask, processes, score
+from wbe.lm.scoring import ask, process_rank, score
 from wbe.lm.toys import toy_lm
 import wbe.lm.scoring as scoring
 
 lm = toy_lm("gpt2")
-items = [(f"Who heads the government of {'Karsk ' * (n % 7 + 1)}{n}?", ["Paris", "Jon Ashdown", "Nadia Bellweather", "1957"][n % 4]) for n in range(61)]
-rank, world = processes(lm)
-done, fail, plain = [], False, scoring.forced
+answers = ["Paris", "Jon Ashdown", "Nadia Bellweather", "1957"]
+items = [(f"Who heads the government of {'Karsk ' * (n % 7 + 1)}{n}?", answers[n % 4]) for n in range(61)]
+rank, world = process_rank(lm)
+done, fail, plain = [], False, scoring.teacher_forced_all
 def watched(lm, coded, *more):
     done.append(len(coded))
     if fail and rank == 1:
         raise RuntimeError("broken on purpose")
     return plain(lm, coded, *more)
-scoring.forced = watched
+scoring.teacher_forced_all = watched
 s = score(lm, items + items[:5], generate=True, max_tokens=6, progress=False)
-result = dict(rank=rank, world=world, done=list(done), said=ask(lm, [q for q, _ in items], max_tokens=6, progress=False), error=None)
+result = dict(rank=rank, world=world, done=list(done), error=None)
+result["texts"] = ask(lm, [q for q, _ in items], max_tokens=6, progress=False)
 result["rows"] = s.table.select([c for c in s.table.column_names if c != "seconds"]).to_pylist()
 fail = True
 try:
@@ -43,14 +59,20 @@ json.dump(result, open(f"{sys.argv[1]}-{rank}.json", "w"))
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory) -> dict[int, list[dict]]:
-    "What each process found, of one and of two."
+    "For one and for two processes: the results of each process."
     folder = tmp_path_factory.mktemp("processes")
     script = folder / "work.py"
     script.write_text(SCRIPT)
     env = dict(os.environ, OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE", PYTHONPATH=str(Path(__file__).parents[1]))
     out = {}
     for n, words in ((1, []), (2, LAUNCH)):
-        run = subprocess.run([sys.executable, *words, str(script), str(folder / str(n))], env=env, capture_output=True, text=True, timeout=240)
+        run = subprocess.run(
+            [sys.executable, *words, str(script), str(folder / str(n))],
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
         assert run.returncode == 0, run.stderr[-3000:]
         out[n] = [json.loads((folder / f"{n}-{r}.json").read_text()) for r in range(n)]
     return out
@@ -69,23 +91,27 @@ def test_two_processes_give_what_one_gives(found):
     (one,), two = found[1], found[2]
     assert [(t["rank"], t["world"]) for t in two] == [(0, 2), (1, 2)]
     parts = [t["done"][0] for t in two]
-    assert one["done"] == [61] and sum(parts) == 61 and min(parts) > 20  # equal items are computed once, the rest is shared out
+    # equal items are computed once, the others are divided between the processes
+    assert one["done"] == [61] and sum(parts) == 61 and min(parts) > 20
     for t in two:
-        assert len(t["rows"]) == 66 and t["said"] == one["said"]
+        assert len(t["rows"]) == 66 and t["texts"] == one["texts"]
         for a, b in zip(one["rows"], t["rows"], strict=True):
             assert all(close(a[k], b[k]) for k in a), (a, b)
 
 
 def test_an_error_in_one_process_is_raised_in_all(found):
     assert found[1][0]["error"] is None
-    assert [t["error"] for t in found[2]] == ["ProcessError: process 1 of 2 failed: RuntimeError: broken on purpose", "RuntimeError: broken on purpose"]
+    assert [t["error"] for t in found[2]] == [
+        "ProcessError: process 1 of 2 failed: RuntimeError: broken on purpose",
+        "RuntimeError: broken on purpose",
+    ]
 
 
 def test_the_command_gives_the_same_answers_from_two_processes(tmp_path):
-    from wbe.lm.probes import Asked
+    from wbe.lm.probes import BenchmarkAnswers
     from wbe.lm.toys import toy_lm
-    from wbe.series import make_benchmark
-    from wbe.world import World
+    from wbe.benchmark.series import make_benchmark
+    from wbe.world.files import World
 
     toy = toy_lm("gpt2", n_positions=256)
     toy.model.save_pretrained(tmp_path / "toy")
@@ -97,10 +123,20 @@ def test_the_command_gives_the_same_answers_from_two_processes(tmp_path):
     command += ["--device", "cpu", "--no-generate", "--most", "30", "-o"]
     found = []
     for name, words in (("one", []), ("two", LAUNCH)):
-        run = subprocess.run([sys.executable, *words, *command, str(tmp_path / name)], env=env, capture_output=True, text=True, timeout=240)
+        run = subprocess.run(
+            [sys.executable, *words, *command, str(tmp_path / name)],
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
         assert run.returncode == 0, run.stderr[-3000:]
         assert run.stdout.count("The unsolved share") == 1
-        found.append(Asked.load(tmp_path / name).frame)
+        found.append(BenchmarkAnswers.load(tmp_path / name).frame)
     one, two = found
-    assert one.edit_id.tolist() == two.edit_id.tolist() and one.exact_match.tolist() == two.exact_match.tolist() and len(one) > 100
+    assert (
+        one.edit_id.tolist() == two.edit_id.tolist()
+        and one.exact_match.tolist() == two.exact_match.tolist()
+        and len(one) > 100
+    )
     assert (one.log_probability - two.log_probability).abs().max() < 1e-3

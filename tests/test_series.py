@@ -1,4 +1,5 @@
-"""The whole way from dumps to a release: killed at any moment, repeated, extended, and with bad input."""
+"""All steps from dumps to a release: killed at any moment, repeated, extended, and with bad input."""
+
 import json
 import os
 import signal
@@ -9,18 +10,20 @@ import time
 import pytest
 
 from wbe.benchmark.reader import Benchmark
-from wbe.benchmark.validator import validate
+from wbe.benchmark.validator import validate_benchmark
 from wbe.records import BadArgument
-from wbe.series import Series, extend, make_benchmark
+from wbe.benchmark.series import Series, extend_benchmark, make_benchmark
 from wbe.store import StoreError
-from wbe.world import World
+from wbe.world.files import World
 
 DAYS = ["2024-02-01", "2024-02-20", "2024-03-01", "2024-03-20"]
 
 
 @pytest.fixture(scope="module")
 def dumps(tmp_path_factory):
-    world = World(5, 600).write(tmp_path_factory.mktemp("world"), dates=DAYS, articles=False, views=False, truth=False, progress=False)
+    world = World(5, 600).write(
+        tmp_path_factory.mktemp("world"), dates=DAYS, articles=False, views=False, truth=False, progress=False
+    )
     return world.paths("dumps")
 
 
@@ -40,7 +43,7 @@ def wbe(*words):
     return [sys.executable, "-m", "wbe", *map(str, words)]
 
 
-def test_killed_again_and_again_it_ends_in_the_same_bytes(dumps, calm, tmp_path):
+def test_killed_repeatedly_it_writes_the_same_bytes(dumps, calm, tmp_path):
     command, killed = wbe("benchmark", tmp_path / "b", *dumps), 0
     for seconds in (1.5, 2.5, 3, 4, 5, 6):
         p = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
@@ -54,21 +57,29 @@ def test_killed_again_and_again_it_ends_in_the_same_bytes(dumps, calm, tmp_path)
     assert killed >= 1
     assert subprocess.run(command, capture_output=True).returncode == 0
     assert released(tmp_path / "b") == calm
-    left = [p for p in (tmp_path / "b").rglob("*") if p.is_file() and (".part" in p.name or p.name.startswith(".spool"))]
+    left = [
+        p for p in (tmp_path / "b").rglob("*") if p.is_file() and (".part" in p.name or p.name.startswith(".spool"))
+    ]
     assert left == []
 
 
-def test_in_one_go_or_grown_the_facts_are_the_same(dumps, calm, tmp_path):
+def test_made_at_once_or_extended_the_facts_are_the_same(dumps, calm, tmp_path):
     make_benchmark(tmp_path / "g", dumps[:2], progress=False)
     for dump in dumps[2:]:
-        extend(tmp_path / "g", dump, progress=False)
+        extend_benchmark(tmp_path / "g", dump, progress=False)
     whole, grown = Benchmark.load(tmp_path / "g" / "release").to_pandas(), released(tmp_path / "g")
-    assert set(grown) == set(calm) and validate(tmp_path / "g" / "release", strict=True).ok
-    rows = [json.loads(line.rstrip(",\n")) for name in sorted(calm) if name.endswith(".json") and name.startswith("wiki")
-            for line in calm[name].decode().splitlines()[1:-1]]
+    assert set(grown) == set(calm) and validate_benchmark(tmp_path / "g" / "release", strict=True).ok
+    rows = [
+        json.loads(line.rstrip(",\n"))
+        for name in sorted(calm)
+        if name.endswith(".json") and name.startswith("wiki")
+        for line in calm[name].decode().splitlines()[1:-1]
+    ]
     assert whole["update"].tolist() == [r["update"] for r in rows]
     days = {s.name: i for i, s in enumerate(Series.load(tmp_path / "g").steps)}
-    assert json.loads(grown["retired.json"]) and all(days[r["since"]] > days[r["timestep"]] for r in json.loads(grown["retired.json"]))
+    assert json.loads(grown["retired.json"]) and all(
+        days[r["since"]] > days[r["timestep"]] for r in json.loads(grown["retired.json"])
+    )
 
 
 def test_a_second_call_does_nothing(dumps, tmp_path):
@@ -80,19 +91,21 @@ def test_a_second_call_does_nothing(dumps, tmp_path):
     assert time.perf_counter() - start < 20
 
 
-def test_what_cannot_be_is_said_before_anything_is_written(dumps, tmp_path):
+def test_bad_input_is_reported_before_anything_is_written(dumps, tmp_path):
     with pytest.raises(BadArgument, match="neither the file of a dump nor a date"):
         make_benchmark(tmp_path / "x", [dumps[0], "no.json.gz"], progress=False)
     with pytest.raises(BadArgument, match="two snapshots"):
         make_benchmark(tmp_path / "x", dumps[:1], progress=False)
     with pytest.raises(StoreError, match="no benchmark here yet"):
-        extend(tmp_path / "x", dumps[1], progress=False)
+        extend_benchmark(tmp_path / "x", dumps[1], progress=False)
     assert not (tmp_path / "x").exists()
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "series.json").write_text("{")
     with pytest.raises(StoreError, match="not the plan of a benchmark"):
-        extend(tmp_path / "broken", dumps[1], progress=False)
-    out = subprocess.run(wbe("benchmark", tmp_path / "x", dumps[0], dumps[1], "--model", "gpt"), capture_output=True, text=True)
+        extend_benchmark(tmp_path / "broken", dumps[1], progress=False)
+    out = subprocess.run(
+        wbe("benchmark", tmp_path / "x", dumps[0], dumps[1], "--model", "gpt"), capture_output=True, text=True
+    )
     assert out.returncode == 1 and "add --writer openai" in out.stderr
 
 
@@ -111,4 +124,8 @@ def test_a_dump_that_was_fetched_again_does_not_change_what_is_released(dumps, t
 def test_probes_by_neighbourhood(dumps, tmp_path):
     release = make_benchmark(tmp_path / "b", dumps[:3], closeness="graph", progress=False)
     frame = Benchmark.load(release.folder).to_pandas()
-    assert validate(release.folder, strict=True).ok and frame["loc"].notna().mean() > 0.8 and (frame.loc_similarity.dropna() > 0).all()
+    assert (
+        validate_benchmark(release.folder, strict=True).ok
+        and frame["loc"].notna().mean() > 0.8
+        and (frame.loc_similarity.dropna() > 0).all()
+    )

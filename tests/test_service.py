@@ -1,4 +1,5 @@
-"""Questions to a web service survive a kill, are not put twice, and two processes may share what is kept."""
+"""Queries to a web service survive a kill and are not repeated; two processes can share the cache."""
+
 import json
 import os
 import signal
@@ -12,12 +13,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from wbe.analysis.counts import HostedCounts
-from wbe.analysis.service import Kept
-from wbe.wikidata.dumps import FetchError, Patience
+from wbe.analysis.service import ServiceCache
+from wbe.http import FetchError, RetryPolicy
 
-CODE = """import sys
+CODE = """
+import sys
 from wbe.analysis.counts import HostedCounts
-print(sum(HostedCounts(url=sys.argv[1], kept=sys.argv[2], per_minute=None).counts([f"name {i}" for i in range(int(sys.argv[3]))]).values()))"""
+service = HostedCounts(url=sys.argv[1], cache=sys.argv[2], per_minute=None)
+print(sum(service.counts([f"name {i}" for i in range(int(sys.argv[3]))]).values()))
+"""
 
 
 @pytest.fixture
@@ -61,25 +65,25 @@ def test_a_killed_process_loses_no_answer(server, tmp_path):
         time.sleep(0.02)
     os.kill(first.pid, signal.SIGKILL)
     first.wait()
-    had = len(Kept(kept))
+    had = len(ServiceCache(kept))
     assert 20 <= had < n
     out, _ = child(url, kept, n).communicate(timeout=120)
     assert int(out) == sum(len(f"name {i}") for i in range(n))
-    assert sum(asked.values()) <= n + 8  # only what was under way is asked again
+    assert sum(asked.values()) <= n + 8  # only queries in flight are repeated
     assert len(asked) == n
 
 
-def test_two_processes_share_what_is_kept(server, tmp_path):
+def test_two_processes_share_the_cache(server, tmp_path):
     (url, asked), kept, n = server, tmp_path / "kept.sqlite", 60
     both = [child(url, kept, n) for _ in range(2)]
     assert len({p.communicate(timeout=120)[0] for p in both}) == 1
-    assert len(Kept(kept)) == len(asked) == n
+    assert len(ServiceCache(kept)) == len(asked) == n
 
 
-def test_answers_of_other_indexes_are_not_taken(server, tmp_path):
-    (url, asked), how = server, dict(kept=tmp_path / "k", per_minute=None, patience=Patience(retries=0))
-    HostedCounts("one", url=url, **how).counts(["Oslo"])
-    HostedCounts("two", url=url, **how).counts(["Oslo"])
+def test_answers_of_other_indexes_are_not_used(server, tmp_path):
+    (url, asked), options = server, dict(cache=tmp_path / "k", per_minute=None, retry=RetryPolicy(retries=0))
+    HostedCounts("one", url=url, **options).counts(["Oslo"])
+    HostedCounts("two", url=url, **options).counts(["Oslo"])
     assert asked["Oslo"] == 2
     with pytest.raises(FetchError, match="no answer"):
-        HostedCounts("one", url="http://127.0.0.1:9/", **how).counts(["Oslo"])
+        HostedCounts("one", url="http://127.0.0.1:9/", **options).counts(["Oslo"])

@@ -1,10 +1,11 @@
 """Spark and DuckDB give the same tables, from the dump to the audit."""
+
 import shutil
 
 import pyarrow.parquet as pq
 import pytest
 
-from wbe.wikidata.build import build
+from wbe.wikidata.build import build_facts
 from wbe.wikidata.parse import ParsedDump
 
 pytest.importorskip("pyspark", reason="the Spark engine is not installed: pip install 'wbe[spark]'")
@@ -13,12 +14,15 @@ pytestmark = pytest.mark.skipif(not shutil.which("java"), reason="Spark needs Ja
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
-    from wbe.world import World
+    from wbe.world.files import World
 
     folder = tmp_path_factory.mktemp("spark")
     only = dict(dates=["2024-04-01", "2024-05-01"], formats=("json.bz2",), articles=False, views=False, truth=False)
     dumps = World(11, 700).write(folder / "world", progress=False, **only).paths("dumps")
-    return {name: build(*dumps, folder / name, engine=name, memory="1GB", progress=False) for name in ("duckdb", "spark")}
+    return {
+        name: build_facts(*dumps, folder / name, engine=name, memory="1GB", progress=False)
+        for name in ("duckdb", "spark")
+    }
 
 
 def test_every_table_of_the_pipeline_is_the_same(both):
@@ -37,6 +41,6 @@ def test_the_counts_are_the_same(both):
 
 
 def test_the_parsed_dumps_were_made_on_spark(both):
-    "bzip2 is split, so Spark makes its row groups in other places."
+    "Spark splits the bzip2 file, so its row groups begin at other rows."
     left, right = (ParsedDump(next((b.folder / "parsed").iterdir())) for b in both.values())
     assert left.counts == right.counts and left.counts["statements"] > 1000

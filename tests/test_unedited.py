@@ -1,18 +1,50 @@
-"""Analyses of unedited models take what there is: a whole run, one that was stopped, a broken benchmark; they say what is missing and show the rest."""
+"""Analyses of unedited models use the data that exists: complete runs, stopped runs, a broken benchmark.
+
+They report what is missing and show the rest.
+"""
+
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from wbe.analysis.specificity import correlations, draw_specificity, edit_rows, locality_rows, measured, said_correlations
+from wbe.analysis.specificity import (
+    correlations,
+    draw_specificity,
+    edit_rows,
+    locality_rows,
+    measure_popularity,
+    summarise_correlations,
+)
 from wbe.analysis import statistics
-from wbe.analysis.statistics import comparison, draw_timesteps, most_frequent, published, readable_timesteps, said_timesteps, solved_by, timesteps, unedited
-from wbe.analysis.temporal import dated, draw_temporal, gap, like_for_like, said_cutoff, said_like, said_timesteps as said_reach, undated, with_dates
+from wbe.analysis.statistics import (
+    compare_benchmarks,
+    draw_timesteps,
+    format_timesteps,
+    guess_most_frequent,
+    solved_and_guessed,
+    summarise_timestep_statistics,
+    timestep_statistics,
+    unedited_answers,
+    wikibigedit_timesteps,
+)
+from wbe.analysis.temporal import (
+    answers_with_dates,
+    cutoff_gap,
+    draw_temporal,
+    fact_dates,
+    missing_dates,
+    property_matched_gap,
+    summarise_cutoff,
+    summarise_date_positions,
+    summarise_matched_gap,
+)
 from wbe.benchmark.reader import Benchmark
-from wbe.lifelong import lifelong
+from wbe.runs.lifelong import run_lifelong
 from wbe.records import BadArgument
-from wbe.runs import Plan, Run
+from wbe.runs.records import Run
+from wbe.runs.plan import RunPlan
 
 SAMPLE = Path(__file__).parents[1] / "data_samples" / "benchmark"
 
@@ -24,9 +56,20 @@ def bench():
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory):
-    "Two edits of a timestep, by the editor that does nothing."
+    "A run with two edits of a timestep and the editor 'none'."
     folder = tmp_path_factory.mktemp("runs") / "none"
-    lifelong(Plan(benchmark=str(SAMPLE), editor="none", timesteps=(1, 1), max_edits=2, axes=("update", "locality"), ask_lasting=2), folder, progress=False)
+    run_lifelong(
+        RunPlan(
+            benchmark=str(SAMPLE),
+            editor="none",
+            timesteps=(1, 1),
+            max_edits=2,
+            axes=("update", "locality"),
+            ask_lasting=2,
+        ),
+        folder,
+        progress=False,
+    )
     return Run.load(folder)
 
 
@@ -37,14 +80,14 @@ def synthetic(bench, axes=("update", "locality")):
 
 
 def test_a_run_gives_its_unedited_model(bench, real):
-    known = unedited(real, bench)
+    known = unedited_answers(real, bench)
     assert known.models == ["wbe-tiny"]
     before = real.scores[real.scores.moment == "before"]
     assert len(known.frame) == len(before) > 0
     assert any("update questions are answered" in m for m in known.missing)
-    table = timesteps(bench, known)
-    assert table["wbe-tiny"].notna().any() and "–" in readable_timesteps(table).to_numpy()
-    assert "wbe-tiny leaves" in said_timesteps(table)
+    table = timestep_statistics(bench, known)
+    assert table["wbe-tiny"].notna().any() and "–" in format_timesteps(table).to_numpy()
+    assert "wbe-tiny leaves" in summarise_timestep_statistics(table)
     draw_timesteps(table)
 
 
@@ -52,40 +95,40 @@ def test_an_empty_run_and_an_odd_one(bench):
     class Nothing:
         scores, config, name, missing = pd.DataFrame(), {"plan": {"model": "m"}}, "rome", ["nothing was scored yet"]
 
-    known = unedited({"a": Nothing, "b": synthetic(bench)}, bench)
+    known = unedited_answers({"a": Nothing, "b": synthetic(bench)}, bench)
     assert known.models == ["b"]
     assert "a: nothing was scored yet" in known.missing
-    table = timesteps(bench, unedited(Nothing, bench))
+    table = timestep_statistics(bench, unedited_answers(Nothing, bench))
     assert list(table.columns) == ["old", "new", "days", "edits", "questions"]
     draw_timesteps(table)
     with pytest.raises(BadArgument, match="not str"):
-        unedited("runs/rome", bench)
+        unedited_answers("runs/rome", bench)
 
 
-def test_answers_that_are_no_numbers_are_counted_out(bench):
+def test_answers_without_finite_scores_are_excluded_and_counted(bench):
     rows = synthetic(bench)
     rows.loc[:9, ["token_accuracy", "finite"]] = [np.nan, False]
-    known = unedited(rows, bench)
+    known = unedited_answers(rows, bench)
     assert any("10 answers have no finite probability" in m for m in known.missing)
-    assert timesteps(bench, known, "token_accuracy").loc["all", "model"] == pytest.approx(0.5)
+    assert timestep_statistics(bench, known, "token_accuracy").loc["all", "model"] == pytest.approx(0.5)
 
 
 def test_a_benchmark_without_dates(bench):
-    facts, known = dated(bench, dates={}), unedited(synthetic(bench), bench)
-    rows = with_dates(known, facts)
-    assert "no edit states" in undated(facts)[0]
-    assert "nothing can be said" in said_cutoff(rows, "2023-01-01")
-    assert gap(rows, "2023-01-01").empty
+    facts, known = fact_dates(bench, dates={}), unedited_answers(synthetic(bench), bench)
+    rows = answers_with_dates(known, facts)
+    assert "no edit states" in missing_dates(facts)[0]
+    assert "nothing can be said" in summarise_cutoff(rows, "2023-01-01")
+    assert cutoff_gap(rows, "2023-01-01").empty
     draw_temporal(facts, rows)
     draw_temporal(facts, rows[:0])
 
 
 def test_nothing_to_count_with(bench):
-    known = unedited(synthetic(bench), bench)
+    known = unedited_answers(synthetic(bench), bench)
     asked = pd.concat([edit_rows(known), locality_rows(known, bench, {})], ignore_index=True)
-    m = measured(asked)
+    m = measure_popularity(asked)
     assert m.measures == [] and len(m.missing) == 2
-    assert correlations(m).empty and said_correlations(correlations(m)) == []
+    assert correlations(m).empty and summarise_correlations(correlations(m)) == []
     with pytest.raises(BadArgument, match="nothing to draw: no corpus was given"):
         draw_specificity(m)
 
@@ -93,7 +136,7 @@ def test_nothing_to_count_with(bench):
         def counts(self, strings):
             return {s: len(s) for s in strings if s[0] < "M"}
 
-    m = measured(asked, Half())
+    m = measure_popularity(asked, Half())
     assert m.measures == ["subject_count", "object_count"]
     assert correlations(m, repeats=20)["n"].between(1, len(asked) - 1).all()
     draw_specificity(m)
@@ -101,49 +144,57 @@ def test_nothing_to_count_with(bench):
 
 def test_one_timestep_is_a_benchmark_too(bench):
     one = bench[:1]
-    assert statistics.measured(one)["timesteps"] == "1"
-    assert comparison(one, name="ours").loc["ours", "size"] == f"{len(one[0]):,}"
-    assert timesteps(one, unedited(synthetic(one), one)).loc["all", "edits"] == len(one[0])
+    assert statistics.measure_benchmark(one)["timesteps"] == "1"
+    assert compare_benchmarks(one, name="ours").loc["ours", "size"] == f"{len(one[0]):,}"
+    assert timestep_statistics(one, unedited_answers(synthetic(one), one)).loc["all", "edits"] == len(one[0])
 
 
-def test_the_papers_line_comes_with_what_it_does_not_say(bench):
-    table = timesteps(bench, unedited(synthetic(bench), bench))
+def test_the_papers_line_comes_with_its_limitation(bench):
+    table = timestep_statistics(bench, unedited_answers(synthetic(bench), bench))
     assert draw_timesteps(table).get_supxlabel() == ""
-    assert "says nothing" in draw_timesteps(table, published()).get_supxlabel()
+    assert "says nothing" in draw_timesteps(table, wikibigedit_timesteps()).get_supxlabel()
 
 
 def test_the_guesser_knows_each_propertys_most_frequent_answer():
     rows = pd.DataFrame(dict(relation_id=["P1"] * 3 + ["P2"], object=["x", "x", "y", "z"], relation=["a"] * 3 + ["b"]))
     rows = rows.assign(subject_id=list("abcd"), exact_match=[1.0, 0, 0, 1])
-    assert most_frequent(rows).tolist() == [1, 1, 0, 1]
-    assert solved_by(rows, "relation")["of all solved"].tolist() == [0.5, 0.5]
-    assert most_frequent(rows[:0]).empty
+    assert guess_most_frequent(rows).tolist() == [1, 1, 0, 1]
+    assert solved_and_guessed(rows, "relation")["of all solved"].tolist() == [0.5, 0.5]
+    assert guess_most_frequent(rows[:0]).empty
 
 
-def test_like_is_compared_with_like():
+def test_gaps_are_compared_within_properties():
     def side(wins):
         "Rows of properties with so many right and wrong answers."
         parts = [(r, float(i < good), f"{r}{i}{n}") for r, (good, n) in wins.items() for i in range(n)]
         return pd.DataFrame(parts, columns=["relation", "exact_match", "subject_id"])
 
-    before, since = side({"easy": (90, 100), "hard": (0, 10), "alone": (5, 5)}), side({"easy": (9, 10), "hard": (0, 100)})
-    assert before.exact_match.mean() - since.exact_match.mean() > 0.5  # the mix of properties alone
-    g = like_for_like(before, since)
+    before, since = (
+        side({"easy": (90, 100), "hard": (0, 10), "alone": (5, 5)}),
+        side({"easy": (9, 10), "hard": (0, 100)}),
+    )
+    assert before.exact_match.mean() - since.exact_match.mean() > 0.5  # only from the mix of properties
+    g = property_matched_gap(before, since)
     assert g.difference == pytest.approx(0) and (g.facts, g.properties) == (20, 2)
-    assert "cannot be decided" in said_like(g)
-    assert "lower" in said_like(like_for_like(side({"easy": (100, 100)}), side({"easy": (1, 100)})))
-    assert like_for_like(before, since[:0]).facts == 0
+    assert "cannot be decided" in summarise_matched_gap(g)
+    assert "lower" in summarise_matched_gap(property_matched_gap(side({"easy": (100, 100)}), side({"easy": (1, 100)})))
+    assert property_matched_gap(before, since[:0]).facts == 0
 
 
 def test_a_year_alone_is_not_called_earlier(bench):
     ids = bench.to_pandas().index[:3]
-    facts = dated(bench, dates=dict(zip(ids, ("+2024-00-00T00:00:00Z/9", "+2024-02-10T00:00:00Z/11", "+2024-01-10T00:00:00Z/11"))))
-    assert "33% about something earlier" in said_reach(facts) and "of 33% the date is too coarse" in said_reach(facts)
+    facts = fact_dates(
+        bench, dates=dict(zip(ids, ("+2024-00-00T00:00:00Z/9", "+2024-02-10T00:00:00Z/11", "+2024-01-10T00:00:00Z/11")))
+    )
+    text = summarise_date_positions(facts)
+    assert "33% about something earlier" in text and "for 33% the date is too coarse" in text
 
 
-def test_the_cut_off_is_drawn_where_groups_part(bench):
-    facts = dated(bench)
-    rows = with_dates(unedited(synthetic(bench), bench), facts)
-    lines = lambda fig: [line for line in fig.axes[1].get_lines() if len(set(line.get_xdata())) == 1 and line.get_linestyle() == "--"]
+def test_the_cut_off_is_drawn_only_between_two_groups(bench):
+    facts = fact_dates(bench)
+    rows = answers_with_dates(unedited_answers(synthetic(bench), bench), facts)
+    lines = lambda fig: [
+        line for line in fig.axes[1].get_lines() if len(set(line.get_xdata())) == 1 and line.get_linestyle() == "--"
+    ]
     assert len(lines(draw_temporal(facts, rows, cutoff="2024-02-01"))) == 1
     assert not lines(draw_temporal(facts, rows)) and not lines(draw_temporal(facts, rows, cutoff="1700-01-01"))

@@ -1,4 +1,5 @@
-"""The wheel: small, complete, and at work without anything that only developers have."""
+"""The wheel is small, complete, and works without the packages that only developers have."""
+
 import subprocess
 import sys
 import sysconfig
@@ -16,12 +17,16 @@ DEVELOPERS = {"nbdev", "fastcore", "execnb"}
 def wheel(tmp_path_factory):
     out = tmp_path_factory.mktemp("dist")
     source = tmp_path_factory.mktemp("source")
-    files = subprocess.run(["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True).stdout.split("\n")
+    files = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard"], cwd=ROOT, capture_output=True, text=True
+    ).stdout.split("\n")
     for name in filter(None, files):
         if (ROOT / name).is_file() and not name.startswith(("nbs/", "data_samples/world")):
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             (source / name).write_bytes((ROOT / name).read_bytes())
-    subprocess.run([sys.executable, "-m", "build", "--wheel", "--outdir", out, "."], cwd=source, check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", "--outdir", out, "."], cwd=source, check=True, capture_output=True
+    )
     return next(out.glob("wbe-*.whl"))
 
 
@@ -29,11 +34,15 @@ def test_what_is_in_the_wheel(wheel):
     assert wheel.stat().st_size < 25_000_000
     names = zipfile.ZipFile(wheel).namelist()
     modules = {str(p.relative_to(ROOT)) for p in (ROOT / "wbe").rglob("*.py")}
-    data = {str(p.relative_to(ROOT)) for p in [*(ROOT / "wbe").rglob("*.md"), *(ROOT / "wbe").rglob("*.json")]}  # prompts, prices
+    prompts, prices = (ROOT / "wbe").rglob("*.md"), (ROOT / "wbe").rglob("*.json")
+    data = {str(p.relative_to(ROOT)) for p in [*prompts, *prices]}
     assert modules | data <= set(names) and len(data) >= 10
     assert not [n for n in names if n.startswith(("tests", "nbs", ".github"))]
     assert any(n.endswith("LICENSE") for n in names)
-    assert {f"wbe/data_samples/wbe-tiny/{n}" for n in ("model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json")} <= set(names)
+    assert {
+        f"wbe/data_samples/wbe-tiny/{n}"
+        for n in ("model.safetensors", "config.json", "tokenizer.json", "tokenizer_config.json")
+    } <= set(names)
     meta = zipfile.ZipFile(wheel).read(next(n for n in names if n.endswith("METADATA"))).decode()
     needs = [line for line in meta.splitlines() if line.startswith("Requires-Dist")]
     assert not [n for n in needs if any(d in n for d in DEVELOPERS) and "extra ==" not in n]
@@ -41,15 +50,25 @@ def test_what_is_in_the_wheel(wheel):
 
 
 def test_the_demo_from_the_wheel(wheel, tmp_path):
-    "Installed into an environment of its own that has what the wheel requires, but where developers' packages cannot be imported."
+    """Installed into a separate environment with the wheel's requirements.
+
+    Developers' packages cannot be imported there.
+    """
     venv.create(tmp_path / "env", with_pip=False)
     python = tmp_path / "env" / "bin" / "python"
-    site = Path(subprocess.run([python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], capture_output=True, text=True).stdout.strip())
+    site = Path(
+        subprocess.run(
+            [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"], capture_output=True, text=True
+        ).stdout.strip()
+    )
     zipfile.ZipFile(wheel).extractall(site)
-    (site / "zz_requirements.pth").write_text(sysconfig.get_path("purelib"))  # no .pth in there is followed, so the working copy is not found
-    code = (f"import sys; sys.modules.update(dict.fromkeys({sorted(DEVELOPERS)!r}))\n"
-            "import wbe; assert wbe.__file__.startswith(sys.prefix), wbe.__file__\n"
-            "from wbe.cli import main; main()")
+    # .pth files of that folder are not followed, so the working copy is not found
+    (site / "zz_requirements.pth").write_text(sysconfig.get_path("purelib"))
+    code = (
+        f"import sys; sys.modules.update(dict.fromkeys({sorted(DEVELOPERS)!r}))\n"
+        "import wbe; assert wbe.__file__.startswith(sys.prefix), wbe.__file__\n"
+        "from wbe.cli.main import main; main()"
+    )
     for words in (["--version"], ["demo", "out", "--editors", ""], ["status", "out"]):
         out = subprocess.run([python, "-c", code, *words], cwd=tmp_path, capture_output=True, text=True)
         assert out.returncode == 0, out.stderr

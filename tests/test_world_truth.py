@@ -1,4 +1,5 @@
-"""The world's dumps, read by parsers that nobody here wrote, say what the world's truth says."""
+"""The world's dumps, read by independent parsers, agree with the world's truth tables."""
+
 import bz2
 import json
 import xml.etree.ElementTree as ET
@@ -9,12 +10,12 @@ from qwikidata.entity import WikidataItem
 from qwikidata.json_dump import WikidataJsonDump
 
 from wbe import records as rec
-from wbe.world import SNAPSHOTS, TIMESTEPS
-from wbe.world.cast import PROPERTIES
+from wbe.world.state import SNAPSHOTS, TIMESTEPS
+from wbe.world.properties import PROPERTIES
 
 
 def value_text(snak) -> str | None:
-    "The text form of a snak as qwikidata gives it, written anew from the dump's documentation."
+    "The text form of a snak from qwikidata, written independently from the dump's documentation."
     if snak.snaktype != "value":
         return None
     value = snak.datavalue.value
@@ -49,45 +50,52 @@ def read_by_qwikidata(small_world):
     return out
 
 
-def test_every_statement_is_what_the_truth_says(small_world, read_by_qwikidata):
+def test_every_statement_agrees_with_the_truth(small_world, read_by_qwikidata):
     truth = small_world.truth("statements")
     rank = {"n": "normal", "p": "preferred", "d": "deprecated"}
     assert len(read_by_qwikidata) == 9
     for t, rows in enumerate(read_by_qwikidata):
         here = truth[truth.ranks.str[t] != "."]
-        want = Counter((r.statement_id, r.subject_id, r.property_id, r.value if r.snak == "value" else None, rank[r.ranks[t]])
-                       for r in here.itertuples())
+        want = Counter(
+            (r.statement_id, r.subject_id, r.property_id, r.value if r.snak == "value" else None, rank[r.ranks[t]])
+            for r in here.itertuples()
+        )
         assert Counter(rows) == want
         assert len(rows) > 10_000
 
 
 def test_changes_recomputed_from_the_dumps(small_world, read_by_qwikidata):
-    "The definition of a change, applied to what qwikidata read, gives the truth's table of changes and nothing else."
+    "The definition of a change, applied to the statements from qwikidata, gives exactly the truth's table of changes."
+
     def sets(rows):
-        best, said = defaultdict(dict), defaultdict(set)
+        best, stated = defaultdict(dict), defaultdict(set)
         for _, s, p, v, rank in rows:
             if rank != "deprecated":
                 best[s, p].setdefault(rank, []).append(v)
                 if v is not None:
-                    said[s, p].add(v)
+                    stated[s, p].add(v)
         truthy = {k: {v for v in (d.get("preferred") or d["normal"]) if v is not None} for k, d in best.items()}
-        return truthy, said
+        return truthy, stated
 
     found = set()
     for t in TIMESTEPS:
-        (old_best, old_said), (new_best, new_said) = map(sets, read_by_qwikidata[t - 1:t + 1])
+        (old_best, old_stated), (new_best, new_stated) = map(sets, read_by_qwikidata[t - 1 : t + 1])
         for key in {*old_best, *new_best}:
             before = old_best.get(key, set())
-            found |= {(t, *key, v, "update" if before else "new", tuple(sorted(before))) for v in new_best.get(key, set()) - old_said.get(key, set())}
-            found |= {(t, *key, v, "removed", tuple(sorted(before))) for v in before - new_said.get(key, set())}
-    truth = small_world.truth("changes").query("tag != 'ended'")  # an end is a qualifier, which this comparison does not look at
+            found |= {
+                (t, *key, v, "update" if before else "new", tuple(sorted(before)))
+                for v in new_best.get(key, set()) - old_stated.get(key, set())
+            }
+            found |= {(t, *key, v, "removed", tuple(sorted(before))) for v in before - new_stated.get(key, set())}
+    # an end is a qualifier, which this comparison does not read
+    truth = small_world.truth("changes").query("tag != 'ended'")
     want = [(r.timestep, r.subject_id, r.property_id, r.value, r.tag, tuple(r.previous)) for r in truth.itertuples()]
     assert len(want) == len(set(want))
     assert found == set(want)
 
 
-def test_traps_are_where_the_truth_says(small_world):
-    "Qualifier and reference traps stand in the first snapshot named, and not in the one before."
+def test_traps_are_in_the_snapshots_that_the_truth_names(small_world):
+    "Qualifier and reference traps are in the first snapshot named, and not in the one before."
     traps = small_world.truth("traps").query("kind in ('qualifier_value', 'reference_value', 'restrictive_qualifier')")
     paths = [p for p in small_world.paths("dumps") if p.name.endswith(".json.gz")]
     seen = []
@@ -98,7 +106,11 @@ def test_traps_are_where_the_truth_says(small_world):
                 for c in claims:
                     snaks = [s for group in c.get("qualifiers", {}).values() for s in group]
                     snaks += [s for r in c.get("references", []) for group in r["snaks"].values() for s in group]
-                    here |= {(entity["id"], s["property"], s["datavalue"]["value"]["id"], c["id"]) for s in snaks if s.get("datatype") == "wikibase-item"}
+                    here |= {
+                        (entity["id"], s["property"], s["datavalue"]["value"]["id"], c["id"])
+                        for s in snaks
+                        if s.get("datatype") == "wikibase-item"
+                    }
         seen.append(here)
     assert len(traps) > 1000
     for r in traps.itertuples():
@@ -117,7 +129,7 @@ def test_a_person_deleted_or_merged_is_gone(small_world):
     assert ids == set(entities[entities["last"] == 8].id) | set(PROPERTIES)
 
 
-def test_the_xml_dump_says_the_same(small_world):
+def test_the_xml_dump_has_the_same_statements(small_world):
     "The XML dump of a snapshot holds the same statements as the JSON dump, and the merged entities as redirects."
     ns = "{http://www.mediawiki.org/xml/export-0.11/}"
     stamp = f"{SNAPSHOTS[5]:%Y%m%d}"
@@ -142,7 +154,8 @@ def test_the_xml_dump_says_the_same(small_world):
         claims = pages[qid]["claims"] or {}
         assert [c["id"] for cs in claims.values() for c in cs] == ids
         assert [c["mainsnak"].get("datavalue") for cs in claims.values() for c in cs] == [
-            c["mainsnak"].get("datavalue") for cs in entity["claims"].values() for c in cs]
+            c["mainsnak"].get("datavalue") for cs in entity["claims"].values() for c in cs
+        ]
         assert not any("datatype" in c["mainsnak"] for cs in claims.values() for c in cs)
     entities = small_world.truth("entities")
     merged = entities[entities.redirect_to.notna() & (entities["last"] < 5)]
@@ -155,15 +168,23 @@ def test_articles_change_with_facts_and_with_style(small_world):
 
     def texts(path):
         with bz2.open(path) as f:
-            return {p.find(ns + "title").text: p.find(f"{ns}revision/{ns}text").text for _, p in ET.iterparse(f) if p.tag == ns + "page"}
+            return {
+                p.find(ns + "title").text: p.find(f"{ns}revision/{ns}text").text
+                for _, p in ET.iterparse(f)
+                if p.tag == ns + "page"
+            }
 
     old, new = map(texts, small_world.paths("articles")[:2])
     entities, changes, traps = (small_world.truth(t) for t in ("entities", "changes", "traps"))
     title = dict(zip(entities.id, entities.enwiki))
     changed = {t for t in old.keys() & new.keys() if old[t] != new[t]}
     reworded = {title[q] for q in traps[(traps.kind == "rewording") & (traps["first"] == 1)].subject_id}
-    told = {title[q] for q in changes[(changes.timestep == 1) & (changes.tag == "update") & (changes.property_id == "P6")].subject_id if title[q]}
-    assert reworded <= changed and told <= changed
+    changed_heads = {
+        title[q]
+        for q in changes[(changes.timestep == 1) & (changes.tag == "update") & (changes.property_id == "P6")].subject_id
+        if title[q]
+    }
+    assert reworded <= changed and changed_heads <= changed
     assert set(entities[(entities["first"] == 1) & entities.enwiki.notna()].enwiki) <= new.keys() - old.keys()
     assert len(old) > 1000
 
@@ -188,7 +209,15 @@ def test_ended_facts_got_an_end_time_in_that_snapshot(small_world):
     paths = [p for p in small_world.paths("dumps") if p.name.endswith(".json.gz")]
     ended = []
     for path in paths:
-        ended.append({c["id"] for e in WikidataJsonDump(str(path)) for claims in e["claims"].values() for c in claims if "P582" in c.get("qualifiers", {})})
+        ended.append(
+            {
+                c["id"]
+                for e in WikidataJsonDump(str(path))
+                for claims in e["claims"].values()
+                for c in claims
+                if "P582" in c.get("qualifiers", {})
+            }
+        )
     want = small_world.truth("changes").query("tag == 'ended'")
     assert len(want) > 200 and {"divorce", "death", "mayoral_election"} <= set(want.kind)
     for r in want.itertuples():
@@ -196,12 +225,19 @@ def test_ended_facts_got_an_end_time_in_that_snapshot(small_world):
 
 
 def test_the_truth_is_possible(small_world):
-    "Nothing ends before it begins, nobody's child is older, and the dead hold no posts."
+    "Nothing ends before it begins, no child is older than its parent, and the dead hold no posts."
     st, changes = small_world.truth("statements"), small_world.truth("changes")
     both = st[st.true_from.notna() & st.true_until.notna()]
     assert len(both) > 300 and (both.true_from <= both.true_until).all()
-    dead = st[(st.property_id == "P570") & st.true_from.notna() & (st.snak == "value")].drop_duplicates("subject_id").set_index("subject_id").true_from
-    posts = st[st.property_id.isin(["P6", "P98", "P169", "P286", "P488", "P1075", "P26"]) & st.value.isin(dead.index) & st.true]
+    dead = (
+        st[(st.property_id == "P570") & st.true_from.notna() & (st.snak == "value")]
+        .drop_duplicates("subject_id")
+        .set_index("subject_id")
+        .true_from
+    )
+    posts = st[
+        st.property_id.isin(["P6", "P98", "P169", "P286", "P488", "P1075", "P26"]) & st.value.isin(dead.index) & st.true
+    ]
     late = posts[[u is None or u > dead[v] for u, v in zip(posts.true_until, posts.value)]]
     assert len(posts) > 20 and late.empty, late
     births = st[st.property_id == "P569"].drop_duplicates("subject_id").set_index("subject_id").true_from
@@ -214,22 +250,43 @@ def test_the_truth_is_possible(small_world):
 def test_the_articles_do_not_tell_what_is_over(small_world):
     ns = "{http://www.mediawiki.org/xml/export-0.11/}"
     with bz2.open(small_world.paths("articles")[-1]) as f:
-        texts = {p.find(ns + "title").text: p.find(f"{ns}revision/{ns}text").text for _, p in ET.iterparse(f) if p.tag == ns + "page"}
+        texts = {
+            p.find(ns + "title").text: p.find(f"{ns}revision/{ns}text").text
+            for _, p in ET.iterparse(f)
+            if p.tag == ns + "page"
+        }
     entities, events = small_world.truth("entities").set_index("id"), small_world.truth("events")
-    married = {s for s in small_world.truth("statements").query("property_id == 'P26' and true_until.isna() and truthy.str.endswith('t')").subject_id}
-    split = [q for q in events[events.kind == "divorce"].subject_id if q not in married and isinstance(entities.enwiki[q], str)]
+    married = {
+        s
+        for s in small_world.truth("statements")
+        .query("property_id == 'P26' and true_until.isna() and truthy.str.endswith('t')")
+        .subject_id
+    }
+    split = [
+        q
+        for q in events[events.kind == "divorce"].subject_id
+        if q not in married and isinstance(entities.enwiki[q], str)
+    ]
     assert len(split) > 3
     for q in split:
         assert "married to" not in texts[entities.enwiki[q]] and "spouse" not in texts[entities.enwiki[q]]
 
 
-@pytest.mark.parametrize("kind, says", [("non_roman", lambda name: not name.isascii()), ("single_character", lambda name: len(name) == 1),
-                                        ("long_name", lambda name: len(name.split()) > 5)])
-def test_name_traps_are_names_in_the_dump(small_world, kind, says):
+@pytest.mark.parametrize(
+    "kind, matches",
+    [
+        ("non_roman", lambda name: not name.isascii()),
+        ("single_character", lambda name: len(name) == 1),
+        ("long_name", lambda name: len(name.split()) > 5),
+    ],
+)
+def test_name_traps_are_names_in_the_dump(small_world, kind, matches):
     path = [p for p in small_world.paths("dumps") if p.name.endswith(".json.gz")][-1]
-    names = {e["id"]: next(iter(e["labels"].values()))["value"] for e in WikidataJsonDump(str(path)) if e["type"] == "item"}
+    names = {
+        e["id"]: next(iter(e["labels"].values()))["value"] for e in WikidataJsonDump(str(path)) if e["type"] == "item"
+    }
     traps = small_world.truth("traps").query("kind == @kind and last == 8")
-    assert len(traps) >= 6 and all(says(names[q]) for q in traps.subject_id)
+    assert len(traps) >= 6 and all(matches(names[q]) for q in traps.subject_id)
 
 
 def test_several_values_are_several_in_the_dump(small_world, read_by_qwikidata):

@@ -1,13 +1,17 @@
-"""Editors beside plain references of their published loops: seconds an edit, and whether the edits are the same.
+"""Editors compared with plain references of their published loops: seconds per edit, and whether the edits are equal.
 
-    python tests/benchmarks/editors.py [--models tiny,gpt2] [--edits N] [--batch N] [--contexts 5] [--steps N] [--device cpu]
+    python tests/benchmarks/editors.py [--models tiny,gpt2] [--edits N] [--batch N] [--contexts 5] [--steps N]
+                                       [--device cpu]
 
-The references are written from the formulas, for GPT-2's shape: every step of an optimisation goes through the whole model and gives logits for every place,
-one edit at a time, with a hook on the layer; MEMIT inverts a matrix as wide as the layer for every batch, R-ROME once,
-which is not counted on either side; second moments take one pass over the corpus for each layer, which ends at that layer, as the published code's does.
-Both sides see the same texts, run in one process on one thread, and must give the same edits. CPU seconds
-(wall time on a GPU); ratios are what counts here. Models: wbe-tiny, and random weights in the shape of GPT-2 (12 layers, width 768, 50,257 tokens).
+The references are written from the formulas, for GPT-2's architecture. They make one edit at a time, with a hook on the
+layer; every optimisation step runs the whole model and computes logits for every position. MEMIT inverts a matrix as
+wide as the layer for every batch. R-ROME inverts it once; that time is not counted on either side. Second moments take
+one pass over the corpus for each layer, which ends at that layer, as in the published code.
+Both sides get the same texts, run in one process on one thread, and must give the same edits. Times are CPU seconds
+(wall time on a GPU); the ratios matter. Models: wbe-tiny, and random weights in the shape of GPT-2 (12 layers,
+width 768, 50,257 tokens).
 """
+
 import argparse
 import os
 import tempfile
@@ -15,45 +19,48 @@ import time
 from functools import partial
 from pathlib import Path
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-import torch  # noqa: E402  (the number of threads must be set before)
-import transformers  # noqa: E402
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # must be set before torch is imported
+import torch
+import transformers
 
-from wbe.benchmark.reader import Benchmark  # noqa: E402
-from wbe.editors.base import editor, requests_of  # noqa: E402
-from wbe.editors.keys import contexts_of, in_contexts, kl_text  # noqa: E402
-from wbe.editors.moments import moments_of  # noqa: E402
-from wbe.lm.models import LM, load  # noqa: E402
-from wbe.lm.scoring import score  # noqa: E402
+from wbe.benchmark.reader import Benchmark
+from wbe.editors.protocol import editor
+from wbe.editors.requests import requests_from_rows
+from wbe.editors.weights.keys import context_templates, encode_in_contexts, encode_kl_prompt
+from wbe.editors.weights.moments import second_moments
+from wbe.lm.models import LM, load
+from wbe.lm.scoring import score
 
 SAMPLES = Path(__file__).parents[2] / "data_samples"
 
 
-def filled(lm: LM, texts) -> tuple[torch.Tensor, torch.Tensor]:
-    "Texts as a matrix of tokens, filled up on the right, and its mask."
+def padded(lm: LM, texts) -> tuple[torch.Tensor, torch.Tensor]:
+    "Texts as a matrix of tokens, padded on the right, and its attention mask."
     n = max(len(t.ids) for t in texts)
     ids = torch.tensor([t.ids + [0] * (n - len(t.ids)) for t in texts], device=lm.device)
     return ids, torch.tensor([[1] * len(t.ids) + [0] * (n - len(t.ids)) for t in texts], device=lm.device)
 
 
 def whole_pass(lm: LM, texts) -> torch.Tensor:
-    ids, mask = filled(lm, texts)
+    ids, mask = padded(lm, texts)
     return lm.model(input_ids=ids, attention_mask=mask, use_cache=False).logits
 
 
 def seen_at(lm: LM, texts, module, side: str) -> torch.Tensor:
-    "What a module receives or gives at the subject's last token of each text; a pass through the whole model."
+    "A module's input or output at the subject's last token of each text; one pass through the whole model."
     kept = []
-    handle = module.register_forward_hook(lambda m, given, out: kept.append(given[0] if side == "in" else out[0] if isinstance(out, tuple) else out))
+    handle = module.register_forward_hook(
+        lambda m, given, out: kept.append(given[0] if side == "in" else out[0] if isinstance(out, tuple) else out)
+    )
     with torch.no_grad():
         whole_pass(lm, texts)
     handle.remove()
-    return kept[0][range(len(texts)), [t.at for t in texts]].float()
+    return kept[0][range(len(texts)), [t.subject_at for t in texts]].float()
 
 
 def value(lm: LM, request, texts, layer: int, h, part: str = "mlp_out") -> torch.Tensor:
-    "The value with which the model gives the answer: every step through the whole model."
-    kl, module = kl_text(lm, request), lm.module(part, layer)
+    "The value with which the model generates the answer; every step runs the whole model."
+    kl, module = encode_kl_prompt(lm, request), lm.module(part, layer)
     rows, start, before = [*texts, kl], None, None
     start = seen_at(lm, texts[:1], module, "out")[0]
     delta = torch.zeros_like(start, requires_grad=True)
@@ -62,7 +69,7 @@ def value(lm: LM, request, texts, layer: int, h, part: str = "mlp_out") -> torch
     def add(m, given, out):
         hidden = (out[0] if isinstance(out, tuple) else out).clone()
         for r, t in enumerate(rows):
-            hidden[r, t.at] = hidden[r, t.at] + delta.to(hidden.dtype)
+            hidden[r, t.subject_at] = hidden[r, t.subject_at] + delta.to(hidden.dtype)
         return (hidden, *out[1:]) if isinstance(out, tuple) else hidden
 
     handle = module.register_forward_hook(add)
@@ -71,8 +78,11 @@ def value(lm: LM, request, texts, layer: int, h, part: str = "mlp_out") -> torch
             logp = whole_pass(lm, rows).float().log_softmax(-1)
             now = logp[-1, len(kl.ids) - 1]
             before = now.detach().clone() if before is None else before
-            said = [torch.stack([logp[r, p, t.ids[p + 1]] for p in range(t.cut - 1, len(t.ids) - 1)]).mean() for r, t in enumerate(texts)]
-            loss = -torch.stack(said).mean() + h.kl * (before.exp() * (before - now)).sum()
+            answers = [
+                torch.stack([logp[r, p, t.ids[p + 1]] for p in range(t.prompt_length - 1, len(t.ids) - 1)]).mean()
+                for r, t in enumerate(texts)
+            ]
+            loss = -torch.stack(answers).mean() + h.kl * (before.exp() * (before - now)).sum()
             loss = loss + h.weight_decay * (delta.square().sum() + 1e-30).sqrt() / start.norm() ** 2
             if loss.item() < h.enough:
                 break
@@ -87,9 +97,18 @@ def value(lm: LM, request, texts, layer: int, h, part: str = "mlp_out") -> torch
     return start + delta.detach()
 
 
-def rome(lm: LM, request, h, inverse=None, same_key: bool = False) -> torch.Tensor:  # inverse: of the second moments, computed once as in published code
+def rome(
+    lm: LM,
+    request,
+    h,
+    inverse=None,  # of the second moments, computed once as in the published code
+    same_key: bool = False,
+) -> torch.Tensor:
     "The change of the layer's matrix."
-    texts, module = in_contexts(lm, request, contexts_of(lm, h.contexts, h.seed), h.under), lm.module("mlp_out", h.layer)
+    texts, module = (
+        encode_in_contexts(lm, request, context_templates(lm, h.contexts, h.seed), h.under),
+        lm.module("mlp_out", h.layer),
+    )
     keys, outs = seen_at(lm, texts, module, "in"), seen_at(lm, texts, module, "out")
     u = mean = keys.mean(0)
     if inverse is not None:
@@ -100,7 +119,11 @@ def rome(lm: LM, request, h, inverse=None, same_key: bool = False) -> torch.Tens
 
 def memit(lm: LM, requests, h, moments) -> dict:
     "The changes of the layers' matrices."
-    layers, texts, out = sorted(h.layers), [in_contexts(lm, r, contexts_of(lm, h.contexts, h.seed), h.under) for r in requests], {}
+    layers, texts, out = (
+        sorted(h.layers),
+        [encode_in_contexts(lm, r, context_templates(lm, h.contexts, h.seed), h.under) for r in requests],
+        {},
+    )
     z = torch.stack([value(lm, r, t, layers[-1], h, "block") for r, t in zip(requests, texts)], 1)
     for n, layer in enumerate(layers):
         keys = torch.stack([seen_at(lm, t, lm.module("mlp_out", layer), "in").mean(0) for t in texts], 1).double()
@@ -118,14 +141,15 @@ def memit(lm: LM, requests, h, moments) -> dict:
 
 def one_layer(lm: LM, request, h) -> torch.Tensor:
     "FT: the change of one layer's matrix, every step through the whole model."
-    (text,) = in_contexts(lm, request, [""], h.under)
+    (text,) = encode_in_contexts(lm, request, [""], h.under)
     module, matrix = lm.module("mlp_out", h.layer), lm.weight("mlp_out", h.layer)
     d = torch.zeros(matrix.shape, device=matrix.device, requires_grad=True)
     adam = torch.optim.Adam([d], lr=h.lr, weight_decay=h.weight_decay)
     handle = module.register_forward_hook(lambda m, given, out: out + given[0] @ d.T)
     for _ in range(h.steps):
         logp = whole_pass(lm, [text]).float().log_softmax(-1)
-        loss = -torch.stack([logp[0, p, text.ids[p + 1]] for p in range(text.cut - 1, len(text.ids) - 1)]).mean()
+        answer = range(text.prompt_length - 1, len(text.ids) - 1)
+        loss = -torch.stack([logp[0, p, text.ids[p + 1]] for p in answer]).mean()
         if loss.item() < h.enough:
             break
         adam.zero_grad()
@@ -151,7 +175,7 @@ def moments_of_one(lm: LM, layer: int, ids: list[list[int]]) -> torch.Tensor:
 
     handle = lm.module("mlp_out", layer).register_forward_pre_hook(hook)
     for i in range(0, len(ids), 16):
-        given, now["mask"] = filled(lm, [argparse.Namespace(ids=x) for x in ids[i:i + 16]])
+        given, now["mask"] = padded(lm, [argparse.Namespace(ids=x) for x in ids[i : i + 16]])
         try:
             with torch.no_grad():
                 lm.model(input_ids=given, attention_mask=now["mask"], use_cache=False)
@@ -163,7 +187,7 @@ def moments_of_one(lm: LM, layer: int, ids: list[list[int]]) -> torch.Tensor:
 
 def moments_plainly(lm: LM, layers, texts: list[str]) -> dict:
     "Sums for several layers, one pass over the texts for each."
-    ids = sorted(lm.tokenizer(texts, truncation=True, max_length=lm.context)["input_ids"], key=len)
+    ids = sorted(lm.tokenizer(texts, truncation=True, max_length=lm.context_length)["input_ids"], key=len)
     return {layer: moments_of_one(lm, layer, ids) for layer in layers}
 
 
@@ -183,12 +207,14 @@ def far(a: torch.Tensor, b: torch.Tensor) -> float:
 
 
 def success(lm: LM, deltas: dict, requests) -> float:
-    "Token accuracy of the requests' answers with these changes in."
+    "Token accuracy of the requests' answers with these changes applied."
     old = {n: lm.weight("mlp_out", n).detach().clone() for n in deltas}
     with torch.no_grad():
         for n, d in deltas.items():
             lm.weight("mlp_out", n).add_(d)
-        out = score(lm, [(r.question, r.answer) for r in requests], "zero-shot", progress=False).means()["token_accuracy"]
+        out = score(lm, [(r.question, r.answer) for r in requests], "zero-shot", progress=False).means()[
+            "token_accuracy"
+        ]
         for n, w in old.items():
             lm.weight("mlp_out", n).copy_(w)
     return out
@@ -197,13 +223,22 @@ def success(lm: LM, deltas: dict, requests) -> float:
 def gpt2(tokenizer, device: str) -> LM:
     "Random weights in the shape of the smallest GPT-2."
     torch.manual_seed(0)
-    config = transformers.GPT2Config(eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id, bos_token_id=None)
+    config = transformers.GPT2Config(
+        eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id, bos_token_id=None
+    )
     return LM.of(transformers.GPT2LMHeadModel(config).to(device), tokenizer, "gpt2-shaped")
 
 
-def both_ways(lm: LM, requests, name: str, ed, plainly, device: str) -> dict:  # plainly: from a request to the change of the layer's matrix
+def both_ways(
+    lm: LM,
+    requests,
+    name: str,
+    ed,
+    plainly,  # from a request to the change of the layer's matrix
+    device: str,
+) -> dict:
     "Single edits by an editor and by its reference."
-    layer = ed.resolved(lm).layer
+    layer = ed.hparams_for(lm).layer
     ed.edit(lm, requests[:1])
     ours, got = took(device, lambda: [{layer: ed.edit(lm, [r]).deltas["mlp_out", layer].dense()} for r in requests])
     plain, want = took(device, lambda: [{layer: plainly(r)} for r in requests])
@@ -217,42 +252,55 @@ def row(lm: LM, name: str, count: int, plain: float, ours: float) -> dict:
 def moments_both_ways(lm: LM, texts: list[str], device: str) -> dict:
     "Second moments of five layers."
     layers = range(1, 6) if lm.layers > 6 else range(5)
-    moments_of(lm, [0], texts[:20], folder=tempfile.mkdtemp(), progress=False)
-    ours, got = took(device, lambda: moments_of(lm, layers, texts, len(texts), tempfile.mkdtemp(), progress=False))
+    second_moments(lm, [0], texts[:20], folder=tempfile.mkdtemp(), progress=False)
+    ours, got = took(device, lambda: second_moments(lm, layers, texts, len(texts), tempfile.mkdtemp(), progress=False))
     plain, want = took(device, lambda: moments_plainly(lm, layers, texts))
     name = f"second moments, layers {layers[0]}–{layers[-1]}"
     return row(lm, name, 1, plain, ours) | dict(difference=max(far(got[n].total, want[n]) for n in layers))
 
 
-def measured(lm: LM, requests, some, options: dict, texts: list[str], device: str) -> list[dict]:  # some: the requests of MEMIT's batch
+def measured(
+    lm: LM,
+    requests,
+    some,  # the requests of MEMIT's batch
+    options: dict,
+    texts: list[str],
+    device: str,
+) -> list[dict]:
     "Every editor on one model, both ways."
     more = dict(options, corpus=texts, cache=tempfile.mkdtemp(), ridge=1e-2, samples=len(texts))
     rows = [moments_both_ways(lm, texts, device)]
     for name, adjust in (("rome", False), ("r-rome", True)):
         ed = editor(name, adjust=adjust, **more)
-        h = ed.resolved(lm)
+        h = ed.hparams_for(lm)
         inverse = None
         if adjust:
-            m = moments_of(lm, [h.layer], texts, len(texts), more["cache"], progress=False)[h.layer]
+            m = second_moments(lm, [h.layer], texts, len(texts), more["cache"], progress=False)[h.layer]
             inverse = torch.linalg.inv(m.regular(h.ridge).double()).float()
         plainly = partial(rome, lm, h=h, inverse=inverse, same_key=name == "r-rome")
         rows.append(both_ways(lm, requests, name + (", adjusted" if adjust else ""), ed, plainly, device))
     ed = editor("memit", **more, moment_weight=15.0)
-    h = ed.resolved(lm)
-    m = moments_of(lm, h.layers, texts, len(texts), more["cache"], progress=False)
+    h = ed.hparams_for(lm)
+    m = second_moments(lm, h.layers, texts, len(texts), more["cache"], progress=False)
     ours, got = took(device, lambda: {n: d.dense() for (_, n), d in ed.edit(lm, some).deltas.items()})
     plain, want = took(device, lambda: memit(lm, some, h, m))
-    rows.append(row(lm, f"memit, a batch of {len(some)}", len(some), plain, ours) | agreement(lm, some, [got], [want], len(some)))
+    rows.append(
+        row(lm, f"memit, a batch of {len(some)}", len(some), plain, ours)
+        | agreement(lm, some, [got], [want], len(some))
+    )
     ed = editor("ft")
-    rows.append(both_ways(lm, requests, "ft", ed, partial(one_layer, lm, h=ed.resolved(lm)), device))
+    rows.append(both_ways(lm, requests, "ft", ed, partial(one_layer, lm, h=ed.hparams_for(lm)), device))
     return rows
 
 
 def agreement(lm: LM, requests, got: list[dict], want: list[dict], batch: int) -> dict:
-    "How far two lists of changes differ, and how often each succeeds."
-    groups = [requests[i:i + batch] for i in range(0, len(requests), batch)]
+    "The largest relative difference of two lists of changes, and the accuracy of each."
+    groups = [requests[i : i + batch] for i in range(0, len(requests), batch)]
     both = [sum(success(lm, d, g) for d, g in zip(side, groups)) / len(groups) for side in (want, got)]
-    return dict(difference=max(far(a[n], b[n]) for a, b in zip(got, want) for n in b), **dict(zip(("accuracy, reference", "accuracy, ours"), both)))
+    return dict(
+        difference=max(far(a[n], b[n]) for a, b in zip(got, want) for n in b),
+        **dict(zip(("accuracy, reference", "accuracy, ours"), both)),
+    )
 
 
 def main(args):
@@ -270,13 +318,25 @@ def main(args):
         for p in lm.model.parameters():
             p.requires_grad_(False)
         edits, batch = args.edits or (2 if small else 1), args.batch or (4 if small else 2)
-        requests = list({r.question: r for r in requests_of(step.edits, step.edit_ids)}.values())
+        requests = list({r.question: r for r in requests_from_rows(step.edits, step.edit_ids)}.values())
         contexts = args.contexts if args.contexts is not None else (5 if small else 2)
         options = dict(contexts=((contexts, 5), (contexts, 10)), steps=args.steps or (25 if small else 10))
-        texts = [f"Q: {q} A: {a}. {c}" for q, a, c in zip(*(step.edits.column(c).to_pylist() for c in ("update", "ans", "personas")))][:64]
+        texts = [
+            f"Q: {q} A: {a}. {c}"
+            for q, a, c in zip(*(step.edits.column(c).to_pylist() for c in ("update", "ans", "personas")))
+        ][:64]
         rows += measured(lm, requests[:edits], requests[:batch], options, texts, args.device)
-    print(f"torch {torch.__version__}, transformers {transformers.__version__}, {args.device}, one thread" + (", CPU time" if args.device == "cpu" else ""))
-    print(pd.DataFrame(rows).set_index(["model", "what"]).map(lambda x: f"{x:.3g}" if isinstance(x, float) else x).fillna("").to_string())
+    print(
+        f"torch {torch.__version__}, transformers {transformers.__version__}, {args.device}, one thread"
+        + (", CPU time" if args.device == "cpu" else "")
+    )
+    print(
+        pd.DataFrame(rows)
+        .set_index(["model", "what"])
+        .map(lambda x: f"{x:.3g}" if isinstance(x, float) else x)
+        .fillna("")
+        .to_string()
+    )
 
 
 if __name__ == "__main__":

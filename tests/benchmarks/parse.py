@@ -1,9 +1,11 @@
-"""Parsing a dump to Parquet: speed on one core beside qwikidata and beside bare JSON decoding, and memory, which must not grow with the dump.
+"""Parsing a dump to Parquet: speed on one core, and memory, which must not grow with the dump.
 
     python tests/benchmarks/parse.py [SIZE …]        entities for the memory runs; default: 10000 30000 100000
 
-All speeds are CPU seconds of one process, measured in turn, several times, the best taken. Sizes are reached by repeating a world's dump.
+The speed is compared with qwikidata and with plain JSON decoding. All speeds are CPU seconds of one process; each
+measurement is repeated and the best is taken. Larger dumps repeat the dump of one world.
 """
+
 import gzip
 import os
 import shutil
@@ -17,12 +19,17 @@ import msgspec
 import psutil
 
 from wbe.records import Label, Statement, schema
-from wbe.wikidata.entities import entity_decoder, parse_lines
+from wbe.wikidata.claims import entity_decoder
+from wbe.wikidata.entities import parse_lines
 from wbe.wikidata.parse import parse_dump, parquet_piece
-from wbe.world import World
+from wbe.world.files import World
 
 REAL = Path(__file__).parents[2] / ".." / "shared" / "data" / "wikidata_real_49.json.gz"
-PARSE = "import sys; from wbe.wikidata.parse import parse_dump; parse_dump(sys.argv[1], sys.argv[2], workers=int(sys.argv[3]), progress=False)"
+PARSE = """
+import sys
+from wbe.wikidata.parse import parse_dump
+parse_dump(sys.argv[1], sys.argv[2], workers=int(sys.argv[3]), progress=False)
+"""
 
 
 def entity_lines(path) -> list[bytes]:
@@ -31,7 +38,7 @@ def entity_lines(path) -> list[bytes]:
 
 
 def write_dump(path: Path, lines: list[bytes], times: int) -> Path:
-    "A dump with these entities over and over: a compressed member, repeated."
+    "A dump that repeats these entities: one compressed member, many times."
     member = gzip.compress(b"".join(line + b",\n" for line in lines), 6)
     with open(path, "wb") as f:
         f.write(gzip.compress(b"[\n"))
@@ -70,13 +77,36 @@ def with_qwikidata(path, out: Path) -> int:
             continue
         item = WikidataItem(entity)
         links = item.get_sitelinks()
-        names.append((item.entity_id, item.get_label(), item.get_description(), item.get_aliases(), links.get("enwiki", {}).get("title"), len(links)))
+        names.append(
+            (
+                item.entity_id,
+                item.get_label(),
+                item.get_description(),
+                item.get_aliases(),
+                links.get("enwiki", {}).get("title"),
+                len(links),
+            )
+        )
         for pid, claims in item.get_claim_groups().items():
             for c in claims:
                 when = {q: text(qs[0].snak) for q, qs in c.qualifiers.items() if q in ("P580", "P582", "P585")}
                 others = [q for q in c.qualifiers if q not in when]
-                rows.append((item.entity_id, pid, text(c.mainsnak), c.mainsnak.snak_datatype, c.mainsnak.snaktype, c.rank, when.get("P580"), when.get("P582"),
-                             when.get("P585"), bool(others), others, c.claim_id))
+                rows.append(
+                    (
+                        item.entity_id,
+                        pid,
+                        text(c.mainsnak),
+                        c.mainsnak.snak_datatype,
+                        c.mainsnak.snaktype,
+                        c.rank,
+                        when.get("P580"),
+                        when.get("P582"),
+                        when.get("P585"),
+                        bool(others),
+                        others,
+                        c.claim_id,
+                    )
+                )
     pd.DataFrame(rows, columns=schema(Statement).names).to_parquet(out / "statements.parquet", compression="zstd")
     pd.DataFrame(names, columns=schema(Label).names).to_parquet(out / "labels.parquet", compression="zstd")
     return len(rows)
@@ -106,23 +136,35 @@ def speeds(name: str, path: Path, small: Path, folder: Path) -> dict:
         parse_dump(path, folder / "out", workers=1, progress=False)
 
     qwikidata, untyped, decoding, piece, whole = (
-        few_mb / cpu(lambda: with_qwikidata(small, folder), 2), mb / cpu(lambda: [msgspec.json.decode(line) and None for line in lines], 2),
-        mb / cpu(lambda: [typed(line) and None for line in lines], 3), mb / cpu(from_lines, 3), mb / cpu(from_file, 3))
-    return {"entities": name, "MB of JSON": mb, "qwikidata: file to the same tables": qwikidata, "msgspec: lines decoded, no types": untyped,
-            "msgspec: lines decoded, our types": decoding, "wbe: lines to Parquet": piece, "wbe: file to Parquet": whole,
-            "wbe / qwikidata, from file": whole / qwikidata, "wbe / msgspec without types, from lines": piece / untyped,
-            "wbe / msgspec with our types, from lines": piece / decoding}
+        few_mb / cpu(lambda: with_qwikidata(small, folder), 2),
+        mb / cpu(lambda: [msgspec.json.decode(line) and None for line in lines], 2),
+        mb / cpu(lambda: [typed(line) and None for line in lines], 3),
+        mb / cpu(from_lines, 3),
+        mb / cpu(from_file, 3),
+    )
+    return {
+        "entities": name,
+        "MB of JSON": mb,
+        "qwikidata: file to the same tables": qwikidata,
+        "msgspec: lines decoded, no types": untyped,
+        "msgspec: lines decoded, our types": decoding,
+        "wbe: lines to Parquet": piece,
+        "wbe: file to Parquet": whole,
+        "wbe / qwikidata, from file": whole / qwikidata,
+        "wbe / msgspec without types, from lines": piece / untyped,
+        "wbe / msgspec with our types, from lines": piece / decoding,
+    }
 
 
 def memory(path: Path, entities: int, workers: int, folder: Path) -> dict:
-    "Parse in a process of its own and watch it and its children."
+    "Parse in a separate process and measure its memory and its children's."
     start, peak = time.perf_counter(), 0
     process = subprocess.Popen([sys.executable, "-c", PARSE, str(path), str(folder / "out"), str(workers)])
     while process.poll() is None:
         used = 0
         try:
             for p in (psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)):
-                used += p.memory_full_info().uss  # what the process has for itself, shared libraries not counted twice
+                used += p.memory_full_info().uss  # memory unique to the process: shared libraries are not counted twice
         except psutil.Error:
             pass
         peak = max(peak, used)
@@ -139,11 +181,15 @@ def main(sizes):
     pd.set_option("display.width", 200)
     folder = Path(tempfile.mkdtemp())
     try:
-        world = World(7, 2500).write(folder / "world", dates=["2024-02-01"], articles=False, views=False, truth=False, progress=False)
+        world = World(7, 2500).write(
+            folder / "world", dates=["2024-02-01"], articles=False, views=False, truth=False, progress=False
+        )
         lines = entity_lines(world.paths("dumps")[0])
         cases = [("the world's", lines, 8, 1)] + ([("real ones", entity_lines(REAL), 30, 2)] if REAL.exists() else [])
         dump = lambda name, some, times: write_dump(folder / f"{name}.json.gz", some, times)
-        table = pd.DataFrame([speeds(name, dump("a", some, many), dump("b", some, few), folder) for name, some, many, few in cases])
+        table = pd.DataFrame(
+            [speeds(name, dump("a", some, many), dump("b", some, few), folder) for name, some, many, few in cases]
+        )
         print("MB of JSON a second on one core (CPU time; gzip, one process):")
         print(table.set_index("entities").T.map(lambda x: f"{x:.2f}" if x < 10 else f"{x:.0f}").to_string())
         rows = []

@@ -1,11 +1,14 @@
-"""Indexes of retrieval: time to build, milliseconds a query, recall of the first two against exact search, memory.
+"""Retrieval indexes: build time, milliseconds per query, recall of the first two against exact search, memory.
 
-    python tests/benchmarks/retrieval.py [--json] [--embedder NAME] [KEYS …]        default: 10,000, 100,000 and 500,000 keys, embedder hashed
+    python tests/benchmarks/retrieval.py [--json] [--embedder NAME] [KEYS …]
 
-Keys are questions about invented people under the forms of wbe's own table; queries ask for 500 of the facts in another form. Every index is built, in
-eight additions, and searched in a process of its own, with one thread. The row "annoy, 100 trees, as published" is the forest of the paper with the number of
-nodes that Annoy looks at unless it is told otherwise (trees times two); "annoy, 100 trees" and "annoy, 20 trees" choose it by measured recall.
+The default is 10,000, 100,000 and 500,000 keys with the embedder hashed. Keys are questions about invented people,
+written with wbe's phrases; queries ask for 500 of the facts in other words. Every index is built in eight additions and
+searched in a separate process with one thread. The row "annoy, 100 trees, as published" is the forest of the paper with
+Annoy's default number of inspected nodes (two per tree); "annoy, 100 trees" and "annoy, 20 trees" choose that number by
+measured recall.
 """
+
 import argparse
 import json
 import os
@@ -16,28 +19,33 @@ import tempfile
 import time
 from pathlib import Path
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")
-import numpy as np  # noqa: E402  (the number of threads must be set before)
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # must be set before numpy is imported
+import numpy as np
 
-from wbe.editors.embed import embedder  # noqa: E402
-from wbe.editors.index import IndexMissing, exactly, index, recall  # noqa: E402
-from wbe.store import readable  # noqa: E402
+from wbe.editors.memory.embed import embedder
+from wbe.editors.memory.index import IndexLibraryMissing, exact_search, search_recall, vector_index
+from wbe.store import format_bytes
 
-WAYS = {"exact": ("exact", {}), "annoy, 100 trees, as published": ("annoy", dict(trees=100, search_k=200)), "annoy, 100 trees": ("annoy", dict(trees=100)),
-        "annoy, 20 trees": ("annoy", dict(trees=20)), "faiss": ("faiss", dict(threads=1))}
-ADDITIONS = 8  # as many as a run has timesteps
+WAYS = {
+    "exact": ("exact", {}),
+    "annoy, 100 trees, as published": ("annoy", dict(trees=100, search_k=200)),
+    "annoy, 100 trees": ("annoy", dict(trees=100)),
+    "annoy, 20 trees": ("annoy", dict(trees=20)),
+    "faiss": ("faiss", dict(threads=1)),
+}
+ADDITIONS = 8  # one for each timestep of a run
 QUERIES = 500
 
 
 def questions(n: int) -> tuple[list[str], list[str]]:
-    "Keys, and other words for some of them."
-    from wbe.benchmark.phrases import PHRASES
-    from wbe.world.names import CULTURES, Dice, person_name, stock
+    "Keys, and paraphrases of some of them as queries."
+    from wbe.writers.phrases import PHRASES
+    from wbe.world.names import CULTURES, SeededRandom, name_stock, person_name
 
     usable = [p for p in PHRASES.values() if len(p.questions) > 1 and p.kind in ("person", "place")]
-    people, dice, country = {}, Dice("people"), 0
+    people, dice, country = {}, SeededRandom("people"), 0
     while len(people) < n // 8 + 1:
-        names = stock("benchmark", country % 400, CULTURES[country % len(CULTURES)])
+        names = name_stock("benchmark", country % 400, CULTURES[country % len(CULTURES)])
         people[person_name(dice, names, CULTURES[country % len(CULTURES)], ("female", "male")[country % 2])] = None
         country += 1
     people = list(people)
@@ -53,61 +61,85 @@ def measure(folder: Path, way: str) -> dict:
     import torch
 
     torch.set_num_threads(1)
-    exactly(queries[:2], np.asarray(keys[:100]), 2)  # what is loaded at first use is not the index
+    exact_search(queries[:2], np.asarray(keys[:100]), 2)  # warm up: loading at first use is not measured
     before = resident()
-    made, start = index(name, keys.shape[1], **options), time.perf_counter()
+    made, start = vector_index(name, keys.shape[1], **options), time.perf_counter()
     for part in np.array_split(np.arange(len(keys)), ADDITIONS):
-        made.add(keys[part[0]:part[-1] + 1])
+        made.add(keys[part[0] : part[-1] + 1])
     if name == "annoy":
         made.seal()
-    made.search(queries[:2], 2)  # FAISS chooses its effort at the first search
+    made.search(queries[:2], 2)  # FAISS chooses its search parameters at the first search
     built, start = time.perf_counter() - start, time.perf_counter()
     found = np.concatenate([made.search(some, 2)[0] for some in np.array_split(queries, 2)])
     per_query, grown = (time.perf_counter() - start) / len(queries) * 1e3, resident() - before
     true = np.load(folder / "true.npy")
-    return dict(keys=len(keys), index=way, build_s=built, query_ms=per_query, recall=recall(found, true),
-                nearest=float((found == true[:, :1]).any(1).mean()), memory_mb=grown / 1e6,
-                peak_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3, settings=repr(made))
+    return dict(
+        keys=len(keys),
+        index=way,
+        build_s=built,
+        query_ms=per_query,
+        recall=search_recall(found, true),
+        nearest=float((found == true[:, :1]).any(1).mean()),
+        memory_mb=grown / 1e6,
+        peak_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3,
+        settings=repr(made),
+    )
 
 
 def resident() -> int:
-    "Memory of this process."
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if Path("/proc/self/statm").exists() else 0
+    "Resident memory of this process, in bytes."
+    return (
+        int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        if Path("/proc/self/statm").exists()
+        else 0
+    )
 
 
 def main(sizes: list[int], as_json: bool, embed: str):
     for n in sizes:
-        with tempfile.TemporaryDirectory() as place:
-            folder, h, start = Path(place), embedder(embed), time.perf_counter()
+        with tempfile.TemporaryDirectory() as tmp:
+            folder, h, start = Path(tmp), embedder(embed), time.perf_counter()
             kept, asked = questions(n)
             keys, queries = h.embed(kept), h.embed(asked)
-            true = exactly(queries, keys, 2)[0]
+            true = exact_search(queries, keys, 2)[0]
             for name, data in dict(keys=keys, queries=queries, true=true).items():
                 np.save(folder / name, data)
             if not as_json:
-                print(f"{n:,} keys, embedded in {time.perf_counter() - start:.0f} s, vectors of {readable(keys.nbytes)}", flush=True)
+                print(
+                    f"{n:,} keys, embedded in {time.perf_counter() - start:.0f} s, "
+                    f"vectors of {format_bytes(keys.nbytes)}",
+                    flush=True,
+                )
             del keys
             for way in WAYS:
-                done = subprocess.run([sys.executable, __file__, "--one", place, way], capture_output=True, text=True)
+                done = subprocess.run([sys.executable, __file__, "--one", tmp, way], capture_output=True, text=True)
                 if done.returncode:
                     print(f"  {way}: {done.stderr.strip().splitlines()[-1]}", file=sys.stderr)
                     continue
                 row = json.loads(done.stdout.splitlines()[-1])
                 settings = row.pop("settings")
-                print(json.dumps(row) if as_json else f"  {way:32} build {row['build_s']:7.1f} s   query {row['query_ms']:7.3f} ms   "
-                      f"recall {row['recall']:.3f}   nearest found {row['nearest']:.3f}   memory {row['memory_mb']:,.0f} MB\n    {settings}", flush=True)
+                print(
+                    json.dumps(row)
+                    if as_json
+                    else f"  {way:32} build {row['build_s']:7.1f} s   query {row['query_ms']:7.3f} ms   "
+                    f"recall {row['recall']:.3f}   nearest found {row['nearest']:.3f}   "
+                    f"memory {row['memory_mb']:,.0f} MB\n    {settings}",
+                    flush=True,
+                )
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--one"]:
         try:
             print(json.dumps(measure(Path(sys.argv[2]), sys.argv[3])))
-        except IndexMissing as e:
+        except IndexLibraryMissing as e:
             sys.exit(str(e))
     else:
-        words = argparse.ArgumentParser()
-        words.add_argument("keys", nargs="*", type=lambda n: int(n.replace(",", "")), default=[10_000, 100_000, 500_000])
-        words.add_argument("--json", action="store_true")
-        words.add_argument("--embedder", default="hashed")
-        said = words.parse_args()
-        main(said.keys, said.json, said.embedder)
+        parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+        parser.add_argument(
+            "keys", nargs="*", type=lambda n: int(n.replace(",", "")), default=[10_000, 100_000, 500_000]
+        )
+        parser.add_argument("--json", action="store_true")
+        parser.add_argument("--embedder", default="hashed")
+        args = parser.parse_args()
+        main(args.keys, args.json, args.embedder)

@@ -1,0 +1,64 @@
+"""Real Wikidata entities that are not part of the project: these tests run where the file is at hand."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from wbe.world.dumps import EntityEncoder, json_line
+from wbe.writers.kinds import kind_of_classes
+
+REAL = Path(__file__).parents[2] / "shared" / "data" / "wikidata_real_49.json.gz"
+pytestmark = pytest.mark.skipif(not REAL.exists(), reason="no real entities at hand")
+
+
+@pytest.fixture(scope="module")
+def entities():
+    with gzip.open(REAL, "rt", encoding="utf-8") as f:
+        return [json.loads(line.rstrip().rstrip(",")) for line in f if line[0] == "{"]
+
+
+def key_paths(x, at=""):
+    "The positions of keys; P-ids, languages and wikis count as one key each."
+    for key, value in x.items() if isinstance(x, dict) else ():
+        if key[:1] == "P" and key[1:].isdigit():
+            key = "P"
+        elif at in (".labels", ".descriptions", ".aliases"):
+            key = "language"
+        elif key.endswith("wiki"):
+            key = "wiki"
+        yield f"{at}.{key}"
+        yield from key_paths(value, f"{at}.{key}")
+    for value in x if isinstance(x, list) else ():
+        yield from key_paths(value, at + "[]")
+
+
+def test_the_world_writes_the_keys_of_real_dumps(entities, small_world_lines):
+    ours = {path for line in small_world_lines for path in key_paths(json.loads(line))}
+    theirs = {path for e in entities for path in key_paths(e)}
+    assert len(ours) > 30
+    assert ours - theirs <= {".pageid", ".ns", ".title", ".lastrevid", ".modified"}  # dumps got them later
+
+
+@pytest.fixture(scope="module")
+def small_world_lines():
+    from wbe.world.cast import Cast
+    from wbe.world.dayone import initial_state
+
+    encoder = EntityEncoder()
+    return [json_line(encoder, e) for e in initial_state(Cast(7, 1500), 0).entities]
+
+
+def test_kinds_of_real_entities(entities):
+    "The kind of each entity by its classes, read by hand."
+    kinds = {}
+    for e in entities:
+        claims = e["claims"].get("P31", []) if isinstance(e["claims"], dict) else []
+        values = [c["mainsnak"].get("datavalue", {}).get("value", {}) for c in claims]
+        name = e["labels"].get("en", {}).get("value")
+        kinds[name] = kind_of_classes([f"Q{v['numeric-id']}" for v in values if "numeric-id" in v])
+    by_hand = dict(Scotland="place", Belgium="place", Berlin="place", Poznań="place", Tours="place", French="thing")
+    by_hand |= {"George Washington": "person", "Il Canto degli Italiani": "work", "Eurovision Song Contest": "event"}
+    found = {name: kinds[name] for name in by_hand if name in kinds}
+    assert len(found) > 5 and found == {name: by_hand[name] for name in found}
