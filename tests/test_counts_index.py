@@ -1,13 +1,13 @@
 """A local Infini-gram index gives the counts of plain counting, or is refused.
 
-Needs the package infini-gram (`pip install 'wbe[infini]'`).
+Needs the package infini-gram.
 """
 
 import random
 
 import pytest
 
-pytest.importorskip("infini_gram", reason="the package infini-gram is not installed: pip install 'wbe[infini]'")
+pytest.importorskip("infini_gram", reason="the package infini-gram is not installed")
 
 from wbe.analysis.counts import LocalIndex, PlainCounts
 from wbe.tiny.corpus import TrainingCorpus

@@ -8,7 +8,7 @@ import pytest
 from wbe.wikidata.build import build_facts
 from wbe.wikidata.parse import ParsedDump
 
-pytest.importorskip("pyspark", reason="the Spark engine is not installed: pip install 'wbe[spark]'")
+pytest.importorskip("pyspark", reason="the Spark engine is not installed")
 pytestmark = pytest.mark.skipif(not shutil.which("java"), reason="Spark needs Java")
 
 

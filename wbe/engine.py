@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from .records import check_choice, patch
+from .records import check_choice, install_command, patch
 from .store import StoreError, atomic_write, explain_read_errors
 
 # %% ../nbs/00_core/03_engine.ipynb #cell-005
@@ -116,7 +116,7 @@ def _require_spark():
     try:
         from pyspark.sql import SparkSession
     except ImportError:
-        raise StoreError("the Spark engine is not installed: pip install 'wbe[spark]'") from None
+        raise StoreError(f"the Spark engine is not installed: {install_command('spark')}") from None
     if not shutil.which("java") and not os.environ.get("JAVA_HOME"):
         raise StoreError("the Spark engine needs Java 17 or later: install it, or set JAVA_HOME")
     return SparkSession

@@ -24,7 +24,7 @@ import numpy as np
 
 from .service import ServiceCache, ServiceRequest, WebService
 from ..http import FetchError, RetryPolicy
-from ..records import BadArgument, patch
+from ..records import BadArgument, install_command, patch
 from ..store import StoreError, check_disk_space, explain_write_errors, format_bytes, make_folder, write_text
 
 # %% ../../nbs/11_analysis/07_counts.ipynb #cell-007
@@ -182,9 +182,11 @@ def _run_indexer(
         raise StoreError(f"the indexer of infini-gram failed: {message}")
 
 # %% ../../nbs/11_analysis/07_counts.ipynb #cell-037
-_NOT_INSTALLED = "a local index needs the package infini-gram: pip install 'wbe[infini]' (or count with PlainCounts)"
+def _not_installed() -> BadArgument:
+    command = install_command("infini")
+    return BadArgument(f"a local index needs the package infini-gram: {command} (or count with PlainCounts)")
 
-
+# %% ../../nbs/11_analysis/07_counts.ipynb #cell-038
 def _infini_gram_version() -> str:
     "The installed version, or an error that says how to install it."
     from importlib.metadata import PackageNotFoundError, version
@@ -192,18 +194,18 @@ def _infini_gram_version() -> str:
     try:
         return version("infini-gram")
     except PackageNotFoundError:
-        raise BadArgument(_NOT_INSTALLED) from None
+        raise _not_installed() from None
 
-# %% ../../nbs/11_analysis/07_counts.ipynb #cell-038
+# %% ../../nbs/11_analysis/07_counts.ipynb #cell-039
 def _open_engine(folder: Path):
     "The engine of infini-gram on an index."
     try:
         from infini_gram.engine import InfiniGramEngine
     except ImportError:
-        raise BadArgument(_NOT_INSTALLED) from None
+        raise _not_installed() from None
     return InfiniGramEngine(index_dir=str(folder), eos_token_id=65534, vocab_size=65535, token_dtype="u16")
 
-# %% ../../nbs/11_analysis/07_counts.ipynb #cell-039
+# %% ../../nbs/11_analysis/07_counts.ipynb #cell-040
 def _engine_count(engine, s: str) -> int:
     "How often the engine counts a string."
     got = engine.count(input_ids=list(s.encode()))
@@ -211,7 +213,7 @@ def _engine_count(engine, s: str) -> int:
         raise StoreError(f"the index gave no count of {s!r}: {got['error']}")
     return int(got["count"])
 
-# %% ../../nbs/11_analysis/07_counts.ipynb #cell-040
+# %% ../../nbs/11_analysis/07_counts.ipynb #cell-041
 class LocalIndex:
     "An Infini-gram index of any corpus."
 
@@ -237,7 +239,7 @@ class LocalIndex:
         size = f"{self.about['documents']:,} documents, {format_bytes(self.about['bytes'])}"
         return f"LocalIndex({self.name!r}: {size}, checked on {self.about['checked']} strings)"
 
-# %% ../../nbs/11_analysis/07_counts.ipynb #cell-042
+# %% ../../nbs/11_analysis/07_counts.ipynb #cell-043
 _COUNT_SCRIPT = """import json, sys
 from infini_gram.engine import InfiniGramEngine
 engine = InfiniGramEngine(index_dir=sys.argv[1], eos_token_id=65534, vocab_size=65535, token_dtype="u16")
@@ -254,7 +256,7 @@ def _counts_in_process(folder, strings: list[str]) -> list[int]:
         raise StoreError(f"the index is wrong: the engine breaks down on it ({done.returncode}); {_CAUSE}")
     return json.loads(done.stdout.splitlines()[-1])
 
-# %% ../../nbs/11_analysis/07_counts.ipynb #cell-043
+# %% ../../nbs/11_analysis/07_counts.ipynb #cell-044
 def verify_counts(folder, strings: list[str]) -> int:
     "Compare an index with plain counting: the number of strings, or an error if one count differs."
     plain = dict.fromkeys(strings, 0)
@@ -266,7 +268,7 @@ def verify_counts(folder, strings: list[str]) -> int:
             raise StoreError(f"the index is wrong: it counts {s!r} {got:,} times, and it occurs {n:,} times; {_CAUSE}")
     return len(plain)
 
-# %% ../../nbs/11_analysis/07_counts.ipynb #cell-045
+# %% ../../nbs/11_analysis/07_counts.ipynb #cell-046
 def _build_parts(folder: Path, about: dict, memory: int | None, workers: int, check: int, seed: int) -> dict:
     "Index the tokens in a folder and check the index."
     check_disk_space(folder, 20 * about["bytes"])
@@ -274,7 +276,7 @@ def _build_parts(folder: Path, about: dict, memory: int | None, workers: int, ch
     _run_indexer(folder, memory or needed, workers)
     return about | dict(checked=verify_counts(folder, sample_strings(folder, check, seed)))
 
-# %% ../../nbs/11_analysis/07_counts.ipynb #cell-046
+# %% ../../nbs/11_analysis/07_counts.ipynb #cell-047
 def build_index(
     texts: Iterable[str],
     folder,
@@ -299,13 +301,13 @@ def build_index(
         write_text(folder / "index.json", json.dumps(about, indent=1, ensure_ascii=False) + "\n")
     return LocalIndex(folder)
 
-# %% ../../nbs/11_analysis/07_counts.ipynb #cell-047
+# %% ../../nbs/11_analysis/07_counts.ipynb #cell-048
 @patch(cls_method=True)
 def build(cls: LocalIndex, texts: Iterable[str], folder, name: str = "corpus", **options) -> LocalIndex:
     "Index texts in a folder (see `build_index`)."
     return build_index(texts, folder, name, **options)
 
-# %% ../../nbs/11_analysis/07_counts.ipynb #cell-055
+# %% ../../nbs/11_analysis/07_counts.ipynb #cell-056
 INFINI_GRAM_API = "https://api.infini-gram.io/"
 INFINI_GRAM_INDEX = "v4_dolma-v1_7_llama"  # Dolma 1.7; the service's documentation lists the others
 
@@ -338,7 +340,7 @@ class HostedCounts:
     def __repr__(self) -> str:
         return f"HostedCounts({self.index!r} at {self.url}, {len(self.service.cache):,} answers cached)"
 
-# %% ../../nbs/11_analysis/07_counts.ipynb #cell-057
+# %% ../../nbs/11_analysis/07_counts.ipynb #cell-058
 @patch
 def counts(
     self: HostedCounts,

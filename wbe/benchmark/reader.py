@@ -20,7 +20,7 @@ from pathlib import Path
 
 from .rows import JsonRow, json_rows
 from ..dates import date_or_none
-from ..records import BadArgument, Edit, SchemaError, check_choice, patch
+from ..records import BadArgument, Edit, SchemaError, check_choice, install_command, patch
 from ..store import StoreError, explain_read_errors, logger
 
 # %% ../../nbs/06_benchmark/09_reader.ipynb #cell-013
@@ -288,7 +288,7 @@ def _hub_snapshot(name: str, revision: str | None, patterns) -> Path:
     try:
         from huggingface_hub import snapshot_download
     except ImportError:
-        needed = "to fetch it from the hub its client is needed: pip install 'wbe[hub]'"
+        needed = f"to fetch it from the hub its client is needed: {install_command('hub')}"
         raise StoreError(f"{no_folder} {needed}") from None
     try:
         return Path(snapshot_download(name, repo_type="dataset", revision=revision, allow_patterns=list(patterns)))

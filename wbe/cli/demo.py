@@ -14,6 +14,7 @@ import typer
 
 from .app import app, print_step, print_table
 from .runs import print_comparison
+from ..records import install_command
 
 # %% ../../nbs/12_app/07_demo.ipynb #cell-005
 def _cells(table) -> list[list]:
@@ -45,14 +46,14 @@ def _print_editors(
     from wbe.store import atomic_write
 
     if find_spec("torch") is None:
-        typer.echo("To see what editors do to a language model: pip install 'wbe[lm]', and run the demo again.\n")
+        typer.echo(f"To see what editors do to a language model: {install_command('lm')}, and run the demo again.\n")
         return
     runs = edit_demo(folder, editors, log=print_step, callbacks=[ProgressTable()])
     print_comparison(runs)
     with atomic_write(folder / "editors.png") as part:
         draw_demo_runs(runs).savefig(part, dpi=150, format="png")
     if any(find_spec(name) is None for name in ("nbclient", "nbformat", "ipykernel")):
-        typer.echo(f"For a report of these runs: pip install 'wbe[report]', then: wbe report {folder / 'runs'}")
+        typer.echo(f"For a report of these runs: {install_command('report')}, then: wbe report {folder / 'runs'}")
         return
     from wbe.analysis.report import make_report
 

@@ -13,7 +13,7 @@ import typer
 
 from . import data, bench, models, runs, demo
 from .app import app
-from ..records import WbeError
+from ..records import WbeError, install_command
 
 # %% ../../nbs/12_app/08_main.ipynb #cell-005
 COMMAND_GROUPS = (data, bench, models, runs, demo)  # importing a group adds its commands to the application
@@ -36,7 +36,9 @@ def _explain(error: Exception) -> str | None:
     if isinstance(error, WbeError):
         return str(error)
     extra = _EXTRAS.get((error.name or "").split(".")[0])
-    return extra and f"this needs the extra {extra!r}, which is not installed: pip install 'wbe[{extra}]'"
+    return (
+        extra and f"this needs the package {error.name.split('.')[0]}, which is not installed: {install_command(extra)}"
+    )
 
 # %% ../../nbs/12_app/08_main.ipynb #cell-010
 def main():

@@ -16,7 +16,7 @@ import torch
 
 from .tokens import pad_tokens
 from ..metrics.perplexity import HeldOutText, sliding_windows
-from ..records import BadArgument, WbeError
+from ..records import BadArgument, WbeError, install_command
 
 # %% ../../nbs/07_lm/10_ability.ipynb #cell-007
 def _encode_text(tokenizer, text: str, counts: Callable | None) -> tuple[list[int], np.ndarray]:
@@ -131,7 +131,7 @@ def run_harness(
         from lm_eval.models.huggingface import HFLM
         from lm_eval.tasks import TaskManager
     except ImportError as e:
-        raise WbeError(f"the lm-evaluation-harness is not there ({e}): pip install 'wbe[harness]'") from None
+        raise WbeError(f"the lm-evaluation-harness is not there ({e}): {install_command('harness')}") from None
     seeds = {f"{name}_random_seed": seed for name in ("numpy", "torch", "fewshot")} | dict(random_seed=seed)
     training = model.training
     try:

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 
 from .families import BLOCK_PARTS, MODEL_PARTS, Family, ModelError, family_of, linear_shape
-from ..records import BadArgument, check_choice, patch
+from ..records import BadArgument, check_choice, install_command, patch
 
 # %% ../../nbs/07_lm/02_models.ipynb #cell-005
 @dataclass
@@ -208,7 +208,7 @@ _NO_SUCH_MODEL = "there is no such folder and no such model on the hub; private 
 _LOAD_REMEDIES = (  # each: alternatives of words that must all occur; what to do
     ((("gated",), ("401", "restricted")), _GATED),
     ((("trust_remote_code",),), _OWN_CODE),
-    ((("bitsandbytes",),), "quantised loading needs bitsandbytes: pip install 'wbe[quant]'"),
+    ((("bitsandbytes",),), "quantised loading needs bitsandbytes: {install}"),
     (tuple(("safetensors", x) for x in ("no file", "does not appear", "not found")), _NO_WEIGHTS),
     ((("revision", "asked-for-revision"),), "there is no revision {revision!r}"),
     ((("couldn't connect",), ("offline",), ("connection",)), _OFFLINE),
@@ -223,7 +223,9 @@ def _load_error(name: str, e: Exception, revision: str | None = None) -> ModelEr
     low = f"{type(e).__name__} {message} {type(e.__cause__).__name__} {asked}".lower()
     for alternatives, remedy in _LOAD_REMEDIES:
         if any(all(word in low for word in words) for words in alternatives):
-            return ModelError(f"{name}: {remedy.format(name=name, revision=revision)}")
+            return ModelError(
+                f"{name}: {remedy.format(name=name, revision=revision, install=install_command('quant'))}"
+            )
     return ModelError(f"{name}: {message.splitlines()[0] if message else type(e).__name__}")
 
 # %% ../../nbs/07_lm/02_models.ipynb #cell-048
@@ -258,7 +260,7 @@ def _quantisation_options(quant: str | None, dtype: torch.dtype) -> dict:
 
     check_choice(quant, ("4bit", "8bit"), "quantisation")
     if find_spec("bitsandbytes") is None:
-        raise ModelError(f"quant={quant!r} needs bitsandbytes: pip install 'wbe[quant]'")
+        raise ModelError(f"quant={quant!r} needs bitsandbytes: {install_command('quant')}")
     from transformers import BitsAndBytesConfig
 
     if quant == "8bit":

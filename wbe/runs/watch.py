@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..benchmark.reader import choose_axes
-from ..records import BadArgument, check_choice, patch
+from ..records import BadArgument, check_choice, install_command, patch
 
 # %% ../../nbs/10_runs/08_watch.ipynb #cell-005
 def last_asked_timestep(
@@ -84,7 +84,7 @@ def _tensorboard(folder: Path, config: dict) -> Callable:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        raise BadArgument("the tracker tensorboard needs the package of that name: pip install 'wbe[track]'") from None
+        raise BadArgument(f"the tracker tensorboard needs that package: {install_command('track')}") from None
     writer = SummaryWriter(str(folder / "tensorboard"))
 
     def log(step: int, values: dict | None):
@@ -99,7 +99,7 @@ def _wandb(folder: Path, config: dict) -> Callable:
     try:
         import wandb
     except ImportError:
-        raise BadArgument("the tracker wandb needs the package of that name: pip install 'wbe[track]'") from None
+        raise BadArgument(f"the tracker wandb needs that package: {install_command('track')}") from None
     run = wandb.init(project="wbe", name=folder.name, dir=str(folder), config=config, resume="allow", id=folder.name)
     return lambda step, values: run.log(values, step=step) if values is not None else run.finish()
 

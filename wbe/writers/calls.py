@@ -14,7 +14,7 @@ import time
 from dataclasses import dataclass
 
 from ..http import retry_after
-from ..records import BadArgument, patch
+from ..records import BadArgument, install_command, patch
 from ..texts import one_line
 from .ledger import CachedAnswer
 from .prompts import BadAnswer, ChatPrompt, parse_answer
@@ -28,7 +28,7 @@ def openai_client(
     try:
         from openai import OpenAI
     except ImportError:
-        raise BadArgument("the writer 'openai' needs the package openai: pip install 'wbe[llm]'") from None
+        raise BadArgument(f"the writer 'openai' needs the package openai: {install_command('llm')}") from None
     key = (os.environ.get("OPENAI_API_KEY") or "").strip()
     base_url = base_url or os.environ.get("OPENAI_BASE_URL") or None
     if not key and not base_url:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ...records import BadArgument, WbeError, check_choice
+from ...records import BadArgument, WbeError, check_choice, install_command
 
 # %% ../../../nbs/09_editors/memory/01_embed.ipynb #cell-007
 _WORD_PATTERN = re.compile(r"\w+")
@@ -176,7 +176,7 @@ def _load_sentence_model(name: str, **options):
     "A model of the library sentence-transformers."
     if importlib.util.find_spec("sentence_transformers") is None:
         raise EmbedderError(
-            f"the embedder {name} needs sentence-transformers: pip install 'wbe[retrieval]', "
+            f"the embedder {name} needs sentence-transformers: {install_command('retrieval')}, "
             "or use hashed, which needs nothing"
         )
     from sentence_transformers import SentenceTransformer

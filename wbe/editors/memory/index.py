@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ...records import BadArgument, WbeError, check_choice, patch
+from ...records import BadArgument, WbeError, check_choice, install_command, patch
 from ...store import StoreError, atomic_write, explain_read_errors, make_folder, write_text
 
 # %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-007
@@ -230,7 +230,7 @@ class AnnoyForestIndex(VectorIndex):
         if importlib.util.find_spec("annoy") is None:
             raise IndexLibraryMissing(
                 "the index annoy needs the library Annoy, which is built with a C++ compiler: "
-                "pip install 'wbe[annoy]', or use the index exact, which needs nothing, or faiss"
+                f"{install_command('annoy')}, or use the index exact, which needs nothing, or faiss"
             )
         super().__init__(size)
         self.trees, self.recall, self.search_k = trees, recall, search_k
@@ -332,7 +332,7 @@ class FaissIndex(VectorIndex):
     ):
         if importlib.util.find_spec("faiss") is None:
             raise IndexLibraryMissing(
-                "the index faiss needs the library FAISS: pip install 'wbe[retrieval]', "
+                f"the index faiss needs the library FAISS: {install_command('retrieval')}, "
                 "or use the index exact, which needs nothing"
             )
         super().__init__(size)
