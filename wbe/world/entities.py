@@ -15,7 +15,7 @@ from .names import Culture, SeededRandom, transliterate
 from .properties import FIRST_QID, WIKIDATA_QIDS
 from .state import CountryState, Entity, add_claim, is_alive
 
-# %% ../../nbs/02_world/05_entities.ipynb #cell-004
+# %% ../../nbs/02_world/05_entities.ipynb #cell-005
 def set_labels(
     e: Entity,
     text: str,
@@ -29,7 +29,7 @@ def set_labels(
     if label_trap(e.kind, e.index) == "no_english_label" and e.added == 0:
         del e.labels["en"]
 
-# %% ../../nbs/02_world/05_entities.ipynb #cell-007
+# %% ../../nbs/02_world/05_entities.ipynb #cell-008
 KIND_WORDS = dict(  # in English, German and French
     country=("country", "Staat", "pays"),
     city=("city", "Stadt", "ville"),
@@ -59,7 +59,7 @@ KIND_WORDS = dict(  # in English, German and French
     ),
 )
 
-# %% ../../nbs/02_world/05_entities.ipynb #cell-008
+# %% ../../nbs/02_world/05_entities.ipynb #cell-009
 _MAKERS = ("person", "film", "book", "band", "album")  # described as from a country
 _PARTS = ("office", "species", "genus")  # described as of a country
 
@@ -81,7 +81,7 @@ def set_descriptions(
     if e.kind == "person" and len(words) > 1:
         e.aliases = {code: [f"{words[0][0]}. {words[-1]}"] for code in ("en", "de")}
 
-# %% ../../nbs/02_world/05_entities.ipynb #cell-011
+# %% ../../nbs/02_world/05_entities.ipynb #cell-012
 ARTICLE_SHARES = dict(  # kind: share of its entities that have an English article
     country=1,
     city=0.9,
@@ -96,7 +96,7 @@ ARTICLE_SHARES = dict(  # kind: share of its entities that have an English artic
     person=0.75,
 )
 
-# %% ../../nbs/02_world/05_entities.ipynb #cell-012
+# %% ../../nbs/02_world/05_entities.ipynb #cell-013
 def set_sitelinks(
     e: Entity,
     country: str,
@@ -116,18 +116,18 @@ def set_sitelinks(
     if u < 0.25:
         e.links["dewiki"] = title
 
-# %% ../../nbs/02_world/05_entities.ipynb #cell-015
+# %% ../../nbs/02_world/05_entities.ipynb #cell-018
 def core_id(kind: str, key: str) -> int:
     "The id of a member of the core."
     return FIRST_QID + core_index(kind, key)
 
-# %% ../../nbs/02_world/05_entities.ipynb #cell-016
+# %% ../../nbs/02_world/05_entities.ipynb #cell-019
 def random_core_id(s: CountryState, kind: str) -> int:
     "The id of some member of the core of this kind."
     first = next(i for i, item in enumerate(CORE_ITEMS) if item[0] == kind)
     return FIRST_QID + first + s.rng.below(sum(item[0] == kind for item in CORE_ITEMS))
 
-# %% ../../nbs/02_world/05_entities.ipynb #cell-019
+# %% ../../nbs/02_world/05_entities.ipynb #cell-022
 def random_date(
     s: CountryState,
     low: int,  # first year
@@ -136,7 +136,7 @@ def random_date(
     "A day between two years; the day of the event, while an event adds an entity."
     return s.today or date(s.rng.between(low, high), s.rng.between(1, 12), s.rng.between(1, 28))
 
-# %% ../../nbs/02_world/05_entities.ipynb #cell-020
+# %% ../../nbs/02_world/05_entities.ipynb #cell-023
 JOBS = (
     *("athlete", "athlete", "politician", "politician", "actor", "writer"),
     *("musician", "scientist", "business_executive", "film_director"),
@@ -152,7 +152,7 @@ def set_biography(s: CountryState, e: Entity):
         e.death = date(rng.between(max(e.birth.year + 30, 1985), 2023), rng.between(1, 12), rng.between(1, 28))
     e.home = rng.below(len(s.by_kind["city"]))
 
-# %% ../../nbs/02_world/05_entities.ipynb #cell-021
+# %% ../../nbs/02_world/05_entities.ipynb #cell-024
 def has_job(job: str):
     "A condition on an entity: a living person with this job."
     return lambda e: e.job == job and is_alive(e)
@@ -160,7 +160,7 @@ def has_job(job: str):
 
 is_politician = has_job("politician")
 
-# %% ../../nbs/02_world/05_entities.ipynb #cell-024
+# %% ../../nbs/02_world/05_entities.ipynb #cell-027
 CLASS_OF_KIND = dict(
     team="sports_club",
     book="literary_work",
@@ -173,7 +173,7 @@ CLASS_OF_KIND = dict(
     office="public_office",
 )
 
-# %% ../../nbs/02_world/05_entities.ipynb #cell-025
+# %% ../../nbs/02_world/05_entities.ipynb #cell-028
 def add_entity(
     s: CountryState,
     n: int,  # its number
@@ -188,7 +188,7 @@ def add_entity(
     set_labels(e, name, s.cast.culture(s.block) if s.block >= 0 else None)
     return e
 
-# %% ../../nbs/02_world/05_entities.ipynb #cell-026
+# %% ../../nbs/02_world/05_entities.ipynb #cell-029
 def introduce_entity(s: CountryState, e: Entity):
     "Class, descriptions and article of an entity."
     country = s.by_kind["country"][0].label
@@ -198,7 +198,7 @@ def introduce_entity(s: CountryState, e: Entity):
     set_descriptions(e, country)
     set_sitelinks(e, country, s.titles, SeededRandom(s.cast.seed, "article", e.n).random())
 
-# %% ../../nbs/02_world/05_entities.ipynb #cell-027
+# %% ../../nbs/02_world/05_entities.ipynb #cell-030
 def enter_members(cast: Cast, block: int) -> CountryState:
     "A country with all its entities, before any fact besides class and article."
     s = CountryState(cast, block)
