@@ -253,7 +253,7 @@ def test_a_local_server_needs_no_key(tmp_path):
 
 def test_without_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "openai", None)
-    with pytest.raises(BadArgument, match=r"wbe\[llm\]"):
+    with pytest.raises(BadArgument, match="needs the package openai: pip install 'openai"):
         OpenAIWriter("gpt-4o-mini", cache=tmp_path / "texts.sqlite")
 
 
