@@ -256,7 +256,6 @@ def test_invalid_lines_are_counted_and_kept_and_change_no_table(dumps, parsed, t
         b"[" * 5000: "schema",
         entity.replace(b'"rank":"normal"', b'"rank":7', 1): "schema",
         entity.replace(b'"claims":{', b'"claims":{"P1":5,', 1): "schema",
-        entity.replace(b'"type":"wikibase-entityid"', b'"type":"bad"', 1): "schema",
     }
     rng, mixed = random.Random(3), list(lines)
     for line in rubbish:

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['BATCHES_PER_ROW_GROUP', 'DAMAGED_EXIT_CODE', 'PARSE_VERSION', 'parse_batch', 'parquet_piece', 'shift_row_group',
-           'parquet_footer', 'piece_tables', 'make_piece', 'retype_values', 'ParsedDump', 'parse_dump']
+           'parquet_footer', 'piece_tables', 'drop_entities', 'SeenIds', 'make_piece', 'unique_piece', 'Redirect',
+           'retype_values', 'ParsedDump', 'parse_dump']
 
 # %% ../../nbs/04_wikidata/06_parse.ipynb #cell-002
 import gc
@@ -12,15 +13,16 @@ import gzip
 import json
 import os
 from collections import Counter
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from uuid import uuid4
 
-from ..records import BadArgument, Label, Statement, check_choice, patch, read_table, to_table
+from ..records import BadArgument, Label, Statement, check_choice, col, patch, read_table, schema, to_table
 from ..spool import Spool, parallel_map
 from ..store import Stage, StageFolder, atomic_write, check_disk_space, format_bytes, logger, write_table
-from .entities import ParsedLines, parse_lines
+from .entities import FALLBACK, ParsedLines, parse_lines
 from .claims import PropertyInfo, Role
 from .text import BATCH_BYTES, DumpText, TextBatch, entity_pages, text_batches
 
@@ -28,7 +30,7 @@ from .text import BATCH_BYTES, DumpText, TextBatch, entity_pages, text_batches
 def parse_batch(
     batch: TextBatch,
     language: str = "en",  # of labels, descriptions and aliases
-    fallback=(),  # languages to try when there is no label in that one
+    fallback=FALLBACK,  # languages to try where there is no text in that one
     roles: bool = False,  # also keep the values of qualifiers and references
 ) -> ParsedLines:
     "Parse a batch of a dump."
@@ -38,7 +40,8 @@ def parse_batch(
     parsed = parse_lines(found.lines, language, fallback, 0, roles)
     for r in parsed.rejected:
         r["line"] = batch.first_line + batch.text.count(b"\n", 0, found.offsets[r["line"] - 1]) + 1
-    parsed.counts["redirects"] += found.redirects
+    parsed.redirects += [pair for pair in found.redirects if pair[0][:1] in "QPL" and pair[0][1:].isdecimal()]
+    parsed.counts["redirects"] += len(found.redirects)
     parsed.counts["others"] += found.others
     return parsed
 
@@ -210,7 +213,50 @@ def _parse_in_worker(batch: TextBatch, language: str, fallback: tuple, roles: bo
 def _json_lines(rows) -> bytes:
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-041
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-042
+def _without_entities(table, ids: set):
+    "The rows of a table that are not about some entities."
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    key = "subject" if "subject" in table.column_names else "id"
+    return table.filter(pc.invert(pc.is_in(table[key], pa.array(sorted(ids), pa.string()))))
+
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-043
+def drop_entities(
+    parsed: ParsedLines,
+    ids: set,  # of entities that were read before
+) -> ParsedLines:
+    "Parsed lines without some entities, which are counted as duplicates."
+    tables = {n: getattr(parsed, n) for n in ("statements", "labels", "properties", "roles")}
+    kept = {n: t if t is None else _without_entities(t, ids) for n, t in tables.items()}
+    lost = {n: len(t) - len(kept[n]) for n, t in tables.items() if t is not None}
+    unreadable = sum(snak == "unreadable" for snak in kept["statements"]["snak"].to_pylist())
+    fewer = dict(properties=lost["properties"], statements=lost["statements"], duplicates=-lost["labels"])
+    fewer |= dict(items=lost["labels"] - lost["properties"])
+    counts = {n: count - fewer.get(n, 0) for n, count in parsed.counts.items()} | dict(unreadable=unreadable)
+    return replace(parsed, **kept, counts=counts)
+
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-044
+class SeenIds:
+    "Which entities were read before: a bit for each number."
+
+    def __init__(self):
+        self.pages = {}
+
+    def add(self, ids) -> set:
+        "Note ids; returns those that were noted before."
+        again = set()
+        for id in ids:
+            n = int(id[1:])
+            page = self.pages.get((id[0], n >> 16)) or self.pages.setdefault((id[0], n >> 16), bytearray(8192))
+            at, bit = n >> 3 & 8191, 1 << (n & 7)
+            if page[at] & bit:
+                again.add(id)
+            page[at] |= bit
+        return again
+
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-046
 def make_piece(
     results: list,  # of `_parse_in_worker`
     roles: bool,
@@ -218,7 +264,10 @@ def make_piece(
     "What some parsed batches add to every file, and their counts."
     import pyarrow as pa
 
-    parsed = [p for p, _, _ in results]
+    seen, parsed = SeenIds(), []
+    for p, _, _ in results:
+        again = seen.add(p.labels["id"].to_pylist())
+        parsed.append(drop_entities(p, again) if again else p)
     whole = {name: pa.concat_tables([getattr(p, name) for p in parsed]) for name in piece_tables(roles)}
     counts, rejected = Counter(), [r for p in parsed for r in p.rejected]
     for p in parsed:
@@ -230,15 +279,18 @@ def make_piece(
         xml=results[-1][2],
         rejected=gzip.compress(_json_lines(rejected), mtime=0) if rejected else b"",
         properties=_json_lines(row for p in parsed for row in p.properties.to_pylist()),
+        redirects=_json_lines(dict(id=id, target=target) for p in parsed for id, target in p.redirects),
+        ids="".join(f"{id}\n" for id in whole["labels"]["id"].to_pylist()).encode(),
     )
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-044
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-049
 def _piece_bytes(
     state: dict,  # of the spool; is updated
     result: dict,  # of `make_piece`
 ) -> dict:
     "The bytes to append to every file."
-    out = {"rejected.jsonl.gz": result["rejected"], "properties.jsonl": result["properties"]}
+    out = {"rejected.jsonl.gz": result["rejected"]}
+    out |= {"properties.jsonl": result["properties"], "redirects.jsonl": result["redirects"], "ids.txt": result["ids"]}
     for name, (data, rows) in result["parquet"].items():
         body, group = shift_row_group(data, state["bytes"][name])
         out |= {f"{name}.parquet": body, f"{name}.groups": group}
@@ -249,33 +301,62 @@ def _piece_bytes(
     state["xml"] = result["xml"]
     return out
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-046
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-052
+def unique_piece(
+    piece: dict,  # of `make_piece`
+    seen: SeenIds,  # of the pieces before it; is updated
+) -> dict:
+    "A piece without the entities that an earlier one has."
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    again = seen.add(piece["ids"].decode().split())
+    if not again:
+        return piece
+    roles = "roles" in piece["parquet"]
+    known = {name: pq.read_table(pa.BufferReader(data)) for name, (data, _) in piece["parquet"].items()}
+    tables = {n: to_table(known.get(n, []), record) for n, record in piece_tables(roles).items()}
+    about = to_table([json.loads(line) for line in piece["properties"].decode().splitlines()], PropertyInfo)
+    parsed = ParsedLines(tables["statements"], tables["labels"], about, tables.get("roles"), [], piece["counts"])
+    made = make_piece([(drop_entities(parsed, again), 0, piece["xml"])], roles)
+    return piece | {name: made[name] for name in ("parquet", "counts", "properties", "ids")}
+
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-054
+def _seen_before(spool: Spool) -> SeenIds:
+    "The ids of the entities that a spool holds."
+    seen = SeenIds()
+    with open(spool.path("ids.txt"), encoding="ascii") as f:
+        while some := list(islice(f, 100_000)):
+            seen.add(line.strip() for line in some)
+    return seen
+
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-055
 def _with_progress(results, bar):
     "The results, shown on a progress bar by their position in the file."
     for result in results:
         bar.update(result[1] - bar.n)
         yield result
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-047
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-056
 def _begin_files(spool: Spool, names):
     "Write what stands before the first piece."
     sizes = dict(bytes=dict.fromkeys(names, 4), rows=dict.fromkeys(names, 0), groups=dict.fromkeys(names, 0))
     spool.state.update(sizes, counts=parse_lines([]).counts, xml=False, ended=False)
     spool.append({f"{name}.parquet": b"PAR1" for name in names} | {"rejected.jsonl.gz": gzip.compress(b"", mtime=0)})
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-048
-def _end_files(spool: Spool, names: dict, damage: str | None = None):
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-057
+def _end_files(spool: Spool, names: dict, damage: str | None = None, unclosed: bool = False):
     "Write what stands behind the last piece."
     state, ends = spool.state, {}
     spool.checkpoint()  # the row groups' descriptions must be on the disk to be read
     for name, record in names.items():
         groups = spool.path(f"{name}.groups").read_bytes()
         ends[f"{name}.parquet"] = parquet_footer(record, groups, state["groups"][name], state["rows"][name])
-    state.update(ended=True, damage=damage)  # recorded together with the footers, never before them
+    state.update(ended=True, damage=damage, unclosed=unclosed)  # recorded together with the footers, never before them
     spool.append(ends)
     spool.checkpoint()
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-050
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-059
 def _parse_to_spool(spool: Spool, source: DumpText, size: int, options: dict, workers: int, progress: bool):
     "Parse and append what the spool does not hold yet."
     from tqdm.auto import tqdm
@@ -283,29 +364,29 @@ def _parse_to_spool(spool: Spool, source: DumpText, size: int, options: dict, wo
     names = piece_tables(options["roles"])
     if spool.done == 0:
         _begin_files(spool, names)
-    before = spool.done - 1
+    before, seen = spool.done - 1, _seen_before(spool)
     todo = islice(text_batches(source, size), BATCHES_PER_ROW_GROUP * before, None)
     desc = f"{'resuming' if before else 'parsing'} {source.path.name}"
     with tqdm(total=source.size, unit="B", unit_scale=True, desc=desc, disable=None if progress else True) as bar:
         results = parallel_map(partial(_parse_in_worker, **options), todo, workers)
         while some := list(islice(_with_progress(results, bar), BATCHES_PER_ROW_GROUP)):
-            spool.append(_piece_bytes(spool.state, make_piece(some, options["roles"])))
+            spool.append(_piece_bytes(spool.state, unique_piece(make_piece(some, options["roles"]), seen)))
         bar.update(source.size - bar.n if not source.damage else 0)
     if source.unclosed and not source.damage:
         text = "%s: it does not end with its closing %s; if it is not meant to be a part of a dump, it was cut"
         logger.warning(text, source.path, "tag" if spool.state["xml"] else "bracket")
-    _end_files(spool, names, source.damage)
+    _end_files(spool, names, source.damage, source.unclosed)
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-052
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-061
 def _collect_pieces(spool: Spool, pieces, options: dict):
     "Append pieces that were made elsewhere."
-    names = piece_tables(options["roles"])
+    names, seen = piece_tables(options["roles"]), SeenIds()
     _begin_files(spool, names)
     for made in pieces:
-        spool.append(_piece_bytes(spool.state, made))
+        spool.append(_piece_bytes(spool.state, unique_piece(made, seen)))
     _end_files(spool, names)
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-054
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-063
 def _write_properties(spool: Spool, folder: Path) -> dict:
     "Write the table of properties; returns the data type of each."
     with open(spool.path("properties.jsonl"), encoding="utf-8") as f:
@@ -313,7 +394,27 @@ def _write_properties(spool: Spool, folder: Path) -> dict:
     write_table(folder / "properties.parquet", to_table(rows, PropertyInfo))
     return {r["id"]: r["datatype"] for r in rows}
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-055
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-064
+@dataclass
+class Redirect:
+    "An entity that was merged into another."
+
+    id: str = col("Q-id or P-id of the entity that is gone")
+    target: str = col("id of the one that it leads to")
+
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-065
+def _write_redirects(spool: Spool, folder: Path):
+    "Write the table of redirects."
+    import pyarrow as pa
+    from pyarrow import json as arrow_json
+
+    lines, want = spool.path("redirects.jsonl"), schema(Redirect)
+    empty = lines.stat().st_size == 0
+    options = arrow_json.ParseOptions(explicit_schema=pa.schema([pa.field(f.name, f.type) for f in want]))
+    table = to_table([], Redirect) if empty else arrow_json.read_json(lines, parse_options=options)
+    write_table(folder / "redirects.parquet", to_table(table, Redirect))
+
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-066
 def retype_values(
     source,  # Parquet file
     target,  # Parquet file to write
@@ -335,10 +436,10 @@ def retype_values(
             table = table.set_column(want.get_field_index("value_type"), want.field("value_type"), column)
             out.write_table(table, row_group_size=len(table))
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-058
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-069
 DAMAGED_EXIT_CODE = 3  # of a command that parsed a damaged dump as far as it could be read
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-059
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-070
 class ParsedDump(StageFolder):
     "A parsed dump in a folder; `counts` has entities, statements, redirects, rejected lines, and these by reason."
 
@@ -351,59 +452,71 @@ class ParsedDump(StageFolder):
         return self.counts.get("damage")
 
     @property
+    def unclosed(self) -> bool:
+        "Whether it ends without its closing bracket or tag: a part of a dump, or one that was cut."
+        return bool(self.counts.get("unclosed"))
+
+    @property
+    def entities(self) -> int:
+        "How many items and properties there are."
+        return self.counts["items"] + self.counts["properties"]
+
+    @property
     def exit_code(self) -> int:
         return DAMAGED_EXIT_CODE if self.damage else 0
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-060
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-071
 @patch
 def table(
     self: ParsedDump,
     name: str = "statements",  # or labels, properties, roles
 ):
     "A table of the dump in Arrow."
-    records = piece_tables(True) | {"properties": PropertyInfo}
+    records = piece_tables(True) | {"properties": PropertyInfo, "redirects": Redirect}
     names = [n for n in records if f"{n}.parquet" in self.manifest.outputs]
     return read_table(self.folder / f"{name}.parquet", records[check_choice(name, names, "table")])
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-061
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-072
 @patch
 def rejected(self: ParsedDump) -> list[dict]:
-    "The lines that could not be read: line, reason, text."
+    "The lines that could not be read: line, reason, id, text."
     with gzip.open(self.folder / "rejected.jsonl.gz", "rt", encoding="utf-8") as f:
         return [json.loads(line) for line in f]
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-062
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-073
 @patch
 def __repr__(self: ParsedDump) -> str:
-    counts = ", ".join(f"{n:,} {name}" for name, n in self.counts.items() if n and name != "damage" and ":" not in name)
+    shown = {name: n for name, n in self.counts.items() if n and type(n) is int and ":" not in name}
+    counts = ", ".join(f"{n:,} {name}" for name, n in shown.items())
     return f"ParsedDump({self.folder.name!r}: {counts}{'; damaged: ' + self.damage if self.damage else ''})"
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-063
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-074
 @patch
 def _repr_html_(self: ParsedDump) -> str:
     sizes = {name: format_bytes(known["bytes"]) for name, known in self.manifest.outputs.items()}
     rows = "".join(f"<tr><td>{name}</td><td>{size}</td></tr>" for name, size in sizes.items())
     return f"{repr(self)}<table>{rows}</table>"
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-065
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-076
 def _write_typed(spool: Spool, folder: Path, roles: bool) -> list[str]:
-    "Write the properties, and the tables whose value types come from them; returns the names of these."
+    "Write properties, redirects, and the tables whose value types come from the properties; the names of these."
     types = _write_properties(spool, folder)
+    _write_redirects(spool, folder)
     typed = [f"{name}.parquet" for name in ("statements", "roles") if name in piece_tables(roles)]
     typed = typed if spool.state["xml"] else []
     for name in typed:
         retype_values(spool.path(name), folder / name, types)
     return typed
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-066
-PARSE_VERSION = 1  # raised with every change that alters the files
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-077
+PARSE_VERSION = 2  # raised with every change that alters the files
 
 
 def parse_dump(
     path,  # a dump: .json or .xml, plain or compressed with gzip, bzip2 or Zstandard
     folder,  # where to put the tables
     language: str = "en",  # of labels, descriptions and aliases
-    fallback=(),  # languages to try when there is no label in that one
+    fallback=FALLBACK,  # languages to try where there is no text in that one
     roles: bool = False,  # also keep the values of qualifiers and references
     workers: int | None = None,  # processes; by default one for small dumps and one per core for large ones
     progress: bool = True,  # show a progress bar, by compressed bytes
@@ -425,7 +538,8 @@ def parse_dump(
     source.threads = workers
     with stage:
         check_disk_space(folder, source.size // (8 if source.form == "plain" else 1))
-        scratch = [f"{name}.groups" for name in piece_tables(roles)] + ["properties.jsonl"]
+        scratch = [f"{name}.groups" for name in piece_tables(roles)]
+        scratch += ["properties.jsonl", "redirects.jsonl", "ids.txt"]
         names = [f"{name}.parquet" for name in piece_tables(roles)] + ["rejected.jsonl.gz"] + scratch
         # pieces from elsewhere may be split in other places the next time
         spool = Spool(folder, names, stage.key() if pieces is None else uuid4().hex, every)
@@ -437,15 +551,19 @@ def parse_dump(
             typed = _write_typed(spool, folder, roles)
         finally:
             spool.close()
-        stage.outputs += [folder / name for name in ("properties.parquet", *typed)]
+        stage.outputs += [folder / name for name in ("properties.parquet", "redirects.parquet", *typed)]
         stage.outputs += spool.finish(drop=[*scratch, *typed])
         _count_results(stage, spool.state, path)
     return ParsedDump(folder)
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-067
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-078
 def _count_results(stage: Stage, state: dict, path):
     "Record the counts in the stage, and warn of damage."
     stage.counts.update(state["counts"])
+    if state.get("unclosed"):
+        stage.counts["unclosed"] = True
+    if not state["damage"] and not state["counts"]["items"] + state["counts"]["properties"]:
+        state["damage"] = "no item or property in it, so it is no dump of Wikidata"
     if state["damage"]:
         stage.counts["damage"] = state["damage"]
         text = "%s: %s; what can be read before that is kept, but the dump should be fetched again"

@@ -16,7 +16,7 @@ from pathlib import Path
 from ..engine import open_engine
 from ..records import BadArgument
 from ..store import StoreError
-from .entities import parse_lines
+from .entities import FALLBACK, parse_lines
 from .parse import ParsedDump, make_piece, parse_dump
 
 # %% ../../nbs/04_wikidata/12_spark.ipynb #cell-005
@@ -121,7 +121,7 @@ def parse_on_spark(
     path,  # a JSON dump, plain or compressed with gzip or bzip2, where all of Spark's machines can read it
     folder,  # where to put the tables, on this machine
     language: str = "en",  # of labels, descriptions and aliases
-    fallback=(),  # languages to try when there is no label in that one
+    fallback=FALLBACK,  # languages to try where there is no text in that one
     roles: bool = False,  # also keep the values of qualifiers and references
     progress: bool = True,  # show a progress bar
     force: bool = False,  # parse again even if it is done

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['READ_BYTES', 'CAREFUL_READ_BYTES', 'BLOCK_MAGIC', 'END_MAGIC', 'BATCH_BYTES', 'MAX_ENTITY_BYTES', 'DamagedData',
            'inflate_members', 'inflate_file', 'find_magics', 'bit_slice', 'inflate_block', 'inflate_bz2', 'DumpText',
-           'TextBatch', 'text_batches', 'unescape_xml', 'EntityPages', 'entity_pages']
+           'TextBatch', 'text_batches', 'unescape_xml', 'EntityPages', 'redirect_titles', 'entity_pages']
 
 # %% ../../nbs/04_wikidata/03_text.ipynb #cell-002
 import bz2
@@ -13,7 +13,7 @@ import re
 import zlib
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..records import patch
@@ -316,6 +316,8 @@ def text_batches(
     held, n, line, xml, mark = [], 0, 0, None, b"\n"
     skipping, opened, tail = False, False, b""
     for text in source:
+        if xml is None:
+            text = text.removeprefix(b"\xef\xbb\xbf")  # a byte order mark
         held.append(text)
         n += len(text)
         if xml is None and (start := text.lstrip()[:1]):
@@ -355,10 +357,23 @@ class EntityPages:
 
     lines: list  # JSON
     offsets: list  # byte of the text at which each begins
-    redirects: int = 0
+    redirects: list = field(default_factory=list)  # pairs of titles, empty where they are not legible
     others: int = 0  # talk pages, lexemes, help
 
-# %% ../../nbs/04_wikidata/03_text.ipynb #cell-067
+# %% ../../nbs/04_wikidata/03_text.ipynb #cell-068
+_REDIRECT_TITLES = re.compile(
+    rb"<title>(?:Property:)?([^<]*)</title>.*?<redirect title=\"(?:Property:)?([^\"]*)", re.DOTALL
+)
+
+
+def redirect_titles(
+    head: bytes,  # of a page
+) -> tuple[str, str] | None:
+    "The ids of a page that is a redirect, and of the page that it leads to."
+    found = _REDIRECT_TITLES.search(head)
+    return found and (found[1].decode(), found[2].decode())
+
+# %% ../../nbs/04_wikidata/03_text.ipynb #cell-071
 def entity_pages(text: bytes) -> EntityPages:
     "The entities in a batch of an XML dump."
     out, at = EntityPages([], []), 0
@@ -366,14 +381,16 @@ def entity_pages(text: bytes) -> EntityPages:
         end = text.find(b"</page>", start)
         at = end = end if end >= 0 else len(text)
         body = text.find(b"<text", start, end)
-        head = text[start : body if body >= 0 else end]
-        if b"<redirect " in head:
-            out.redirects += 1
-        elif not any(model in head for model in _ENTITY_MODELS) and end < len(text):
+        body = body if body >= 0 else end
+        close = text.find(b"</text>", body, end)
+        close = close if close >= 0 else end
+        about = text[start:body], text[close:end]
+        if b"<redirect " in about[0]:
+            out.redirects.append(redirect_titles(about[0]) or ("", ""))
+        elif not any(model in part for part in about for model in _ENTITY_MODELS) and end < len(text):
             out.others += 1
         else:  # also a page that is cut off: its beginning will be rejected
-            body = text.find(b">", body, end) + 1 if body >= 0 else end
-            close = text.find(b"</text>", body, end)
-            out.lines.append(unescape_xml(text[body : close if close >= 0 else end]) or b"{")
+            body = text.find(b">", body, end) + 1 if body < end else end
+            out.lines.append(unescape_xml(text[body:close]) or b"{")
             out.offsets.append(body)
     return out
