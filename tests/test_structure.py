@@ -14,7 +14,7 @@ NBS, PACKAGE = ROOT / "nbs", ROOT / "wbe"
 # From the bottom up. A module may import from its own room (subpackage) and from rooms below. Rooms in one row do not
 # import each other.
 TOWER = [
-    {"records", "store", "spool", "engine", "http", "dates", "texts"},
+    {"records", "store", "spool", "engine", "http", "dates", "texts", "plugins", "progress"},
     {"metrics"},
     {"world", "writers"},
     {"wikidata"},

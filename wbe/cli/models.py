@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from .app import AxisOption, DeviceOption, DtypeOption, ProtocolOption, QuantOption, RevisionOption, TrustOption
-from .app import app, print_table
+from .app import MapOption, app, print_table
 
 # %% ../../nbs/12_app/05_models.ipynb #cell-005
 def _percent(x) -> str:
@@ -37,7 +37,7 @@ def _print_answers(
 @app.command(name="score")
 def score_command(
     bench: Annotated[
-        str, typer.Argument(help="A benchmark: a folder, a file of one timestep, or a name on the Hugging Face hub.")
+        str, typer.Argument(help="A benchmark: a release, any file of rows, or a name on the Hugging Face hub.")
     ],
     model: Annotated[str, typer.Option(help="A name on the hub, a folder, or wbe-tiny.")] = "wbe-tiny",
     axis: AxisOption = None,
@@ -45,6 +45,7 @@ def score_command(
     protocol: ProtocolOption = "paper",
     generate: Annotated[bool, typer.Option(help="Also generate answers.")] = True,
     seed: Annotated[int, typer.Option(help="Random seed of the sample.")] = 0,
+    map: MapOption = None,
     device: DeviceOption = "auto",
     dtype: DtypeOption = "auto",
     quant: QuantOption = None,
@@ -58,12 +59,12 @@ def score_command(
 
     For example:  wbe score wbe-demo/benchmark/release --model gpt2
     """
-    from wbe.benchmark.reader import Benchmark
+    from wbe.benchmark.opening import open_benchmark
     from wbe.lm.models import load
     from wbe.lm.probes import ask_benchmark
     from wbe.lm.scoring import process_rank
 
-    benchmark = Benchmark.load(bench)
+    benchmark = open_benchmark(bench, map)
     lm = load(model, dtype, device, quant=quant, revision=revision, trust_remote_code=trust_remote_code)
     answers = ask_benchmark(lm, benchmark, axis or None, most, protocol, generate, seed)
     if process_rank(lm)[0]:
@@ -99,7 +100,14 @@ def train_tiny_command(
 # %% ../../nbs/12_app/05_models.ipynb #cell-017
 @app.command(name="editors")
 def editors_command():
-    """List the editors, each with a line on what it does."""
-    from wbe.editors.protocol import EDITOR_CLASSES
+    """List the editors, those of installed packages included, each with a line on what it does.
 
-    print_table(("editor", "what it does"), [(name, line) for name, (_, line) in EDITOR_CLASSES.items()])
+    An editor of your own needs no registration: --editor my_editor:Mine names the class Mine in my_editor.py.
+    """
+    from wbe.editors.protocol import EDITORS
+
+    rows = [(e.name, e.about or f"{e.place}, of {e.package}") for e in EDITORS.entries() if not e.refused]
+    print_table(("editor", "what it does"), rows)
+    for e in EDITORS.entries():
+        if e.refused:
+            typer.echo(f"Refused: {e.name} of {e.package}: {e.refused}")

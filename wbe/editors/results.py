@@ -5,20 +5,20 @@
 # %% auto #0
 __all__ = ['RESULT_CLASSES', 'Delta', 'sum_deltas', 'CarriedState', 'EditError', 'EditResult', 'applied_edits', 'WeightEdit',
            'commit_edits', 'unedited_model', 'EditStack', 'combine_edits', 'compact_edits', 'carried_state',
-           'import_object', 'write_tensors', 'save_carried', 'load_carried']
+           'write_tensors', 'save_carried', 'load_carried']
 
 # %% ../../nbs/09_editors/02_results.ipynb #cell-002
 import json
 import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import ClassVar
 
 import torch
 
 from ..lm.models import LM
+from ..plugins import import_object, place_of
 from ..records import WbeError, check_choice, patch
 from ..store import StoreError, atomic_write, explain_read_errors, make_folder, sha256_of, versions, write_text
 
@@ -424,15 +424,24 @@ RESULT_CLASSES = {  # kind of result: where its class is
     "wise": "wbe.editors.memory.wise:WiseEdit",
 }
 
-# %% ../../nbs/09_editors/02_results.ipynb #cell-087
-def import_object(
-    path: str,  # module:name
-):
-    "An object by the place of its definition."
-    module, _, name = path.partition(":")
-    return getattr(import_module(module), name)
-
 # %% ../../nbs/09_editors/02_results.ipynb #cell-089
+def _loaded_subclasses(cls: type) -> dict[str, type]:
+    "All subclasses that are loaded, by place; of two with one place the later one."
+    direct = {place_of(c): c for c in cls.__subclasses__()}
+    return {place: c for d in direct.values() for place, c in _loaded_subclasses(d).items()} | direct
+
+# %% ../../nbs/09_editors/02_results.ipynb #cell-090
+def _result_class(kind: str, place: str | None) -> type:
+    "The class of a saved result."
+    if place is None:
+        return import_object(RESULT_CLASSES[check_choice(kind, RESULT_CLASSES, "kind of result")])
+    found = _loaded_subclasses(EditResult).get(place)
+    if found is None:
+        module = place.partition(":")[0]
+        raise EditError(f"this is an edit of the class {place}, which is not loaded; import {module} first")
+    return found
+
+# %% ../../nbs/09_editors/02_results.ipynb #cell-092
 def write_tensors(
     path: Path,
     tensors: dict,
@@ -450,7 +459,7 @@ def write_tensors(
                 f"{path}: {e}; free some space, or choose another folder. Nothing was half-written."
             ) from e
 
-# %% ../../nbs/09_editors/02_results.ipynb #cell-091
+# %% ../../nbs/09_editors/02_results.ipynb #cell-094
 def _read_tensors(
     path: Path,
     sha256: str,  # as the manifest says
@@ -465,29 +474,30 @@ def _read_tensors(
             raise EditError(f"{path}: not what the manifest says (cut short, or of another {what}); {remedy}")
     return load_file(path)
 
-# %% ../../nbs/09_editors/02_results.ipynb #cell-092
+# %% ../../nbs/09_editors/02_results.ipynb #cell-095
 def _read_manifest(
     path: Path,
     keys,  # that it must have
     what: str,  # what the manifest belongs to
     remedy: str,  # what to do if it is none
+    optional=(),  # keys that it may have; None without them
 ) -> dict:
     "These keys of a manifest."
     with explain_read_errors(path):
         text = path.read_text(encoding="utf-8")
     try:
         manifest = json.loads(text)
-        return {k: manifest[k] for k in keys}
+        return {k: manifest[k] for k in keys} | {k: manifest.get(k) for k in optional}
     except (ValueError, KeyError, TypeError) as e:
         raise EditError(f"{path}: not the manifest of {what} ({e}); {remedy}") from None
 
-# %% ../../nbs/09_editors/02_results.ipynb #cell-095
+# %% ../../nbs/09_editors/02_results.ipynb #cell-098
 @patch
 def _to_saved(self: WeightEdit) -> tuple[dict, dict]:
     stored = {f"{p}.{n}.{k}": t for (p, n), d in self.deltas.items() for k, t in vars(d).items()}
     return {name: t.contiguous().cpu() for name, t in stored.items() if t is not None}, {}
 
-# %% ../../nbs/09_editors/02_results.ipynb #cell-096
+# %% ../../nbs/09_editors/02_results.ipynb #cell-099
 @patch(cls_method=True)
 def _from_saved(cls: WeightEdit, tensors: dict, settings: dict, folder: Path) -> WeightEdit:
     deltas = {}
@@ -496,21 +506,21 @@ def _from_saved(cls: WeightEdit, tensors: dict, settings: dict, folder: Path) ->
         setattr(deltas.setdefault((part, int(layer)), Delta()), factor, t)
     return cls(deltas=deltas)
 
-# %% ../../nbs/09_editors/02_results.ipynb #cell-099
+# %% ../../nbs/09_editors/02_results.ipynb #cell-102
 @patch
 def _to_saved(self: EditStack) -> tuple[dict, dict]:
     return {}, dict(parts=len(self.parts))
 
-# %% ../../nbs/09_editors/02_results.ipynb #cell-100
+# %% ../../nbs/09_editors/02_results.ipynb #cell-103
 @patch(cls_method=True)
 def _from_saved(cls: EditStack, tensors: dict, settings: dict, folder: Path) -> EditStack:
     return cls(parts=[EditResult.load(folder / f"{n:05d}") for n in range(settings["parts"])])
 
-# %% ../../nbs/09_editors/02_results.ipynb #cell-101
+# %% ../../nbs/09_editors/02_results.ipynb #cell-104
 _DETAILS = ("editor", "hparams", "model", "seconds", "ids")  # what the manifest says of every result
 _CARRIED = "carried:"  # before the names of carried tensors
 
-# %% ../../nbs/09_editors/02_results.ipynb #cell-102
+# %% ../../nbs/09_editors/02_results.ipynb #cell-105
 @patch
 def save(self: EditResult, folder) -> Path:  # the folder
     "Write the result to a folder."
@@ -526,28 +536,30 @@ def save(self: EditResult, folder) -> Path:  # the folder
         settings = settings | dict(sha256=sha256_of(folder / "edit.safetensors"))
     details = {name: getattr(self, name) for name in _DETAILS}
     manifest = dict(kind=self.kind, **details, settings=settings, versions=versions())
+    if RESULT_CLASSES.get(self.kind) != (place := place_of(type(self))):
+        manifest["class"] = place
     write_text(folder / "edit.json", json.dumps(manifest, indent=1, ensure_ascii=False) + "\n")
     return folder
 
-# %% ../../nbs/09_editors/02_results.ipynb #cell-105
+# %% ../../nbs/09_editors/02_results.ipynb #cell-108
 @patch(cls_method=True)
 def load(cls: EditResult, folder) -> EditResult:
     "Read a result of any kind from a folder."
     folder = Path(folder)
     again = "make the edit again"
-    details = _read_manifest(folder / "edit.json", ("kind", "settings", *_DETAILS), "an edit", again)
-    kind, settings = details.pop("kind"), details.pop("settings")
+    keys = ("kind", "settings", *_DETAILS)
+    details = _read_manifest(folder / "edit.json", keys, "an edit", again, optional=("class",))
+    settings, result_class = details.pop("settings"), _result_class(details.pop("kind"), details.pop("class"))
     tensors = {}
     if "sha256" in settings:
         tensors = _read_tensors(folder / "edit.safetensors", settings["sha256"], "edit", again)
     carried = {k.removeprefix(_CARRIED): t for k, t in tensors.items() if k.startswith(_CARRIED)}
     tensors = {k: t for k, t in tensors.items() if not k.startswith(_CARRIED)}
-    result_class = import_object(RESULT_CLASSES[check_choice(kind, RESULT_CLASSES, "kind of result")])
     if "carried" in settings:
         details["carried"] = CarriedState(carried, settings["carried"])
     return _with_details(result_class._from_saved(tensors, settings, folder), **details)
 
-# %% ../../nbs/09_editors/02_results.ipynb #cell-112
+# %% ../../nbs/09_editors/02_results.ipynb #cell-117
 def save_carried(
     lm: LM,
     folder,  # of its own
@@ -564,7 +576,7 @@ def save_carried(
     write_text(folder / "carried.json", json.dumps(manifest, indent=1, ensure_ascii=False) + "\n")
     return True
 
-# %% ../../nbs/09_editors/02_results.ipynb #cell-114
+# %% ../../nbs/09_editors/02_results.ipynb #cell-119
 def load_carried(
     lm: LM,
     folder,  # as `save_carried` wrote it, or of a saved result

@@ -304,6 +304,8 @@ def training_corpus(lm: LM) -> TextCorpus | None:
 class KeyValueEditor(Editor):
     "An editor that works with keys, values and, if it needs them, second moments."
 
+    takes_corpus = True
+
     def __init__(
         self,
         *args,
