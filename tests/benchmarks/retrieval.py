@@ -39,7 +39,7 @@ QUERIES = 500
 
 def questions(n: int) -> tuple[list[str], list[str]]:
     "Keys, and paraphrases of some of them as queries."
-    from wbe.writers.phrases import PHRASES
+    from wbe.writers.lookup import PHRASES
     from wbe.world.names import CULTURES, SeededRandom, name_stock, person_name
 
     usable = [p for p in PHRASES.values() if len(p.questions) > 1 and p.kind in ("person", "place")]

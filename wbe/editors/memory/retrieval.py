@@ -6,9 +6,12 @@
 __all__ = ['QAPair', 'PairMemory', 'RetrievalHParams', 'PairRetriever', 'RetrievalEdit', 'retrieval_memory', 'RetrievalEditor']
 
 # %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-002
+import importlib.util
 import re
 import time
-from dataclasses import dataclass, field
+import warnings
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
@@ -16,7 +19,7 @@ import numpy as np
 import torch
 
 from ..hparams import HParams, hp
-from .embed import PAPER_EMBEDDER, embedder
+from .embed import PAPER_EMBEDDER, _is_sentence_model, check_embedder, embedder
 from .index import INDEX_CLASSES, VectorIndex, vector_index
 from .prompt import with_context
 from ..protocol import Editor
@@ -24,7 +27,7 @@ from ..requests import EditRequest
 from ..results import EditError, EditResult
 from ...lm.models import LM
 from ...lm.tokens import QAItem
-from ...records import BadArgument, patch
+from ...records import BadArgument, install_command, patch
 from ...texts import question_key
 
 # %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-007
@@ -60,8 +63,12 @@ class PairMemory:
     def __len__(self) -> int:
         return len(self.pairs)
 
+    @property
+    def embedder_name(self) -> str:
+        return self.embedder.key().get("embedder", type(self.embedder).__name__)
+
     def __repr__(self) -> str:
-        return f"PairMemory({len(self.pairs):,} pairs, {self.embedder.key()['embedder']}, {self.index.name})"
+        return f"PairMemory({len(self.pairs):,} pairs, {self.embedder_name}, {self.index.name})"
 
     def _waiting(self) -> list[np.ndarray]:
         "The vectors that the index does not have yet, as one matrix if there are any."
@@ -244,6 +251,46 @@ def retrieval_memory(lm: LM) -> PairMemory | None:
     return retriever.memory if retriever else None
 
 # %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-035
+_INDEX_PACKAGES = dict(annoy="annoy", faiss="faiss")  # index: the module that it needs
+
+
+def _is_installed(module: str | None) -> bool:
+    return module is None or importlib.util.find_spec(module) is not None
+
+
+def _installed_choices(h: RetrievalHParams) -> dict:
+    "Hyper-parameters that must differ because a package is missing."
+    other = {}
+    if _is_sentence_model(h.embedder) and not _is_installed("sentence_transformers"):
+        other["embedder"] = "hashed"
+    if not _is_installed(_INDEX_PACKAGES.get(h.index)):
+        other["index"] = "faiss" if _is_installed("faiss") else "exact"
+    return other
+
+# %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-037
+@cache
+def _warn_of_replacements(text: str):
+    "Warn once in a process."
+    warnings.warn(text, stacklevel=6)
+
+
+def _use_installed(
+    h: RetrievalHParams,
+    given,  # names of hyper-parameters that the user has set
+) -> RetrievalHParams:
+    "The hyper-parameters with what is installed in place of what is missing."
+    other = {k: v for k, v in _installed_choices(h).items() if k not in given}
+    if not other:
+        return h
+    packages = dict(embedder="sentence-transformers", index=h.index)
+    missing = " and ".join(packages[k] for k in other)
+    used = ", ".join(f"{k}={v}" for k, v in other.items())
+    extras = dict(embedder="retrieval", index="annoy" if h.index == "annoy" else "retrieval")
+    commands = [install_command(extras[k]) for k in other]
+    _warn_of_replacements(f"rag: without {missing}, {used} is used. The paper's: {'; '.join(dict.fromkeys(commands))}")
+    return replace(h, **other, source=f"{h.source}; {used}, because {missing} is not installed")
+
+# %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-040
 class RetrievalEditor(Editor):
     "Question-answer pairs in a memory."
 
@@ -260,6 +307,21 @@ class RetrievalEditor(Editor):
             "top 2 as in the paper; embedder and index that need nothing",
         ),
     }
+
+    def hparams_for(self, lm: LM) -> RetrievalHParams:
+        h = super().hparams_for(lm)
+        return h if self.hparams is not None else _use_installed(h, self.overrides)
+
+    def check_installed(self):
+        given = self.overrides if self.hparams is None else vars(self.hparams) | self.overrides
+        if "embedder" in given:
+            check_embedder(given["embedder"])
+        if "index" in given:
+            vector_index(given["index"], 8)  # an error names the missing package
+
+    def check(self, lm: LM, hparams: RetrievalHParams):
+        _cached_embedder(hparams.embedder)
+        vector_index(hparams.index, 8)
 
     def _edit(self, lm: LM, requests: list[EditRequest], hparams: RetrievalHParams) -> RetrievalEdit:
         vectors = _cached_embedder(hparams.embedder).embed([r.question for r in requests])
