@@ -50,7 +50,7 @@ setup(
     extras_require=extras,
     entry_points={
         "console_scripts": cfg["console_scripts"].split(),
-        "nbdev": [f"{cfg['lib_name']}={cfg['lib_name']}._modidx:d"],
+        "nbdev": [f"{cfg['lib_path']}={cfg['lib_path']}._modidx:d"],
     },
     classifiers=[
         "Development Status :: 3 - Alpha",

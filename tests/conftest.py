@@ -1,15 +1,93 @@
-"""Fixtures that several tests share: the small world, written once."""
+"""Fixtures that several tests share, and what becomes of a test that is skipped.
+
+`@pytest.mark.extra("spark")` marks a test that needs an extra of settings.ini; it is skipped where that is missing.
+WBE_EXTRAS=1 says that all are installed, so that such a test runs, and fails without its packages.
+WBE_STRICT=1 makes a failure of every test that is skipped for a reason that `ALLOWED_SKIPS` does not name.
+"""
 
 import fcntl
 import os
 import pty
+import re
 import struct
 import subprocess
 import termios
+from configparser import ConfigParser
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 import pytest
 
 from wbe.world.files import World
+
+# Why a test may be skipped although everything that can be installed is installed.
+ALLOWED_SKIPS = {
+    "no GPU": r"\bno GPU\b",
+    "real material that is not part of the project": r"\breal (entities|instances|material|rows|files)\b",
+    "a user with other rights": r"\broot\b",
+    "no browser": r"\bno (browser|Chromium)\b",
+}
+if not os.environ.get("WBE_EXTRAS"):
+    ALLOWED_SKIPS["an extra, which `make test-extras` tests"] = r"^the extra \w+ is not installed"
+
+
+def packages_of_extras() -> dict[str, list[str]]:
+    "Names of the packages of every extra in settings.ini."
+    config = ConfigParser(delimiters=["="])
+    config.read(Path(__file__).parents[1] / "settings.ini", encoding="utf-8")
+    found = {k.removesuffix("_requirements"): v.split() for k, v in config["DEFAULT"].items() if "_requirements" in k}
+    return {extra: [re.match(r"[\w.-]+", p)[0] for p in packages] for extra, packages in found.items()}
+
+
+def not_installed(extra: str) -> list[str]:
+    "The packages of an extra that are not installed."
+
+    def absent(package):
+        try:
+            return not version(package)
+        except PackageNotFoundError:
+            return True
+
+    return [p for p in packages_of_extras()[extra] if absent(p)]
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "extra(*names): needs these extras of settings.ini; see `make test-extras`")
+
+
+def pytest_collection_modifyitems(items):
+    if os.environ.get("WBE_EXTRAS"):
+        return
+    for item in items:
+        for extra in (name for mark in item.iter_markers("extra") for name in mark.args):
+            if absent := not_installed(extra):
+                reason = f"the extra {extra} is not installed ({', '.join(absent)}): see `make test-extras`"
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def refuse_skip(report):
+    "A report of a skipped test as a failure, unless its reason is allowed."
+    if not (os.environ.get("WBE_STRICT") and report.skipped) or hasattr(report, "wasxfail"):
+        return
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    reason = reason.removeprefix("Skipped: ")
+    if not any(re.search(pattern, reason) for pattern in ALLOWED_SKIPS.values()):
+        report.outcome = "failed"
+        report.longrepr = f"skipped ({reason}), but WBE_STRICT allows only: {'; '.join(ALLOWED_SKIPS)}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport():
+    report = yield
+    refuse_skip(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report():
+    report = yield
+    refuse_skip(report)
+    return report
 
 
 @pytest.fixture(scope="session")

@@ -7,12 +7,12 @@ import random
 
 import pytest
 
-pytest.importorskip("infini_gram", reason="the package infini-gram is not installed")
-
 from wbe.analysis.counts import LocalIndex, PlainCounts
-from wbe.tiny.corpus import TrainingCorpus
 from wbe.records import BadArgument
 from wbe.store import StoreError
+from wbe.tiny.corpus import TrainingCorpus
+
+pytestmark = pytest.mark.extra("infini")
 
 
 @pytest.fixture(scope="module")

@@ -1,15 +1,12 @@
 """Spark and DuckDB give the same tables, from the dump to the audit."""
 
-import shutil
-
 import pyarrow.parquet as pq
 import pytest
 
 from wbe.wikidata.build import build_facts
 from wbe.wikidata.parse import ParsedDump
 
-pytest.importorskip("pyspark", reason="the Spark engine is not installed")
-pytestmark = pytest.mark.skipif(not shutil.which("java"), reason="Spark needs Java")
+pytestmark = pytest.mark.extra("spark")
 
 
 @pytest.fixture(scope="module")

@@ -30,8 +30,9 @@ BIN = Path(sys.executable).parent
 
 
 def flags_of(cell) -> set[str]:
-    "The directives of a code cell: `#| slow` gives 'slow', `#| eval: false` gives 'eval: false'."
-    return {m.strip() for m in re.findall(r"^#\|\s*(.+)$", cell.source, re.M)}
+    "The directives of a code cell: `#| slow` gives 'slow', `#| extra spark` 'extra', `#| eval: false` 'eval: false'."
+    found = (m.strip() for m in re.findall(r"^#\|\s*(.+)$", cell.source, re.M))
+    return {m if m.startswith("eval:") else m.split()[0] for m in found if m}
 
 
 BAR = re.compile(r"\d%\|.*\||\d+(?:\.\d+)?(?:it/s|s/it)|\?it/s")
@@ -39,7 +40,7 @@ BAR = re.compile(r"\d%\|.*\||\d+(?:\.\d+)?(?:it/s|s/it)|\?it/s")
 
 def tidy_text(text: str) -> str:
     "Printed text without terminal codes, progress bars, and the folders of the machine that printed it."
-    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text).replace("\r\n", "\n")
     text = (
         re.sub(r"(?<![\w.])/(?:private/)?(?:tmp|var/folders/\w+/\w+/T)/tmp\w+", "…", text)
         .replace(f"{ROOT}/", "")

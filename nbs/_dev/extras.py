@@ -1,0 +1,152 @@
+"""Every extra of settings.ini, installed and tested; `make test-extras` calls both commands.
+
+python nbs/_dev/extras.py install FOLDER
+    make a virtual environment in FOLDER that adds all extras to the packages of this one
+python nbs/_dev/extras.py notebooks
+    execute the notebooks with cells marked `#| extra NAME`, these cells included
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+from concurrent.futures import ProcessPoolExecutor
+from configparser import ConfigParser
+from multiprocessing import get_context
+from pathlib import Path
+
+import nbformat
+
+ROOT = Path(__file__).parents[2]
+NBS = ROOT / "nbs"
+COMPILED = {"annoy"}  # extras without wheels: built here, with a C++ compiler
+JAVA = 17  # the oldest version that Spark 4 runs on
+HELP = {
+    "java": f"Spark needs Java {JAVA} or later. As root: apt-get install default-jre-headless. Without root: "
+    "unpack a JDK of https://adoptium.net and set JAVA_HOME to its folder.",
+    "c++": "Annoy is built with a C++ compiler. As root: apt-get install g++ python3-dev.",
+}
+
+
+def extras() -> dict[str, list[str]]:
+    "The extras of settings.ini that users install, with their requirements."
+    config = ConfigParser(delimiters=["="])
+    config.read(ROOT / "settings.ini", encoding="utf-8")
+    found = {k.removesuffix("_requirements"): v.split() for k, v in config["DEFAULT"].items() if "_requirements" in k}
+    return {name: packages for name, packages in found.items() if name != "dev"}
+
+
+def java_version() -> int:
+    "The major version of Java that Spark would start; 0 where there is none."
+    home = os.environ.get("JAVA_HOME")
+    program = Path(home, "bin", "java") if home else shutil.which("java")
+    try:
+        told = subprocess.run([program or "java", "-version"], capture_output=True, text=True).stderr
+    except OSError:
+        return 0
+    m = re.search(r'version "(?:1\.)?(\d+)', told)
+    return int(m[1]) if m else 0
+
+
+def has_compiler() -> bool:
+    return any(map(shutil.which, ("g++", "c++", "clang++")))
+
+
+def apt_install(package: str) -> None:
+    "Install a Debian package where this process may."
+    if os.geteuid() == 0 and shutil.which("apt-get"):
+        environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+        for words in (["update", "-qq"], ["install", "-y", "-qq", package]):
+            subprocess.run(["apt-get", *words], env=environment, stdout=subprocess.DEVNULL, check=False)
+
+
+def install_programs() -> None:
+    "Java and a compiler, installed where that is possible; an error without Java."
+    if java_version() < JAVA:
+        apt_install("default-jre-headless")
+    if java_version() < JAVA:
+        raise SystemExit(HELP["java"])
+    if not has_compiler():
+        apt_install("g++")
+
+
+def pip(folder: Path, *words) -> int:
+    command = [folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    return subprocess.run([*command, "-c", "constraints.txt", *words], cwd=ROOT).returncode
+
+
+def install(folder: Path) -> None:
+    "A virtual environment that sees the packages of this one and has the extras; this one stays as it is."
+    install_programs()
+    subprocess.run([sys.executable, "-m", "venv", folder], check=True)
+    site = next(folder.glob("lib/python*/site-packages"))
+    (site / "zz_light.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    if pip(folder, "-e", f".[{','.join(set(extras()) - COMPILED)}]"):
+        raise SystemExit("the extras could not be installed")
+    for name in COMPILED:
+        if pip(folder, *extras()[name]):
+            print(f"the extra {name} could not be installed, so its tests fail. {HELP['c++']}", file=sys.stderr)
+
+
+def extras_of(path: Path) -> set[str]:
+    "The extras that cells of a notebook are marked with."
+    cells = nbformat.read(path, 4).cells
+    return {
+        name
+        for cell in cells
+        if cell.cell_type == "code"
+        for m in re.findall(r"^#\|[ \t]*extra[ \t]+(.+)$", cell.source, re.M)
+        for name in m.split()
+    }
+
+
+def notebooks() -> list[Path]:
+    "The notebooks with cells that need an extra; those of Spark, which take longest, first."
+    paths = (p for p in NBS.rglob("*.ipynb") if not any(part[0] in "._" for part in p.relative_to(NBS).parts))
+    found = {p: own for p in sorted(paths) if (own := extras_of(p))}
+    return sorted(found, key=lambda p: "spark" not in found[p])
+
+
+def execute(path: Path) -> tuple[bool, float]:
+    "Run a notebook as `nbdev_test` does, with the cells that need an extra; whether it passed, and the seconds."
+    from nbdev.config import get_config
+    from nbdev.test import test_nb
+
+    os.chdir(ROOT)
+    with tempfile.TemporaryDirectory() as tmp:
+        os.environ["TMPDIR"] = tempfile.tempdir = tmp
+        return test_nb(path, get_config().tst_flags.split(), ["extra"], basepath=ROOT)
+
+
+def run() -> list[str]:
+    "Execute the notebooks, two at a time; the names of those that failed."
+    paths, failed, began = notebooks(), [], time.perf_counter()
+    # a process for each: a session of Spark must not reach the next notebook
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
+        for path, (passed, seconds) in zip(paths, pool.map(execute, paths)):
+            name = str(path.relative_to(NBS).with_suffix(""))
+            print(f"{name}: {seconds:.0f} s{'' if passed else ', FAILED'}", flush=True)
+            failed += [] if passed else [name]
+    print(f"{len(paths)} notebooks with cells that need an extra: {time.perf_counter() - began:.0f} s")
+    return failed
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="what", required=True)
+    commands.add_parser("install").add_argument("folder", type=Path)
+    commands.add_parser("notebooks")
+    args = parser.parse_args()
+    if args.what == "install":
+        install(args.folder)
+    elif failed := run():
+        sys.exit(f"these notebooks failed: {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    main()
