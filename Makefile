@@ -38,7 +38,7 @@ ifneq ($(TORCH_INDEX),)
 	$(PIP) --no-deps --retries 1 --index-url $(TORCH_INDEX) "$$(grep '^torch==' constraints.txt)" \
 		|| echo "$(TORCH_INDEX) was not reached: torch comes from where pip takes everything else"
 endif
-	$(PIP) -c constraints.txt -e '.[dev,lm,llm,docs]'
+	$(PIP) -c constraints.txt -e '.[dev,lm,llm,hub,report,docs]'
 	touch $@
 
 $(EXTRAS_READY): $(READY) nbs/_dev/extras.py
