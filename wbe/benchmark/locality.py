@@ -4,23 +4,29 @@
 
 # %% auto #0
 __all__ = ['SIMILARITY_METHODS', 'change_files', 'changed_pairs', 'locality_candidates', 'multi_valued_pairs', 'filter_static',
-           'LocalityProbe', 'find_locality', 'locality_conflicts']
+           'LocalityProbe', 'entity_numbers', 'find_locality', 'locality_conflicts']
 
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-002
+import json
+import shutil
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from wbe.benchmark.similarity import (
+    FeatureCounts,
+    PostingLists,
+    PropertyProducts,
+    count_features,
     graph_features,
     name_trigrams,
-    nearest_documents,
-    property_similarities,
-    tfidf_matrix,
+    search_lists,
 )
 from ..engine import open_engine
-from ..records import BadArgument, check_choice, col, to_table
-from ..store import Manifest, Stage, write_table
+from ..records import BadArgument, check_choice, col, patch, schema
+from ..spool import Spool
+from ..store import Manifest, Stage, atomic_write, make_folder, write_table, write_text
 
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-010
 def _as_paths(paths) -> list[Path]:
@@ -64,9 +70,9 @@ def locality_candidates(
 
     key, name = ["name", "property_id"], nw.col("subject").str.to_lowercase()
     named = static.with_columns(name=name)
-    one = named.group_by(*key).agg(n=nw.len()).filter(nw.col("n") == 1)
+    several = named.group_by(*key).agg(n=nw.len()).filter(nw.col("n") > 1)
     edited = facts.select("property_id", name=name).unique()
-    unambiguous = named.join(one, on=key, how="semi").join(edited, on=key, how="anti")
+    unambiguous = named.join(several, on=key, how="anti").join(edited, on=key, how="anti")
     current = unambiguous.filter(nw.col("valid_until").is_null())
     return current.join(groups, on=["subject_id", "property_id"], how="anti")
 
@@ -134,45 +140,42 @@ class LocalityProbe:
     )
 
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-037
-def _encode_columns(*columns):
-    "Columns of text as arrays of whole numbers, the same for equal text; -1 where there is none."
-    import numpy as np
-    import pyarrow as pa
-
-    chunks = [c for column in columns for c in column.cast(pa.large_string()).chunks]
-    joined = pa.chunked_array(chunks, pa.large_string()).combine_chunks()
-    codes = joined.dictionary_encode().indices.fill_null(-1).to_numpy().astype(np.int64)
-    return np.split(codes, np.cumsum([len(c) for c in columns])[:-1])
-
-# %% ../../nbs/06_benchmark/02_locality.ipynb #cell-039
 class _EncodedFacts(NamedTuple):
     "Facts as arrays of whole numbers; equal numbers stand for equal texts."
 
     subject: object
-    property: object
     object: object
     name: object  # the label of the subject, in lower case
     answer: object  # the label of the object, in lower case
     previous: object = None  # the object before, of an edit
 
+# %% ../../nbs/06_benchmark/02_locality.ipynb #cell-038
+def _encode_column(column, known, missing: int = -1):
+    "Texts as their numbers in `known`."
+    import pyarrow.compute as pc
+
+    return pc.fill_null(pc.index_in(column, value_set=known, skip_nulls=True), missing).to_numpy()
+
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-040
 def _encode_facts(
     edits,  # an Arrow table
-    docs,  # an Arrow table of the candidates
-    triples=None,  # an Arrow table of the subjects' neighbourhoods
+    docs,  # an Arrow table of candidates
 ):
-    "Edits, candidates, and subject, property and object of the triples, as whole numbers."
+    "Edits and candidates as whole numbers."
+    import pyarrow as pa
     import pyarrow.compute as pc
 
-    ends, by = ([triples["subject"], triples["object"]], [triples["property"]]) if triples else ([], [])
-    ids = [edits[c] for c in ("subject_id", "object_id", "previous_id")] + [docs["subject_id"], docs["object_id"]]
-    q_subject, q_object, previous, d_subject, d_object, *ends = _encode_columns(*ids, *ends)
-    labels = [pc.utf8_lower(t[c]) for t in (edits, docs) for c in ("subject", "object")]
-    q_name, q_answer, d_name, d_answer = _encode_columns(*labels)
-    q_property, d_property, *by = _encode_columns(edits["property_id"], docs["property_id"], *by)
-    q = _EncodedFacts(q_subject, q_property, q_object, q_name, q_answer, previous)
-    d = _EncodedFacts(d_subject, d_property, d_object, d_name, d_answer)
-    return q, d, (ends[0], by[0], ends[1]) if triples else None
+    ids = pa.chunked_array(
+        [c for n in ("subject_id", "object_id", "previous_id") for c in edits[n].chunks], pa.string()
+    )
+    known = [ids.unique(), *(pc.utf8_lower(edits[n]).unique() for n in ("subject", "object"))]
+
+    def encode(table):
+        texts = [table["subject_id"], table["object_id"], *(pc.utf8_lower(table[n]) for n in ("subject", "object"))]
+        return _EncodedFacts(*map(_encode_column, texts, [known[0], *known]))
+
+    # an edit without a previous object differs from every candidate
+    return encode(edits)._replace(previous=_encode_column(edits["previous_id"], known[0], -2)), encode(docs)
 
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-043
 def _may_be_probe(q: _EncodedFacts, d: _EncodedFacts, i, j):
@@ -183,6 +186,50 @@ def _may_be_probe(q: _EncodedFacts, d: _EncodedFacts, i, j):
     return other_subject & (d.name[j] != q.name[i]) & other_answer
 
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-046
+class _CandidateFile:
+    "The candidates on the disk, sorted by property."
+
+    def __init__(
+        self,
+        path,
+        sizes: dict[str, int],  # how many rows each property has, in their order
+    ):
+        import pyarrow.parquet as pq
+
+        self.file, self.sizes, self.starts, self.last, at = pq.ParquetFile(path), sizes, {}, (None, None), 0
+        for prop, n in sizes.items():
+            self.starts[prop] = (at, at + n)
+            at += n
+
+    def _group(self, i: int):
+        "A row group; the last one is kept, because many small properties share it."
+        if self.last[0] != i:
+            self.last = (i, self.file.read_row_group(i))
+        return self.last[1]
+
+    def tables(self, prop: str):
+        "The candidates of a property, a row group at a time."
+        (start, stop), at = self.starts.get(prop, (0, 0)), 0
+        for i in range(self.file.num_row_groups):
+            n = self.file.metadata.row_group(i).num_rows
+            if at < stop and at + n > start:
+                begin = max(0, start - at)
+                yield self._group(i).slice(begin, min(n, stop - at) - begin)
+            at += n
+
+# %% ../../nbs/06_benchmark/02_locality.ipynb #cell-049
+def _row_features(
+    table,  # with the column `subject`, or with lists of `features`
+) -> tuple:  # the row of each occurrence, its feature, how many rows there are
+    "The features of the subjects of some facts."
+    import pyarrow.compute as pc
+
+    if "features" not in table.column_names:
+        return *name_trigrams(table["subject"].to_pylist()), len(table)
+    lists = table["features"].combine_chunks()
+    return pc.list_parent_indices(lists).to_numpy(), pc.list_flatten(lists).to_numpy(), len(table)
+
+# %% ../../nbs/06_benchmark/02_locality.ipynb #cell-051
 def _item_triples(
     e,  # an engine
     path,  # a file of statements or facts
@@ -198,156 +245,376 @@ def _item_triples(
         frame = frame.filter(nw.col("value_type") == "item", nw.col("rank") != "deprecated", nw.col("snak") == "value")
         columns = ("subject", "property", "value")
     triples = frame.select(**{n: nw.col(c) for n, c in zip(("subject", "property", "object"), columns)})
-    mine = triples.join(subjects, left_on="subject", right_on="subject_id", how="semi")
-    return e.collect(mine.unique().sort("subject", "property", "object"))
+    return triples.join(subjects, left_on="subject", right_on="subject_id", how="semi").unique()
 
-# %% ../../nbs/06_benchmark/02_locality.ipynb #cell-047
-def _neighbourhood(e, sources, subjects):
-    "The triples of every subject from the first source that knows it."
-    import pyarrow as pa
+# %% ../../nbs/06_benchmark/02_locality.ipynb #cell-052
+def _neighbourhoods(
+    e,
+    sources,  # files of statements or facts
+    subjects,  # a frame of subject_id
+):
+    "The triples of every subject from the first source that knows it; a subject that none knows has an empty one."
+    import narwhals as nw
 
-    out = []
+    every, out = subjects.with_columns(subject=nw.col("subject_id")), []
     for path in sources:
         found = _item_triples(e, path, subjects)
         out.append(found)
-        seen = pa.table(dict(subject_id=found["subject"])).group_by("subject_id").aggregate([])
-        subjects = subjects.join(e.table(seen), on="subject_id", how="anti")
-    return pa.concat_tables(out)
+        subjects = subjects.join(found.select("subject").unique(), left_on="subject_id", right_on="subject", how="anti")
+    joined = every.join(nw.concat(out), on="subject", how="left")
+    return joined.select("subject", "property", "object")
 
-# %% ../../nbs/06_benchmark/02_locality.ipynb #cell-049
-def _subject_vectors(edits, docs, q: _EncodedFacts, d: _EncodedFacts, triples=None):
-    "The TF-IDF vectors of all subjects, and their rows: of the edits, of the candidates."
+# %% ../../nbs/06_benchmark/02_locality.ipynb #cell-055
+def entity_numbers(
+    ids,  # an Arrow array
+):
+    "Q-ids as their numbers; a P-id is no Q-id of the same number."
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    numbers = pc.cast(pc.utf8_slice_codeunits(ids, 1), pa.int64()).to_numpy()
+    return numbers + np.where(pc.starts_with(ids, "Q").to_numpy(zero_copy_only=False), 0, 1 << 39)
+
+# %% ../../nbs/06_benchmark/02_locality.ipynb #cell-058
+def _group_starts(column):
+    "Whether each value differs from the one before it, as an array; the first one does."
+    import numpy as np
+    import pyarrow.compute as pc
+
+    column = column.combine_chunks()
+    differ = pc.not_equal(column[1:], column[:-1]).to_numpy(zero_copy_only=False)
+    return np.concatenate([np.ones(min(1, len(column)), bool), differ])
+
+# %% ../../nbs/06_benchmark/02_locality.ipynb #cell-059
+def _whole_groups(
+    path,  # a Parquet file, sorted by a column
+    by: str,  # this column
+    size: int = 500_000,  # rows at once
+):
+    "The rows of a file as tables; rows with the same value are in the same table."
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as file:
+        held = file.schema_arrow.empty_table()
+        for batch in file.iter_batches(size):
+            held = pa.concat_tables([held, pa.Table.from_batches([batch])])
+            cut = int(np.flatnonzero(_group_starts(held[by]))[-1])
+            if cut:
+                yield held.slice(0, cut)
+                held = held.slice(cut)
+    if len(held):
+        yield held
+
+# %% ../../nbs/06_benchmark/02_locality.ipynb #cell-061
+def _write_vectors(
+    triples,  # a Parquet file of `_neighbourhoods`, sorted by subject
+    path,  # to write to: a row with a list of features for each subject
+):
+    "Write the neighbourhood of every subject as a list of features."
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    want = pa.schema([("subject_id", pa.string()), ("features", pa.list_(pa.int64()))])
+    with atomic_write(path) as part, pq.ParquetWriter(part, want, compression="zstd") as out:
+        for t in _whole_groups(triples, "subject"):
+            there = t.filter(pa.compute.is_valid(t["object"]))
+            known, first = np.unique(entity_numbers(t["subject"]), return_index=True)
+            numbers = [entity_numbers(there[c]) for c in ("subject", "property", "object")]
+            row, feature = graph_features(*numbers, known)
+            order = np.argsort(row, kind="stable")
+            ends = np.searchsorted(row[order], np.arange(len(known) + 1)).astype(np.int32)
+            lists = pa.ListArray.from_arrays(ends, feature[order])
+            out.write_table(pa.table([t["subject"].take(pa.array(first)), lists], want))
+
+# %% ../../nbs/06_benchmark/02_locality.ipynb #cell-064
+_FACT_KEY = ["subject_id", "property_id", "object_id"]
+_FACT_TEXTS = ["subject", "property", "object"]
+
+# %% ../../nbs/06_benchmark/02_locality.ipynb #cell-065
+@dataclass
+class _LocalityInputs:
+    "The files that the stage reads."
+
+    facts: Path
+    static: Path
+    exclude: list[Path]
+    later: list[Path]
+    old: list[Path]
+    sources: list[Path]  # of neighbourhoods; empty for similarity by name
+
+    def files(self) -> list[Path]:
+        "All of them."
+        return [self.facts, self.static, *self.exclude, *change_files(self.later), *self.sources, *self.old]
+
+# %% ../../nbs/06_benchmark/02_locality.ipynb #cell-066
+def _read_candidates(e, inputs: _LocalityInputs):
+    "The static facts that can be probes."
+    import narwhals as nw
+
+    facts, static = e.scan(inputs.facts), e.scan(inputs.static)
+    groups = [changed_pairs(e, p) for p in (inputs.facts, *inputs.exclude, *change_files(inputs.later))]
+    groups += [multi_valued_pairs(e.scan(p), static.select("subject_id", "property_id")) for p in inputs.old]
+    docs = locality_candidates(static, facts, nw.concat(groups).unique())
+    for folder in inputs.later:
+        docs = filter_static(docs, e.scan(folder / "static.parquet"))
+    return docs.select(*_FACT_KEY, *_FACT_TEXTS)
+
+# %% ../../nbs/06_benchmark/02_locality.ipynb #cell-067
+def _write_facts(e, work: Path, facts, found, sources) -> int:
+    "Write edits and candidates for the search; with sources each has its neighbourhood. The number of candidates."
+    import narwhals as nw
+
+    order = ["property_id", "subject_id", "object_id"]
+    edits = e.scan(facts).select(*_FACT_KEY, *_FACT_TEXTS, "previous_id")
+    if sources:
+        e.write(found, work / "found.parquet", order)
+        found = e.scan(work / "found.parquet")
+        subjects = nw.concat([f.select("subject_id") for f in (edits, found)]).unique()
+        e.write(_neighbourhoods(e, sources, subjects), work / "triples.parquet", ["subject", "property", "object"])
+        _write_vectors(work / "triples.parquet", work / "vectors.parquet")
+        vectors = e.scan(work / "vectors.parquet")
+        edits, found = (f.join(vectors, on="subject_id", how="left") for f in (edits, found))
+    e.write(edits, work / "edits.parquet", _FACT_KEY)
+    return e.write(found, work / "candidates.parquet", order)
+
+# %% ../../nbs/06_benchmark/02_locality.ipynb #cell-069
+def _write_sorted(e, work: Path):
+    "Write all edits and candidates by subject, and by object."
+    import narwhals as nw
+
+    both = [e.scan(work / f"{name}.parquet").select(*_FACT_KEY, "subject") for name in ("edits", "candidates")]
+    both = nw.concat(both)
+    e.write(both.select("subject_id", "property_id", "subject"), work / "by_subject.parquet", ["subject_id", "subject"])
+    objects = both.group_by("object_id", "property_id").agg(n=nw.len())
+    e.write(objects, work / "by_object.parquet", ["object_id", "property_id"])
+
+# %% ../../nbs/06_benchmark/02_locality.ipynb #cell-070
+def _feature_chunks(work: Path, products: PropertyProducts, code):
+    "The features of all subjects, in chunks; on the way the subjects are added to the vectors of their properties."
+    import numpy as np
+
+    for t in _whole_groups(work / "by_subject.parquet", "subject_id"):
+        first = _group_starts(t["subject_id"])
+        products.add(np.cumsum(first) - 1, code(t["property_id"]), np.ones(len(t)))
+        if not (work / "vectors.parquet").exists():
+            yield _row_features(t.filter(first))
+    if (work / "vectors.parquet").exists():
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        for batch in pq.ParquetFile(work / "vectors.parquet").iter_batches(100_000):
+            yield _row_features(pa.Table.from_batches([batch]))
+
+# %% ../../nbs/06_benchmark/02_locality.ipynb #cell-071
+def _count_everything(work: Path, properties: list[str]) -> tuple[FeatureCounts, object]:
+    "How rare each feature is, and the similarities of all properties."
     import numpy as np
     import pyarrow as pa
 
-    subjects = np.concatenate([q.subject, d.subject])
-    rows, first, place = np.unique(subjects, return_index=True, return_inverse=True)
-    if triples:
-        features = graph_features(*triples, rows)
-    else:
-        names = pa.chunked_array(edits["subject"].chunks + docs["subject"].chunks).take(pa.array(first))
-        features = name_trigrams(names.to_pylist())
-    return tfidf_matrix(*features, len(rows)), place[: len(edits)], place[len(edits) :]
+    products, known = PropertyProducts(len(properties)), pa.array(properties, pa.string())
+    code = lambda column: _encode_column(column, known)
+    counts = count_features(_feature_chunks(work, products, code))
+    for t in _whole_groups(work / "by_object.parquet", "object_id"):
+        group = np.cumsum(_group_starts(t["object_id"])) - 1
+        products.add(group, code(t["property_id"]), t["n"].to_numpy())
+    return counts, products.cosines()
 
-# %% ../../nbs/06_benchmark/02_locality.ipynb #cell-050
-def _group_sorted(values, items):
-    "The different values of a sorted array, and for each its part of `items`."
-    import numpy as np
-
-    known, starts = np.unique(values, return_index=True)
-    return known.tolist(), np.split(items, starts[1:]) if len(known) else []
-
-# %% ../../nbs/06_benchmark/02_locality.ipynb #cell-053
-class _LocalitySearch:
-    "Edits and candidates as numbers, and the search among them."
-
-    def __init__(
-        self,
-        edits,  # an Arrow table
-        docs,  # an Arrow table of the candidates
-        triples=None,  # an Arrow table of the neighbourhoods; None: similarity by name
-    ):
-        import numpy as np
-
-        self.edits, self.docs = edits, docs
-        self.q, self.d, triples = _encode_facts(edits, docs, triples)
-        self.X, self.q_row, self.d_row = _subject_vectors(edits, docs, self.q, self.d, triples)
-        subjects, properties, objects = (np.concatenate(x) for x in zip(self.q[:3], self.d[:3]))
-        self.close = property_similarities(properties, subjects, objects, 1 + properties.max(initial=-1))
-        order = np.argsort(self.d.property, kind="stable")
-        self.blocks = dict(zip(*_group_sorted(self.d.property[order], order)))
-
-    def among(self, edits, prop: int, postings):
-        "The nearest candidates with one property for some edits, and their cosines."
-        import numpy as np
-
-        docs = self.blocks.get(prop)
-        if docs is None or not len(edits):
-            return np.full(len(edits), -1, np.int64), np.zeros(len(edits))
-        allowed = lambda i, j: _may_be_probe(self.q, self.d, edits[i], docs[j])
-        best, cosine = nearest_documents(self.X, self.q_row[edits], self.d_row[docs], allowed, postings)
-        return np.where(best >= 0, docs[best], -1), cosine
-
-# %% ../../nbs/06_benchmark/02_locality.ipynb #cell-056
+# %% ../../nbs/06_benchmark/02_locality.ipynb #cell-073
 def _properties_to_try(
     close,  # the similarities of all properties
     prop: int,
     near: int,
-) -> list[int]:
-    "A property and at most `near` similar ones, the most similar first."
+) -> list[tuple[int, float]]:
+    "A property and at most `near` similar ones with their similarity, the most similar first."
     import numpy as np
 
     others = [int(p) for p in np.argsort(-close[prop], kind="stable") if p != prop and close[prop, p] > 0]
-    return [prop, *others[:near]]
+    return [(prop, 1.0), *((p, min(round(float(close[prop, p]), 6), 1.0)) for p in others[:near])]
 
-# %% ../../nbs/06_benchmark/02_locality.ipynb #cell-058
-def _search_probes(
-    search: _LocalitySearch,
-    near: int,
-    postings: int | None,
-    progress: bool,
+# %% ../../nbs/06_benchmark/02_locality.ipynb #cell-075
+def _property_sizes(e, path) -> dict[str, int]:
+    "How many rows of a file each property has, in their order."
+    import narwhals as nw
+
+    rows = e.collect(e.scan(path).group_by("property_id").agg(n=nw.len()).sort("property_id")).to_pylist()
+    return {r["property_id"]: int(r["n"]) for r in rows}
+
+# %% ../../nbs/06_benchmark/02_locality.ipynb #cell-076
+def _write_candidates(stage: Stage, use: dict, inputs: _LocalityInputs):
+    "The stage that writes edits and candidates."
+    work = stage.folder
+    with stage, open_engine(**use) as e:
+        found = _read_candidates(e, inputs)
+        stage.counts["static"] = _write_facts(e, work, inputs.facts, found, inputs.sources)
+        for name in ("found", "triples"):
+            (work / f"{name}.parquet").unlink(missing_ok=True)
+        stage.outputs += [work / f"{name}.parquet" for name in ("candidates", "edits")]
+        stage.outputs += [work / "vectors.parquet"] if inputs.sources else []
+
+# %% ../../nbs/06_benchmark/02_locality.ipynb #cell-077
+def _write_plan(stage: Stage, use: dict, near: int):
+    "The stage that counts features, and writes which properties to try."
+    import pyarrow as pa
+
+    work = stage.folder
+    with stage, open_engine(**use) as e:
+        _write_sorted(e, work)
+        sizes, edited = (_property_sizes(e, work / f"{n}.parquet") for n in ("candidates", "edits"))
+        properties = sorted({*sizes, *edited})
+        counts, close = _count_everything(work, properties)
+        tries = {p: _properties_to_try(close, properties.index(p), near) for p in edited}
+        tries = {p: [(properties[i], c) for i, c in some] for p, some in tries.items()}
+        write_table(work / "features.parquet", pa.table(dict(feature=counts.features, found=counts.found)))
+        write_text(work / "plan.json", json.dumps(dict(n=counts.n, sizes=sizes, tries=tries)))
+        for name in ("by_subject", "by_object"):
+            (work / f"{name}.parquet").unlink()
+        stage.outputs += [work / "features.parquet", work / "plan.json"]
+
+# %% ../../nbs/06_benchmark/02_locality.ipynb #cell-078
+def _prepare_search(work: Path, inputs: _LocalityInputs, params: dict, files: dict, use: dict):
+    "Write what the search reads, where that is not done already."
+    stages = [Stage(work, name, params) for name in ("candidates", "plan")]
+    for stage in stages:
+        stage.inputs = files  # described once
+    if not stages[0].done:
+        _write_candidates(stages[0], use, inputs)
+    if not stages[1].done:
+        _write_plan(stages[1], use, params["near"])
+
+# %% ../../nbs/06_benchmark/02_locality.ipynb #cell-081
+class _LocalitySearch:
+    "Edits in memory, candidates on the disk, and the search among them."
+
+    def __init__(
+        self,
+        work: Path,  # of `_prepare_search`
+        postings: int | None,
+    ):
+        import pyarrow.parquet as pq
+
+        plan, counts = json.loads((work / "plan.json").read_text()), pq.read_table(work / "features.parquet")
+        self.counts = FeatureCounts(plan["n"], counts["feature"].to_numpy(), counts["found"].to_numpy())
+        self.edits, self.tries, self.postings = pq.read_table(work / "edits.parquet"), plan["tries"], postings
+        self.candidates = _CandidateFile(work / "candidates.parquet", plan["sizes"])
+
+    def vectors(self, table):
+        "The TF-IDF vectors of the subjects of some facts."
+        return self.counts.vectors(*_row_features(table))
+
+# %% ../../nbs/06_benchmark/02_locality.ipynb #cell-083
+@patch
+def among(
+    self: _LocalitySearch,
+    edits,  # an Arrow table
+    prop: str,
 ):
-    "For each edit the number of its probe (-1: none), the similarity of the subjects and that of the properties."
-    import numpy as np
-    from tqdm.auto import tqdm
-
-    n, of, close = len(search.edits), search.q.property, search.close
-    probe, cosine, closeness = np.full(n, -1, np.int64), np.zeros(n), np.zeros(n)
-    order = np.argsort(of, kind="stable")
-    with tqdm(total=n, desc="locality", unit=" edits", unit_scale=True, disable=None if progress else True) as bar:
-        for prop, edits in zip(*_group_sorted(of[order], order)):
-            bar.update(len(edits))
-            for p in _properties_to_try(close, prop, near):
-                found, similarity = search.among(edits, p, postings)
-                hit = found >= 0
-                probe[edits[hit]], cosine[edits[hit]] = found[hit], similarity[hit]
-                closeness[edits[hit]] = 1 if p == prop else min(round(float(close[prop, p]), 6), 1)
-                edits = edits[~hit]
-    return probe, cosine, closeness
-
-# %% ../../nbs/06_benchmark/02_locality.ipynb #cell-060
-def _locality_table(search: _LocalitySearch, probe, cosine, closeness, method: str):
-    "The rows of the record, in the order of the edits."
+    "The candidates on some posting list of a property; for each edit the nearest of them (-1: none), and the cosine."
     import numpy as np
     import pyarrow as pa
 
-    at = np.flatnonzero(probe >= 0)
-    edits, probes = search.edits.take(pa.array(at)), search.docs.take(pa.array(probe[at]))
-    columns = {c: edits[c].to_pylist() for c in ("subject_id", "property_id", "object_id")}
-    columns |= {f"probe_{c}": probes[c].to_pylist() for c in ("subject_id", "property_id", "object_id")}
-    columns |= {f"probe_{c}": probes[c].to_pylist() for c in ("subject", "property", "object")}
-    columns |= dict(similarity=cosine[at], property_similarity=closeness[at], method=[method] * len(at))
-    return to_table(columns, LocalityProbe)
+    Q, docs = self.vectors(edits), [self.candidates.file.schema_arrow.empty_table()]
+    lists = PostingLists(np.unique(Q.indices), self.postings)
+    for table in self.candidates.tables(prop):
+        docs.append(table.take(pa.array(lists.add(self.vectors(table)))))
+    docs = pa.concat_tables(docs)
+    q, d = _encode_facts(edits, docs)
+    allowed, vectors = partial(_may_be_probe, q, d), lambda some: self.vectors(docs.take(pa.array(some)))
+    return docs, *search_lists(Q, lists, vectors, allowed, self.postings)
 
-# %% ../../nbs/06_benchmark/02_locality.ipynb #cell-063
-_FACT_KEY = ["subject_id", "property_id", "object_id"]
+# %% ../../nbs/06_benchmark/02_locality.ipynb #cell-086
+def _rounds(
+    search: _LocalitySearch,
+    found_in,  # for each edit the round in which its probe was found; grows meanwhile
+    near: int,  # rounds after the first
+):
+    "Round, property, closeness and edits of each search, in their order."
+    import numpy as np
 
-# %% ../../nbs/06_benchmark/02_locality.ipynb #cell-064
-def _read_candidates(e, facts, static, exclude, later, old):
-    "The static facts that can be probes, as a table of the engine."
-    import narwhals as nw
+    of = np.array(search.edits["property_id"].to_pylist(), dtype=object)
+    for k in range(near + 1):
+        todo, groups = np.flatnonzero(found_in >= k), {}
+        for prop in sorted({*of[todo]}):
+            if len(search.tries[prop]) > k:
+                mine = todo[of[todo] == prop]
+                groups.setdefault(search.tries[prop][k][0], []).append((search.tries[prop][k][1], mine))
+        for prop, parts in sorted(groups.items()):
+            yield (
+                k,
+                prop,
+                np.repeat([c for c, _ in parts], [len(i) for _, i in parts]),
+                np.concatenate([i for _, i in parts]),
+            )
 
-    groups = [changed_pairs(e, p) for p in (facts, *exclude, *change_files(later))]
-    groups += [multi_valued_pairs(e.scan(p), e.scan(static).select("subject_id", "property_id")) for p in old]
-    docs = locality_candidates(e.scan(static), e.scan(facts), nw.concat(groups).unique())
-    for folder in later:
-        docs = filter_static(docs, e.scan(folder / "static.parquet"))
-    docs = docs.select(*_FACT_KEY, "subject", "property", "object").sort(*_FACT_KEY)
-    return e.table(e.collect(docs))  # it is read several times
+# %% ../../nbs/06_benchmark/02_locality.ipynb #cell-089
+_FOUND_COLUMNS = {"edit": "int64", "round": "int32", "similarity": "float64", "property_similarity": "float64"}
+_FOUND_COLUMNS |= {f"probe_{c}": "string" for c in (*_FACT_KEY, *_FACT_TEXTS)}
 
-# %% ../../nbs/06_benchmark/02_locality.ipynb #cell-065
-def _prepare_search(e, facts, static, exclude, later, old, method, sources) -> _LocalitySearch:
-    "Read what the search needs."
-    import narwhals as nw
+# %% ../../nbs/06_benchmark/02_locality.ipynb #cell-090
+def _found_schema():
+    "The schema of the stored results."
+    import pyarrow as pa
 
-    edits, docs, triples = e.scan(facts), _read_candidates(e, facts, static, exclude, later, old), None
-    if method == "graph":
-        subjects = nw.concat([edits.select("subject_id"), docs.select("subject_id")]).unique()
-        triples = _neighbourhood(e, sources or [static, facts], subjects)
-    edits = edits.select(*_FACT_KEY, "subject", "property", "object", "previous_id").sort(*_FACT_KEY)
-    return _LocalitySearch(e.collect(edits), e.collect(docs.sort(*_FACT_KEY)), triples)
+    return pa.schema([(name, getattr(pa, kind)()) for name, kind in _FOUND_COLUMNS.items()])
 
-# %% ../../nbs/06_benchmark/02_locality.ipynb #cell-067
+# %% ../../nbs/06_benchmark/02_locality.ipynb #cell-091
+def _found_batch(k: int, edits, closeness, docs, best, cosine):
+    "The probes that one search found, as an Arrow batch."
+    import numpy as np
+    import pyarrow as pa
+
+    hit = np.flatnonzero(best >= 0)
+    probes = docs.take(pa.array(best[hit]))
+    numbers = [edits[hit], np.full(len(hit), k, np.int32), cosine[hit], closeness[hit]]
+    columns = [*map(pa.array, numbers), *(probes[c].combine_chunks() for c in (*_FACT_KEY, *_FACT_TEXTS))]
+    return pa.record_batch(columns, schema=_found_schema())
+
+# %% ../../nbs/06_benchmark/02_locality.ipynb #cell-092
+def _stored_results(spool: Spool):
+    "The probes that were found so far."
+    import pyarrow as pa
+
+    with pa.OSFile(str(spool.path("found.arrows"))) as f:
+        return pa.Table.from_batches(list(pa.ipc.open_stream(f)), _found_schema())
+
+# %% ../../nbs/06_benchmark/02_locality.ipynb #cell-093
+def _search_probes(search: _LocalitySearch, spool: Spool, near: int, progress: bool):
+    "Search for the probes of all edits that the spool does not have yet; the table of all."
+    import numpy as np
+    from tqdm.auto import tqdm
+
+    if spool.done == 0:
+        spool.append({"found.arrows": _found_schema().serialize().to_pybytes()})
+        spool.checkpoint()
+    n, stored, skip = len(search.edits), _stored_results(spool), spool.done - 1
+    found_in = np.full(n, near + 1, np.int32)
+    found_in[stored["edit"].to_numpy()] = stored["round"].to_numpy()
+    with tqdm(total=n, initial=len(stored), desc="locality", unit=" edits", disable=None if progress else True) as bar:
+        for i, (k, prop, closeness, edits) in enumerate(_rounds(search, found_in, near)):
+            if i >= skip:
+                batch = _found_batch(k, edits, closeness, *search.among(search.edits.take(edits), prop))
+                spool.append({"found.arrows": batch.serialize().to_pybytes()})
+                found_in[batch["edit"].to_numpy()] = k
+                bar.update(len(batch))
+        bar.update(n - bar.n)
+    spool.checkpoint()
+    return _stored_results(spool)
+
+# %% ../../nbs/06_benchmark/02_locality.ipynb #cell-094
+def _locality_table(edits, found, method: str):
+    "The rows of the record, in the order of the edits."
+    import pyarrow as pa
+
+    found = found.sort_by("edit")
+    columns = [edits.take(found["edit"])[c] for c in _FACT_KEY]
+    columns += [found[f.name] for f in schema(LocalityProbe) if f.name in _FOUND_COLUMNS]
+    columns.append(pa.array([method] * len(found), pa.string()))
+    return pa.table(columns, schema=schema(LocalityProbe)).combine_chunks()
+
+# %% ../../nbs/06_benchmark/02_locality.ipynb #cell-097
 def find_locality(
     facts,  # facts.parquet: the edits
     static,  # static_facts.parquet
@@ -360,39 +627,57 @@ def find_locality(
     near: int = 5,  # so many similar properties are tried where the edit's own has no probe
     postings: int | None = 1_000,  # entries that an edit reads; None compares with everything
     engine: str = "duckdb",
-    memory: str | None = None,
+    memory: str | None = None,  # for the engine, like '4GB'
+    spill=None,  # folder for what does not fit into memory; within `out` by default
     progress: bool = True,
     force: bool = False,
 ) -> Manifest:
-    "Find the nearest probe for every edit, and count the edits that have none."
+    "Find the nearest probe for every edit, and count the edits that have none; killed work is resumed."
     check_choice(method, SIMILARITY_METHODS, "similarity method")
-    facts, static, exclude = Path(facts), Path(static), change_files(exclude)
-    later, old, sources = _as_paths(later), _as_paths(old), _as_paths(statements if method == "graph" else None)
-    params = dict(method=method, near=near, postings=postings)
-    params |= dict(statements=len(sources), later=len(later), old=len(old), version=1)
-    stage = Stage(out, "locality", params, [facts, static, *exclude, *change_files(later), *sources, *old])
+    facts, static, work = Path(facts), Path(static), Path(out) / ".locality"
+    sources = (_as_paths(statements) or [static, facts]) if method == "graph" else []
+    inputs = _LocalityInputs(facts, static, change_files(exclude), _as_paths(later), _as_paths(old), sources)
+    params = dict(method=method, near=near, postings=postings, statements=len(_as_paths(statements) if sources else ()))
+    params |= dict(later=len(inputs.later), old=len(inputs.old), version=1)
+    stage = Stage(out, "locality", params, inputs.files())
     if stage.done and not force:
         return stage.manifest
-    with stage, open_engine(engine, memory) as e:
-        search = _prepare_search(e, facts, static, exclude, later, old, method, sources)
-        probe, cosine, closeness = _search_probes(search, near, postings, progress)
+    with stage:
+        use = dict(name=engine, memory=memory, spill=spill or make_folder(work))
+        _prepare_search(work, inputs, params, stage.inputs, use)
+        search = _LocalitySearch(work, postings)
+        found = _spooled_search(search, work, stage.key(), near, progress)
         stage.outputs.append(Path(out) / "locality.parquet")
-        write_table(stage.outputs[0], _locality_table(search, probe, cosine, closeness, method))
-        stage.counts.update(edits=len(probe), static=len(search.docs), **_count_probes(probe, closeness))
+        write_table(stage.outputs[0], _locality_table(search.edits, found, method))
+        stage.counts.update(_count_probes(search, found))
+        shutil.rmtree(work)
     return stage.manifest
 
-# %% ../../nbs/06_benchmark/02_locality.ipynb #cell-068
-def _count_probes(probe, closeness) -> dict:
+# %% ../../nbs/06_benchmark/02_locality.ipynb #cell-098
+def _spooled_search(search: _LocalitySearch, work: Path, key: str, near: int, progress: bool):
+    "The table of all probes; what was found is kept when the work is killed."
+    spool = Spool(work, ["found.arrows"], key)
+    try:
+        return _search_probes(search, spool, near, progress)
+    finally:
+        spool.close()
+
+# %% ../../nbs/06_benchmark/02_locality.ipynb #cell-099
+def _count_probes(search: _LocalitySearch, found) -> dict:
     "How many edits have a probe, and what the probes are."
-    found = probe >= 0
+    import pyarrow.compute as pc
+
+    edits, key = len(search.edits), [f"probe_{c}" for c in _FACT_KEY]
     return dict(
-        probes=int(found.sum()),
-        without=int((~found).sum()),
-        same_property=int((closeness[found] == 1).sum()),
-        different=len(set(probe[found].tolist())),
+        edits=edits,
+        static=sum(n for n in search.candidates.sizes.values()),
+        probes=len(found),
+        without=edits - len(found),
+        same_property=pc.sum(pc.equal(found["round"], 0)).as_py() or 0,
+        different=len(found.group_by(key).aggregate([])),
     )
 
-# %% ../../nbs/06_benchmark/02_locality.ipynb #cell-096
+# %% ../../nbs/06_benchmark/02_locality.ipynb #cell-131
 def _conflicts_of(e, probes, paths):
     "The probes that the changes of one timestep hit, as a lazy frame."
     import narwhals as nw
@@ -405,7 +690,7 @@ def _conflicts_of(e, probes, paths):
             hit.append(filter_static(probes, e.scan(p), [*probe, "probe_object_id"], "anti"))
     return nw.concat(hit).unique()
 
-# %% ../../nbs/06_benchmark/02_locality.ipynb #cell-097
+# %% ../../nbs/06_benchmark/02_locality.ipynb #cell-132
 def locality_conflicts(
     locality,  # locality.parquet, one or several
     later,  # timestep (or any name) -> its folder of `compare_snapshots`, or files; in order of time
