@@ -6,15 +6,18 @@
 __all__ = ['NAMESAKE_CHECK', 'BenchmarkRow', 'write_checked', 'write_question_batch', 'write_questions']
 
 # %% ../../nbs/06_benchmark/08_questions.ipynb #cell-002
+import shutil
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..engine import open_engine
+from ..progress import progress_bar
 from ..records import Edit, col, schema, to_table
-from ..store import Manifest, Stage, stream_to_parquet
+from ..store import Manifest, Stage, make_folder, stream_to_parquet
 from ..spool import Spool
+from ..wikidata.classes import answer_classes
 from ..writers.base import Request, Writer, WrittenText, make_writer
 from ..writers.checks import TEXT_CHECKS, Candidate, Dropped, dropped_row, feedback_on, first_failed_check
 from ..writers.requests import EDIT_KEY_COLUMNS, edit_details, edit_key, fact_requests, kinds_table, variant_requests
@@ -41,6 +44,18 @@ class BenchmarkRow(Edit):
     writer: str = col("who wrote the texts")
     model: str = col("with which model")
     prompt: str = col("from which version of its templates or prompts")
+    ans_aliases: list[str] | None = col("other names of the answer, in the newer snapshot", added=True)
+    previous_aliases: list[str] | None = col("other names of the object before, in the older snapshot", added=True)
+    loc_aliases: list[str] | None = col("other names of the locality probe's answer", added=True)
+    mhop_aliases: list[str] | None = col("other names of the multi-hop probe's answer", added=True)
+    ans_classes: list[str] | None = col(
+        "Q-ids of the answer's classes, then of their nearest superclasses on the list of kinds", added=True
+    )
+    loc_classes: list[str] | None = col("the same of the locality probe's answer", added=True)
+    mhop_classes: list[str] | None = col("the same of the multi-hop probe's answer", added=True)
+    valid_from_source: str | None = col(
+        "what `valid_from` is: P580 or P585 of the statement, or a date of its subject, like subject P571", added=True
+    )
 
 # %% ../../nbs/06_benchmark/08_questions.ipynb #cell-012
 def _write_candidates(
@@ -100,16 +115,17 @@ def _dropped_namesake(row: dict, kind: str) -> Dropped:
     return Dropped(*(row[k] for k in EDIT_KEY_COLUMNS), kind, NAMESAKE_CHECK, None, row[who], row[what], None)
 
 # %% ../../nbs/06_benchmark/08_questions.ipynb #cell-025
-def _drop_namesakes(rows: list[dict]) -> tuple[list[dict], list[Dropped]]:
-    "The rows whose subject is unambiguous, without ambiguous probes, and what was dropped."
-    dropped = [_dropped_namesake(r, "update") for r in rows if r["namesakes"]]
-    rows = [r for r in rows if not r["namesakes"]]
+def _drop_namesakes(rows: list[dict], keep: bool = False) -> tuple[list[dict], list[Dropped]]:
+    "The rows whose subject is unambiguous (or all), without ambiguous probes, and what was dropped."
+    dropped = [_dropped_namesake(r, "update") for r in rows if r["namesakes"] and not keep]
+    rows = [r for r in rows if keep or not r["namesakes"]]
     dropped += [_dropped_namesake(r, "locality") for r in rows if r["probe_namesakes"]]
     return [r | dict(probe_object_id=None) if r["probe_namesakes"] else r for r in rows], dropped
 
 # %% ../../nbs/06_benchmark/08_questions.ipynb #cell-028
 _KEPT_FIELDS = (
-    "tag subject object subject_id object_id previous_id previous valid_from valid_until statement_id".split()
+    "tag subject object subject_id object_id previous_id previous valid_from valid_until statement_id "
+    "previous_aliases valid_from_source".split()
 )
 
 # %% ../../nbs/06_benchmark/08_questions.ipynb #cell-029
@@ -121,14 +137,17 @@ def _locality_fields(row: dict, text: str | None) -> dict:
         loc_relation_id="probe_property_id",
         loc_object_id="probe_object_id",
         loc_similarity="similarity",
+        loc_aliases="probe_object_aliases",
+        loc_classes="probe_object_classes",
     )
-    return dict(loc=text) | {name: row[of] if text else None for name, of in source.items()}
+    return dict(loc=text) | {name: row.get(of) if text else None for name, of in source.items()}
 
 # %% ../../nbs/06_benchmark/08_questions.ipynb #cell-030
 def _multihop_fields(row: dict, text: str | None) -> dict:
     "The fields of the multi-hop probe, empty without its question."
     source = dict(mhop_ans="object2", mhop_relation_id="property2_id", mhop_object_id="object2_id")
-    return dict(mhop=text) | {name: row[of] if text else None for name, of in source.items()}
+    source |= dict(mhop_aliases="object2_aliases", mhop_classes="object2_classes")
+    return dict(mhop=text) | {name: row.get(of) if text else None for name, of in source.items()}
 
 # %% ../../nbs/06_benchmark/08_questions.ipynb #cell-032
 def _benchmark_row(
@@ -140,7 +159,8 @@ def _benchmark_row(
     key = edit_key(row)
     text = lambda kind: getattr(texts.get(f"{key}/{kind}"), "text", None)
     update, voice = texts[f"{key}/update"], text("persona")
-    edit = {k: row[k] for k in _KEPT_FIELDS} | dict(relation=row["property"], relation_id=row["property_id"])
+    edit = {k: row.get(k) for k in _KEPT_FIELDS} | dict(relation=row["property"], relation_id=row["property_id"])
+    edit |= dict(ans_aliases=row.get("object_aliases"), ans_classes=row.get("object_classes"))
     questions = dict(update=update.text, ans=row["object"], rephrase=text("rephrase"), personas=voice)
     probes = _locality_fields(row, text("locality")) | _multihop_fields(row, text("multihop"))
     provenance = dict(writer=update.writer, model=update.model, prompt=update.prompt)
@@ -151,10 +171,11 @@ def write_question_batch(
     rows: list[dict],  # gathered edits
     writer: Writer,
     seed: int = 0,  # which persona asks
+    keep_namesakes: bool = False,  # also edits whose subject has namesakes with other answers
 ) -> tuple[list[dict], list[Dropped], Counter]:  # rows of the benchmark, dropped texts, counts
     "Write and check the questions of some edits."
-    counts = Counter(edits=len(rows))
-    rows, dropped = _drop_namesakes(rows)
+    counts = Counter({"edits": len(rows), "with namesakes": sum(bool(r["namesakes"]) for r in rows)})
+    rows, dropped = _drop_namesakes(rows, keep_namesakes)
     requests = {edit_key(r): fact_requests(r) for r in rows}
     texts, failed, repaired = write_checked(writer, [_with_names(r, q) for r in rows for q in requests[edit_key(r)]])
     rows = [r for r in rows if f"{edit_key(r)}/update" in texts]
@@ -200,10 +221,10 @@ def _write_batches(
     seed: int,
     size: int,  # edits in a batch
     progress: bool,
+    keep_namesakes: bool = False,  # also edits whose subject has namesakes with other answers
 ):
     "Write all batches that are not in the spool yet."
     import pyarrow.parquet as pq
-    from tqdm.auto import tqdm
 
     if spool.done == 0:
         spool.state["counts"] = {}
@@ -212,10 +233,10 @@ def _write_batches(
     skip = spool.done - 1
     with pq.ParquetFile(gathered) as file:
         n = file.metadata.num_rows
-        with tqdm(total=n, desc="questions", unit=" edits", disable=None if progress else True) as bar:
+        with progress_bar(total=n, desc="questions", unit=" edits", show=progress) as bar:
             for i, batch in enumerate(file.iter_batches(size)):
                 if i >= skip:
-                    _append_batch(spool, *write_question_batch(batch.to_pylist(), writer, seed))
+                    _append_batch(spool, *write_question_batch(batch.to_pylist(), writer, seed, keep_namesakes))
                 bar.update(len(batch))
     spool.checkpoint()
 
@@ -227,7 +248,66 @@ def _finish_tables(spool: Spool, out: Path) -> list[Path]:
         stream_to_parquet(spool.path(f"{name}.arrows"), paths[name], schema(record))
     return list(paths.values())
 
-# %% ../../nbs/06_benchmark/08_questions.ipynb #cell-044
+# %% ../../nbs/06_benchmark/08_questions.ipynb #cell-045
+def _named_entities(e, facts, locality, hops):
+    "The ids of the entities that edits and probes name."
+    import narwhals as nw
+
+    columns = {facts: ("subject_id", "object_id"), locality: ("probe_subject_id", "probe_object_id")}
+    columns |= {hops: ("object_id",)}
+    return nw.concat([e.scan(f).select(id=nw.col(c)) for f, names in columns.items() for c in names]).unique()
+
+# %% ../../nbs/06_benchmark/08_questions.ipynb #cell-046
+def _asked_names(e, facts, locality):
+    "The names of the subjects that are asked about, in lower case, with the properties."
+    import narwhals as nw
+
+    asked = [e.scan(facts).select("subject", "property_id")]
+    asked.append(e.scan(locality).select(subject=nw.col("probe_subject"), property_id=nw.col("probe_property_id")))
+    return nw.concat(asked).select("property_id", name=nw.col("subject").str.to_lowercase()).unique()
+
+# %% ../../nbs/06_benchmark/08_questions.ipynb #cell-047
+def _gather_edits(
+    e,
+    inputs: list[Path],  # facts, static facts, locality, second hops, statements, labels, properties
+    out: Path,  # the file to write
+    work: Path,  # a folder
+) -> int:
+    "Write one row per edit, with everything about it; the number of rows."
+    import narwhals as nw
+
+    facts, static, locality, hops, statements, labels, properties = inputs
+    e.write(_named_entities(e, facts, locality, hops), work / "ids.parquet", ["id"])
+    ids, asked = e.scan(work / "ids.parquet"), _asked_names(e, facts, locality)
+    namesakes = e.scan(static).with_columns(name=nw.col("subject").str.to_lowercase())
+    namesakes = namesakes.join(asked, on=["name", "property_id"], how="semi").drop("name")
+    classes = e.scan(statements).filter(nw.col("property") == "P31")
+    classes = classes.join(ids, left_on="subject", right_on="id", how="semi")
+    e.write(namesakes, work / "static.parquet", EDIT_KEY_COLUMNS)
+    e.write(classes, work / "classes.parquet", ["subject", "statement_id"])
+    e.write(e.scan(labels).join(ids, on="id", how="semi"), work / "labels.parquet", ["id"])
+    known = [work / f"{name}.parquet" for name in ("classes", "labels")]
+    files = (facts, work / "static.parquet", locality, hops, *known, properties)
+    return e.write(edit_details(*map(e.scan, files), kinds_table(e)), out, EDIT_KEY_COLUMNS)
+
+# %% ../../nbs/06_benchmark/08_questions.ipynb #cell-051
+def _add_classes(
+    e,
+    details: Path,  # of `_gather_edits`
+    statements: Path,
+    out: Path,  # the file to write
+    work: Path,  # a folder with ids.parquet
+):
+    "Write the gathered edits with the classes of their answers."
+    import narwhals as nw
+
+    classes, frame = e.table(answer_classes(e, statements, e.scan(work / "ids.parquet"), work)), e.scan(details)
+    for who in ("object", "probe_object", "object2"):
+        names = classes.select(nw.col("id").alias(f"{who}_id"), nw.col("classes").alias(f"{who}_classes"))
+        frame = frame.join(names, on=f"{who}_id", how="left")
+    e.write(frame, out, EDIT_KEY_COLUMNS)
+
+# %% ../../nbs/06_benchmark/08_questions.ipynb #cell-052
 def write_questions(
     facts,  # facts.parquet: the edits
     static,  # static_facts.parquet, to know namesakes
@@ -238,25 +318,31 @@ def write_questions(
     writer: Writer | None = None,  # who writes; templates by default
     seed: int = 0,  # which persona asks
     engine: str = "duckdb",
-    memory: str | None = None,
+    memory: str | None = None,  # for the engine, like '4GB'
+    spill=None,  # folder for what does not fit into memory; within `out` by default
     size: int = 5000,  # edits in a batch
     progress: bool = True,
     force: bool = False,  # also where it is done already
+    keep_namesakes: bool = False,  # also edits whose subject has namesakes with other answers
 ) -> Manifest:
     "Write and check the questions of a timestep; a killed run continues where it was."
     writer, out = writer or make_writer("template"), Path(out)
     inputs = [Path(p) for p in (facts, static, locality, hops)]
     inputs += [Path(parsed) / f"{name}.parquet" for name in ("statements", "labels", "properties")]
-    params = dict(writer=writer.key(), seed=seed, size=size, checks=[c.name for c in TEXT_CHECKS], version=1)
+    params = dict(writer=writer.key(), seed=seed, size=size, checks=[c.name for c in TEXT_CHECKS], version=2)
+    params |= dict(keep_namesakes=keep_namesakes)
     stage, gathered = Stage(out, "questions", params, inputs), out / "gathered.parquet"
     if stage.done and not force:
         return stage.manifest
     with stage:
-        with open_engine(engine, memory) as e:
-            e.write(edit_details(*map(e.scan, inputs), kinds_table(e)), gathered, EDIT_KEY_COLUMNS)
+        work = make_folder(out / ".gathering")
+        with open_engine(engine, memory, spill or work) as e:
+            _gather_edits(e, inputs, work / "details.parquet", work)
+            _add_classes(e, work / "details.parquet", inputs[4], gathered, work)
+        shutil.rmtree(work)
         spool = Spool(out, [f"{name}.arrows" for name in _QUESTION_TABLES], stage.key())
         try:
-            _write_batches(spool, gathered, writer, seed, size, progress)
+            _write_batches(spool, gathered, writer, seed, size, progress, keep_namesakes)
             stage.outputs += _finish_tables(spool, out)
             stage.counts.update(sorted(spool.state["counts"].items()))
         except BaseException:
