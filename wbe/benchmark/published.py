@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['EXTRA_FIELDS', 'FORMAT_FIELDS', 'HUB_DATASETS', 'EditCollector', 'read_counterfact', 'read_zsre', 'read_wikifactdiff',
            'AnswerWithAliases', 'HopQuestion', 'MultiEdit', 'read_mquake', 'detect_format', 'PublishedBenchmark',
-           'data_files', 'load_published']
+           'locate_published', 'data_files', 'load_published']
 
 # %% ../../nbs/06_benchmark/12_published.ipynb #cell-002
 from collections import Counter
@@ -355,14 +355,8 @@ def probes(
     self: PublishedBenchmark,
     axes=None,  # one name, several, or all by default
 ):
-    "An Arrow table with one row for each question: edit_id, axis, question, answer."
-    import pyarrow as pa
-
-    table = edit_probes(self.edits, self.edit_ids, axes)
-    wanted = set(table["axis"].to_pylist())
-    extra = [(self.edit_ids[n], axis, *pair) for n, axis, *pair in self.extra_probes if axis in wanted]
-    columns = {c: pa.array([r[i] for r in extra], pa.string()) for i, c in enumerate(table.column_names)}
-    return pa.concat_tables([table, pa.table(columns)])
+    "An Arrow table with one row for each question: edit_id, axis, probe, question, answer."
+    return edit_probes(self.edits, self.edit_ids, axes, self.extra_probes)
 
 # %% ../../nbs/06_benchmark/12_published.ipynb #cell-072
 @patch
@@ -401,7 +395,7 @@ HUB_DATASETS = {  # short name: the name on the hub, and which files
 }
 
 # %% ../../nbs/06_benchmark/12_published.ipynb #cell-079
-def _resolve_name(
+def locate_published(
     name,
     file: str | None,  # given by the caller
 ) -> tuple:
@@ -418,11 +412,12 @@ def _resolve_name(
 def data_files(
     where: Path,  # a file or a folder
     file: str | None = None,  # which files, like `data/*.parquet`
+    suffixes=(".json", ".jsonl", ".parquet"),
 ) -> list[Path]:
     "The data file of a folder, or those that `file` describes."
     if where.is_file():
         return [where]
-    files = [p for p in sorted(where.rglob("*")) if p.suffix in (".json", ".jsonl", ".parquet")]
+    files = [p for p in sorted(where.rglob("*")) if p.suffix in suffixes]
     found = {p.relative_to(where).as_posix(): p for p in files if not p.name.startswith((".", "dataset_info"))}
     mine = [name for name in found if file is None or fnmatch(name, file)]
     listed = ", ".join([*found][:8])
@@ -479,7 +474,7 @@ def load_published(
     "Load a published benchmark."
     if kind is not None:
         check_choice(kind, FORMAT_FIELDS, "form")
-    where, file = _resolve_name(name, file)
+    where, file = locate_published(name, file)
     path = fetch_dataset(where, revision)
     if path.is_dir() and file is None and kind in (None, "wikibigedit") and timestep_files(path):
         return _load_wikibigedit(path, str(name) if where != name else path.name)
