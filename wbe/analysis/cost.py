@@ -29,7 +29,7 @@ from .timesteps import mean_accuracy
 from ..metrics.intervals import bootstrap_interval
 from ..records import BadArgument
 
-# %% ../../nbs/11_analysis/14_cost.ipynb #cell-009
+# %% ../../nbs/11_analysis/14_cost.ipynb #cell-010
 def _edit_batches(runs) -> pd.DataFrame:
     "The batches of all runs that made edits."
     edited = [(name, r.batches) for name, r in labelled_runs(runs) if len(r.batches) and r.editor != "none"]
@@ -39,7 +39,7 @@ def _edit_batches(runs) -> pd.DataFrame:
         raise BadArgument(f"no run has made an edit yet: {gaps}")
     return pd.concat(parts, ignore_index=True)
 
-# %% ../../nbs/11_analysis/14_cost.ipynb #cell-011
+# %% ../../nbs/11_analysis/14_cost.ipynb #cell-012
 def edit_cost(runs) -> pd.DataFrame:
     "For each editor: edits, seconds per edit with interval, total seconds, peak memory in bytes, refused edits."
     out = {}
@@ -52,13 +52,13 @@ def edit_cost(runs) -> pd.DataFrame:
     out = pd.DataFrame(out.values(), index=pd.Index(out, name="editor"))
     return out.loc[display_order(out.index)]
 
-# %% ../../nbs/11_analysis/14_cost.ipynb #cell-014
+# %% ../../nbs/11_analysis/14_cost.ipynb #cell-015
 def format_edit_time(seconds: float) -> str:
     "A time per edit in s, ms or µs."
     scale, unit = (1, "s") if seconds >= 1 else (1e3, "ms") if seconds >= 1e-3 else (1e6, "µs")
     return f"{scale * seconds:.3g} {unit}"
 
-# %% ../../nbs/11_analysis/14_cost.ipynb #cell-017
+# %% ../../nbs/11_analysis/14_cost.ipynb #cell-018
 def edit_cost_course(
     runs,
     points: int = 24,  # batches are grouped to about so many points
@@ -72,7 +72,7 @@ def edit_cost_course(
             out.append((editor, int(part.edits_done.max()), seconds, part.peak_memory.max()))
     return pd.DataFrame(out, columns=["editor", "edits_done", "seconds", "peak_memory"])
 
-# %% ../../nbs/11_analysis/14_cost.ipynb #cell-019
+# %% ../../nbs/11_analysis/14_cost.ipynb #cell-020
 def draw_edit_cost(
     table: pd.DataFrame,  # of `edit_cost_course`
 ):
@@ -89,7 +89,7 @@ def draw_edit_cost(
     label_lines([left, right])
     return fig
 
-# %% ../../nbs/11_analysis/14_cost.ipynb #cell-022
+# %% ../../nbs/11_analysis/14_cost.ipynb #cell-023
 def _lookup_time(runs) -> pd.Series:
     "Seconds per question spent on lookups, by editor and timestep."
     parts = [r.moments.assign(editor=name) for name, r in labelled_runs(runs) if len(getattr(r, "moments", ()))]
@@ -99,7 +99,7 @@ def _lookup_time(runs) -> pd.Series:
     m = m[m.moment.isin(["step", "current"])]
     return (m.lookup_seconds / m.questions).groupby([m.editor, m.scored_at]).mean()
 
-# %% ../../nbs/11_analysis/14_cost.ipynb #cell-023
+# %% ../../nbs/11_analysis/14_cost.ipynb #cell-024
 def _timed_answers(runs, axes) -> pd.DataFrame:
     "The scores right after the edits, with seconds before (`first`) and after, lookups included."
     rows, lookups = pool_scores(runs, ["before", "current"], axes), _lookup_time(runs)
@@ -110,7 +110,7 @@ def _timed_answers(runs, axes) -> pd.DataFrame:
         now = now.assign(seconds=now.seconds + extra.to_numpy())
     return now[now["first"].notna() & (now["first"] > 0)]
 
-# %% ../../nbs/11_analysis/14_cost.ipynb #cell-024
+# %% ../../nbs/11_analysis/14_cost.ipynb #cell-025
 def _ratio_of_sums(part: pd.DataFrame, repeats: int = 1000) -> tuple[float, float, float]:
     "Seconds after divided by seconds before, and the bounds of its interval, resampled by subject."
     sums = part.groupby("subject_id")[["seconds", "first"]].sum().to_numpy()
@@ -118,7 +118,7 @@ def _ratio_of_sums(part: pd.DataFrame, repeats: int = 1000) -> tuple[float, floa
     draws = np.random.default_rng(0).multinomial(len(sums), np.full(len(sums), 1 / len(sums)), repeats) @ sums
     return ratio, *np.quantile(draws[:, 0] / draws[:, 1], [0.025, 0.975])
 
-# %% ../../nbs/11_analysis/14_cost.ipynb #cell-025
+# %% ../../nbs/11_analysis/14_cost.ipynb #cell-026
 def answer_time(runs, axes=None) -> pd.DataFrame:
     "For each editor and timestep: milliseconds per question after the edits and before, and their ratio."
     out = []
@@ -128,14 +128,14 @@ def answer_time(runs, axes=None) -> pd.DataFrame:
     columns = ["editor", "scored_at", "edits_done", "ms", "ms_before", "ratio", "low", "high", "n"]
     return pd.DataFrame(out, columns=columns)
 
-# %% ../../nbs/11_analysis/14_cost.ipynb #cell-028
+# %% ../../nbs/11_analysis/14_cost.ipynb #cell-029
 def _mark_doubled(ax):
     "Mark the paper's bound of two."
     text, offset = "doubled: the most that the paper saw for retrieval", dict(xytext=(0, 3), textcoords="offset points")
     ax.axhline(2, color="#888888", lw=0.8, ls=(0, (4, 3)))
     ax.annotate(text, (0.01, 2), xycoords=("axes fraction", "data"), **offset, fontsize=8, color="#666666")
 
-# %% ../../nbs/11_analysis/14_cost.ipynb #cell-029
+# %% ../../nbs/11_analysis/14_cost.ipynb #cell-030
 def draw_answer_time(
     table: pd.DataFrame,  # of `answer_time`
 ):
@@ -152,7 +152,7 @@ def draw_answer_time(
     label_lines(ax)
     return fig
 
-# %% ../../nbs/11_analysis/14_cost.ipynb #cell-032
+# %% ../../nbs/11_analysis/14_cost.ipynb #cell-033
 def _on_front(cost: pd.Series, value: pd.Series) -> np.ndarray:
     "Which editors are on the Pareto front: no other one is as cheap and as good, and better in one of both."
     c, v = cost.to_numpy(), value.to_numpy()
@@ -160,7 +160,7 @@ def _on_front(cost: pd.Series, value: pd.Series) -> np.ndarray:
     better = (c[None] < c[:, None]) | (v[None] > v[:, None])
     return ~(as_good & better).any(axis=1) & cost.notna().to_numpy()
 
-# %% ../../nbs/11_analysis/14_cost.ipynb #cell-034
+# %% ../../nbs/11_analysis/14_cost.ipynb #cell-035
 def trade_off(runs, axis: str = "update", metric: str = "exact_match") -> pd.DataFrame:
     "For each editor: accuracy with its interval, seconds per edit, the final ratio of answer times, and both fronts."
     accuracy = mean_accuracy(runs, metric, [axis]).set_index("editor")[["value", "low", "high", "before"]]
@@ -170,7 +170,7 @@ def trade_off(runs, axis: str = "update", metric: str = "exact_match") -> pd.Dat
         out[name] = _on_front(out[cost], out.value)
     return out.loc[display_order(out.index)]
 
-# %% ../../nbs/11_analysis/14_cost.ipynb #cell-036
+# %% ../../nbs/11_analysis/14_cost.ipynb #cell-037
 def _overlapping_labels(
     points,  # x and y of each label
     width: float = 62,  # of a label, in points
@@ -184,7 +184,7 @@ def _overlapping_labels(
         groups = [g for g in groups if g not in touching] + [sum(touching, []) + [i]]
     return groups
 
-# %% ../../nbs/11_analysis/14_cost.ipynb #cell-038
+# %% ../../nbs/11_analysis/14_cost.ipynb #cell-039
 def _label_points(ax, xs, ys, names):
     "Write names beside points. Where points are close, the names move up or down."
     fig = ax.figure
@@ -197,7 +197,7 @@ def _label_points(ax, xs, ys, names):
         how = dict(textcoords="offset points", va="center", annotation_clip=False, fontsize=9)
         ax.annotate(name, xy, (7, now - was), color=text_colour(look(name).colour), **how)
 
-# %% ../../nbs/11_analysis/14_cost.ipynb #cell-039
+# %% ../../nbs/11_analysis/14_cost.ipynb #cell-040
 def _draw_front(ax, x: pd.Series, table: pd.DataFrame, front: str):
     "Draw the editors as points with intervals, the front, and the unedited model."
     best = table[table[front]].assign(x=x[table[front]]).sort_values(["x", "value"])
@@ -206,14 +206,14 @@ def _draw_front(ax, x: pd.Series, table: pd.DataFrame, front: str):
         ax.plot([x[name]] * 2, [r.low, r.high], color=look(name).colour, lw=1.3, alpha=0.7)
         ax.plot([x[name]], [r.value], look(name).marker, color=look(name).colour, ms=7, mew=0)
 
-# %% ../../nbs/11_analysis/14_cost.ipynb #cell-040
+# %% ../../nbs/11_analysis/14_cost.ipynb #cell-041
 def _mark_unedited(ax, value: float):
     "Draw the accuracy of the unedited model."
     ax.axhline(value, color=GREY, ls=(0, (1, 1.5)), lw=1.3)
     where = dict(xycoords=("axes fraction", "data"), textcoords="offset points", ha="right")
     ax.annotate("before any edit", (1, value), (0, 3), **where, fontsize=8, color=GREY)
 
-# %% ../../nbs/11_analysis/14_cost.ipynb #cell-041
+# %% ../../nbs/11_analysis/14_cost.ipynb #cell-042
 _COSTS = (
     ("per_edit", "front_edit", "seconds per edit", "Accuracy and the cost of an edit"),
     ("ratio", "front_answer", "time to answer ÷ unedited, at the end", "Accuracy and the cost of an answer"),
@@ -241,7 +241,7 @@ def draw_trade_off(
         panel_title(ax, title)
     return fig
 
-# %% ../../nbs/11_analysis/14_cost.ipynb #cell-044
+# %% ../../nbs/11_analysis/14_cost.ipynb #cell-045
 def _summarise_ratios(ratios: pd.Series) -> str:
     "The editor whose answers take longest, and those that double the time."
     slow = ratios.dropna().sort_values(ascending=False)
@@ -250,7 +250,7 @@ def _summarise_ratios(ratios: pd.Series) -> str:
     slowest = f"{slow.index[0]}, {slow.iloc[0]:.2f} times as long as before any edit"
     return f"At the end an answer takes most with {slowest}; {doubled}"
 
-# %% ../../nbs/11_analysis/14_cost.ipynb #cell-045
+# %% ../../nbs/11_analysis/14_cost.ipynb #cell-046
 def summarise_cost(runs, axis: str = "update") -> str:
     "The cheapest and the most expensive editor, the slowest answers, and the Pareto front."
     c, t = edit_cost(runs), trade_off(runs, axis)

@@ -23,7 +23,7 @@ from wbe.analysis.style import (
 from .tables import format_percent
 from ..records import BadArgument
 
-# %% ../../nbs/11_analysis/11_decay.ipynb #cell-009
+# %% ../../nbs/11_analysis/11_decay.ipynb #cell-010
 def decay_curve(
     runs,
     axes=("update",),
@@ -39,14 +39,14 @@ def decay_curve(
     before = rows.groupby(by).before.mean().reset_index()
     return mean_by(rows, by, metric).merge(before, on=by, how="left")
 
-# %% ../../nbs/11_analysis/11_decay.ipynb #cell-013
+# %% ../../nbs/11_analysis/11_decay.ipynb #cell-014
 def _edits_until(part: pd.DataFrame, gone) -> float:
     "The number of edits from which on `gone` holds at every point; NaN if it does not hold at the end."
     held = gone.to_numpy()[::-1]
     still = int(np.argmin(held)) if not held.all() else len(held)
     return float(part.edits_done.iloc[len(held) - still]) if still else float("nan")
 
-# %% ../../nbs/11_analysis/11_decay.ipynb #cell-015
+# %% ../../nbs/11_analysis/11_decay.ipynb #cell-016
 def decay_summary(
     table: pd.DataFrame,  # of `decay_curve`
 ) -> pd.DataFrame:
@@ -62,7 +62,7 @@ def decay_summary(
     columns = ["editor", "axis", "edits", "first", "last", "low", "high", "before", "half_gone", "all_gone"]
     return pd.DataFrame(rows, columns=columns).set_index(["editor", "axis"])
 
-# %% ../../nbs/11_analysis/11_decay.ipynb #cell-019
+# %% ../../nbs/11_analysis/11_decay.ipynb #cell-020
 def _draw_decay_panel(ax, rows: pd.DataFrame):
     "Draw one axis: the editors, and the unedited model in grey."
     before = rows.groupby("edits_done").before.mean()
@@ -70,7 +70,7 @@ def _draw_decay_panel(ax, rows: pd.DataFrame):
     draw_editor_lines(ax, rows, "edits_done")
     percent_axis(ax, high=upper_limit(rows.high))
 
-# %% ../../nbs/11_analysis/11_decay.ipynb #cell-020
+# %% ../../nbs/11_analysis/11_decay.ipynb #cell-021
 def draw_decay(
     table: pd.DataFrame,  # of `decay_curve`
     metric: str = "exact_match",
@@ -89,12 +89,12 @@ def draw_decay(
     label_lines(panels.flat[: len(axes)])
     return fig
 
-# %% ../../nbs/11_analysis/11_decay.ipynb #cell-025
+# %% ../../nbs/11_analysis/11_decay.ipynb #cell-026
 def _list_editors(rows: pd.DataFrame, text) -> str:
     "Each editor of a table with a text about it."
     return ", ".join(f"{r.editor} {text(r)}" for r in rows.itertuples()) or "no editor"
 
-# %% ../../nbs/11_analysis/11_decay.ipynb #cell-026
+# %% ../../nbs/11_analysis/11_decay.ipynb #cell-027
 def summarise_decay(
     table: pd.DataFrame,  # of `decay_curve`
     axis: str = "update",

@@ -25,7 +25,7 @@ from .tables import format_percent
 from ..metrics.summary import AXES
 from ..records import BadArgument
 
-# %% ../../nbs/11_analysis/20_flattery.ipynb #cell-009
+# %% ../../nbs/11_analysis/20_flattery.ipynb #cell-010
 def teacher_forcing_gap(
     runs,
     axes=AXES,
@@ -44,7 +44,7 @@ def teacher_forcing_gap(
         out = one if out is None else out.merge(one.drop(columns=["n", "subjects"]), on=list(by))
     return out
 
-# %% ../../nbs/11_analysis/20_flattery.ipynb #cell-013
+# %% ../../nbs/11_analysis/20_flattery.ipynb #cell-014
 def _draw_two_scores(ax, y: int, row):
     "Draw both scores of an editor with their intervals, joined by a bar."
     ax.plot([row.exact_match, row.token_accuracy], [y, y], color="#C9C9C9", lw=3, zorder=1, solid_capstyle="butt")
@@ -53,7 +53,7 @@ def _draw_two_scores(ax, y: int, row):
         ax.plot([low, high], [y, y], color=how.colour, lw=1, alpha=0.8)
         ax.plot([getattr(row, m)], [y], how.marker, color=how.colour, ms=5.5, mew=0)
 
-# %% ../../nbs/11_analysis/20_flattery.ipynb #cell-014
+# %% ../../nbs/11_analysis/20_flattery.ipynb #cell-015
 def _score_legend(fig, ax):
     "Write below the figure what the two dots are."
     names = {"exact_match": "generated: exactly the answer", "token_accuracy": "teacher-forced: tokens right"}
@@ -61,7 +61,7 @@ def _score_legend(fig, ax):
     handles = [dot(METRIC_LOOKS[m]) for m in names]
     fig.legend(handles, names.values(), loc="outside lower center", ncols=2, frameon=False, fontsize=9)
 
-# %% ../../nbs/11_analysis/20_flattery.ipynb #cell-015
+# %% ../../nbs/11_analysis/20_flattery.ipynb #cell-016
 def draw_teacher_forcing_gap(
     table: pd.DataFrame,  # of `teacher_forcing_gap`, by editor and axis
 ):
@@ -83,7 +83,7 @@ def draw_teacher_forcing_gap(
     _score_legend(fig, panels.flat[0])
     return fig
 
-# %% ../../nbs/11_analysis/20_flattery.ipynb #cell-018
+# %% ../../nbs/11_analysis/20_flattery.ipynb #cell-019
 def draw_teacher_forcing_course(
     table: pd.DataFrame,  # of `teacher_forcing_gap`, by editor, axis and asked_of
 ):
@@ -100,7 +100,7 @@ def draw_teacher_forcing_course(
     label_lines([ax for ax, _ in panels])
     return fig
 
-# %% ../../nbs/11_analysis/20_flattery.ipynb #cell-021
+# %% ../../nbs/11_analysis/20_flattery.ipynb #cell-022
 def _turned_pairs(table: pd.DataFrame) -> list[str]:
     "The pairs of editors that the two metrics order differently."
     rows = list(table[["token_accuracy", "exact_match"]].itertuples())
@@ -108,7 +108,7 @@ def _turned_pairs(table: pd.DataFrame) -> list[str]:
     turned = lambda a, b: (a.token_accuracy - b.token_accuracy) * (a.exact_match - b.exact_match) < 0
     return [f"{a.Index} and {b.Index}" for a, b in pairs if turned(a, b)]
 
-# %% ../../nbs/11_analysis/20_flattery.ipynb #cell-022
+# %% ../../nbs/11_analysis/20_flattery.ipynb #cell-023
 def editor_orders(
     table: pd.DataFrame,  # of `teacher_forcing_gap`, by editor and axis
 ) -> pd.DataFrame:
@@ -123,7 +123,7 @@ def editor_orders(
         out.append(dict(axis=axis, editors=len(t), tau=tau, turned=len(turned), pairs=", ".join(turned)))
     return pd.DataFrame(out).set_index("axis")
 
-# %% ../../nbs/11_analysis/20_flattery.ipynb #cell-026
+# %% ../../nbs/11_analysis/20_flattery.ipynb #cell-027
 def _summarise_gap_on(axis: str, rows: pd.DataFrame) -> str:
     "The smallest and the largest gap on an axis."
     t = rows.set_index("editor").sort_values("difference")
@@ -132,7 +132,7 @@ def _summarise_gap_on(axis: str, rows: pd.DataFrame) -> str:
     scores = f"{format_percent(high.exact_match)} exact answers and {format_percent(high.token_accuracy)} right tokens"
     return f"{axis}: teacher forcing adds {gaps}, which has {scores}."
 
-# %% ../../nbs/11_analysis/20_flattery.ipynb #cell-027
+# %% ../../nbs/11_analysis/20_flattery.ipynb #cell-028
 def summarise_teacher_forcing_gap(
     table: pd.DataFrame,  # of `teacher_forcing_gap`, by editor and axis
 ) -> str:

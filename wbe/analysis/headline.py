@@ -25,7 +25,7 @@ from ..runs.plan import RunPlan
 from ..runs.records import Run, run_differences
 from ..store import StoreError
 
-# %% ../../nbs/11_analysis/23_headline.ipynb #cell-007
+# %% ../../nbs/11_analysis/23_headline.ipynb #cell-008
 REPORT_TABLES = ("scores", "questions", "batches", "moments", "ability")
 REQUIRED_SCORE_COLUMNS = ("edit_id", "axis", "asked_of", "subject_id", "moment", "scored_at", "edits_done", "edited_at")
 REQUIRED_SCORE_COLUMNS += ("token_accuracy", "exact_match", "seconds")
@@ -43,7 +43,7 @@ def _empty_broken_tables(run: Run) -> list[str]:
             trouble.append(f"{run.name}: the table `{name}` cannot be read and is not shown ({why})")
     return trouble
 
-# %% ../../nbs/11_analysis/23_headline.ipynb #cell-008
+# %% ../../nbs/11_analysis/23_headline.ipynb #cell-009
 def _load_reportable(path) -> tuple[Run | None, list[str]]:
     "A run whose tables can be used, or None, and what is wrong with it."
     try:
@@ -59,7 +59,7 @@ def _load_reportable(path) -> tuple[Run | None, list[str]]:
         return None, [*trouble, f"{run.name}: left out; no question has been asked yet"]
     return run, trouble + [f"{run.name}: {m}" for m in run.missing]
 
-# %% ../../nbs/11_analysis/23_headline.ipynb #cell-009
+# %% ../../nbs/11_analysis/23_headline.ipynb #cell-010
 def reportable_runs(
     paths,  # folders of runs
 ) -> tuple[list[Run], list[str]]:
@@ -73,7 +73,7 @@ def reportable_runs(
         trouble.append(f"The runs do not have the same {', '.join(unlike)}: compare them with care.")
     return runs, trouble + describe_shorter_runs(runs)
 
-# %% ../../nbs/11_analysis/23_headline.ipynb #cell-014
+# %% ../../nbs/11_analysis/23_headline.ipynb #cell-015
 def _optional(get: Callable, *args, **options):
     "The result of an analysis, or None where the runs do not have what it needs."
     try:
@@ -81,13 +81,13 @@ def _optional(get: Callable, *args, **options):
     except (BadArgument, KeyError, ValueError):
         return None
 
-# %% ../../nbs/11_analysis/23_headline.ipynb #cell-015
+# %% ../../nbs/11_analysis/23_headline.ipynb #cell-016
 def _last_by_editor(table: pd.DataFrame, column: str, name: str) -> pd.Series:
     "The value of each editor after the last timestep."
     last = table.sort_values("scored_at").groupby("editor").tail(1)
     return last.set_index("editor")[column].rename(name)
 
-# %% ../../nbs/11_analysis/23_headline.ipynb #cell-016
+# %% ../../nbs/11_analysis/23_headline.ipynb #cell-017
 def _lasting_facts(runs) -> pd.DataFrame | None:
     "The scores on lasting facts, in the order of time."
     table = _optional(ability_table, runs)
@@ -95,7 +95,7 @@ def _lasting_facts(runs) -> pd.DataFrame | None:
         return None
     return table[(table.what == "lasting facts") & (table.metric == "exact_match")].sort_values("scored_at")
 
-# %% ../../nbs/11_analysis/23_headline.ipynb #cell-017
+# %% ../../nbs/11_analysis/23_headline.ipynb #cell-018
 def _headline_columns(runs, mean, lasting) -> list:
     "The parts of the headline, each by editor."
     change = _optional(accuracy_changes, runs, axes=["update"])
@@ -113,7 +113,7 @@ def _headline_columns(runs, mean, lasting) -> list:
         parts.append(_last_by_editor(answers, "ratio", "time to answer"))
     return parts
 
-# %% ../../nbs/11_analysis/23_headline.ipynb #cell-018
+# %% ../../nbs/11_analysis/23_headline.ipynb #cell-019
 def headline_table(runs) -> pd.DataFrame:
     "A row for each editor and for the unedited model: accuracy right after the edits and later, lasting facts, costs."
     mean, lasting = _optional(mean_accuracy, runs), _lasting_facts(runs)
@@ -126,7 +126,7 @@ def headline_table(runs) -> pd.DataFrame:
     table = pd.concat([pd.DataFrame([before], index=["before any edit"]), out])
     return table[list(out) or list(before)].rename_axis("editor")
 
-# %% ../../nbs/11_analysis/23_headline.ipynb #cell-020
+# %% ../../nbs/11_analysis/23_headline.ipynb #cell-021
 def headline_formats(
     table: pd.DataFrame,  # of `headline_table`
 ) -> dict[str, Callable]:
@@ -138,7 +138,7 @@ def headline_formats(
     }
     return {c: known.get(c, format_percent) for c in table}
 
-# %% ../../nbs/11_analysis/23_headline.ipynb #cell-023
+# %% ../../nbs/11_analysis/23_headline.ipynb #cell-024
 def _flat_settings(config: dict) -> dict:
     "The settings of a run, one level deep."
     out = {k: v for k, v in config["plan"].items() if k not in ("editor", "hparams", "device")}
@@ -147,7 +147,7 @@ def _flat_settings(config: dict) -> dict:
     out |= {"protocol": config.get("protocol"), "batch": config.get("batch"), "hyperparameters": config.get("hparams")}
     return out | {"timesteps": config.get("timesteps")}
 
-# %% ../../nbs/11_analysis/23_headline.ipynb #cell-024
+# %% ../../nbs/11_analysis/23_headline.ipynb #cell-025
 def _setting_text(value) -> str:
     "A setting as text; whole numbers in a row as their first and last."
     if isinstance(value, dict):
@@ -159,7 +159,7 @@ def _setting_text(value) -> str:
         return ", ".join(map(_setting_text, value))
     return "" if value is None else format_cell(value)
 
-# %% ../../nbs/11_analysis/23_headline.ipynb #cell-026
+# %% ../../nbs/11_analysis/23_headline.ipynb #cell-027
 def compare_settings(runs) -> tuple[dict, pd.DataFrame]:
     "The settings that all runs share, and a row for each run with the others."
     flat = {name: {k: _setting_text(v) for k, v in _flat_settings(r.config).items()} for name, r in labelled_runs(runs)}
@@ -169,7 +169,7 @@ def compare_settings(runs) -> tuple[dict, pd.DataFrame]:
     others = {k: v for k, v in values.items() if k not in common}
     return {k: v for k, v in common.items() if v}, pd.DataFrame(others, index=pd.Index(flat, name="editor"))
 
-# %% ../../nbs/11_analysis/23_headline.ipynb #cell-029
+# %% ../../nbs/11_analysis/23_headline.ipynb #cell-030
 def run_environments(runs) -> pd.DataFrame:
     "The hardware, versions and times of each run."
     rows = {}
@@ -181,7 +181,7 @@ def run_environments(runs) -> pd.DataFrame:
         rows[name] = row | {k: _setting_text(c.get(k, {})) for k in ("hardware", "versions")}
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("editor")
 
-# %% ../../nbs/11_analysis/23_headline.ipynb #cell-032
+# %% ../../nbs/11_analysis/23_headline.ipynb #cell-033
 _OPTION_NAMES = dict(max_edits="max-edits", hparams="set", every="eval-every", axes="axis")
 _OPTION_NAMES |= dict(trust_remote_code="trust-remote-code")
 _PLAN_FIELDS = "editor model timesteps max_edits hparams batch every first curve sample axes say under lasting texts "
@@ -200,7 +200,7 @@ def _option_words(option: str, field: str, value) -> list[str]:
         return [word for v in value for word in (option, str(v))]
     return [option] if value is True else [option, str(value)]
 
-# %% ../../nbs/11_analysis/23_headline.ipynb #cell-033
+# %% ../../nbs/11_analysis/23_headline.ipynb #cell-034
 def command_of_run(run) -> str:
     "The command that makes a run."
     plan, defaults = run.config["plan"], {f.name: f.default for f in fields(RunPlan)}

@@ -15,29 +15,32 @@ from .counts import LocalIndex, PlainCounts
 from .gather import as_run_list
 from .statistics import UneditedAnswers, unedited_answers
 from .views import ViewFiles
+from ..benchmark.opening import open_benchmark
 from ..benchmark.reader import Benchmark
 from ..lm.models import LM
 from ..records import BadArgument, WbeError
-from ..store import explain_read_errors, sha256_of
+from ..store import explain_read_errors
 
-# %% ../../nbs/11_analysis/22_sources.ipynb #cell-007
+# %% ../../nbs/11_analysis/22_sources.ipynb #cell-008
 def _benchmark_paths(run, where=None) -> list[Path]:
     "The possible paths of a run's benchmark."
     given = Path(where or run.config["plan"]["benchmark"])
-    return (
-        [given] if where or given.is_absolute() else [given, *(p / given for p in Path(run.folder).resolve().parents)]
-    )
+    if where:
+        return [given]
+    folder = Path(run.folder).resolve()
+    below = [] if given.is_absolute() else [p / given for p in folder.parents]
+    return [given, *below, folder / given.name]  # the last: rows that the run itself has stored
 
-# %% ../../nbs/11_analysis/22_sources.ipynb #cell-008
+# %% ../../nbs/11_analysis/22_sources.ipynb #cell-009
 def _check_files(runs, bench: Benchmark, path):
     "An error if a timestep's file is not the one that a run was asked from."
     for r in as_run_list(runs):
         for n, digest in r.config["benchmark"].get("files", {}).items():
-            if int(n) > len(bench) or sha256_of(bench[int(n) - 1].path) != digest:
+            if int(n) > len(bench) or bench[int(n) - 1].digest != digest:
                 other = f"timestep {n} is not what {r.name} was asked from"
                 raise BadArgument(f"{path}: {other}; this is another benchmark")
 
-# %% ../../nbs/11_analysis/22_sources.ipynb #cell-009
+# %% ../../nbs/11_analysis/22_sources.ipynb #cell-010
 def benchmark_of_runs(
     runs,
     where=None,  # its path now, if not the one in the runs
@@ -49,24 +52,24 @@ def benchmark_of_runs(
     if not found and (where or given.count("/") != 1):  # owner/name may be on the hub
         raise BadArgument(f"the benchmark is not at {given}; say where it is now with --benchmark")
     try:
-        bench = Benchmark.load(found or given)
+        bench = open_benchmark(found or given, run.config["plan"].get("map"))
     except WbeError as e:
         raise BadArgument(f"the benchmark of the runs cannot be opened ({e}); say where it is with --benchmark") from e
     _check_files(runs, bench, found or given)
     return bench
 
-# %% ../../nbs/11_analysis/22_sources.ipynb #cell-013
+# %% ../../nbs/11_analysis/22_sources.ipynb #cell-014
 def benchmark_and_unedited(runs, where=None) -> tuple[Benchmark, UneditedAnswers]:
     "The benchmark of runs, and the answers of their unedited model, from the run that asked most."
     bench = benchmark_of_runs(runs, where)
     most = max(as_run_list(runs), key=lambda r: int((r.scores["moment"] == "before").sum()))
     return bench, unedited_answers(most, bench)
 
-# %% ../../nbs/11_analysis/22_sources.ipynb #cell-016
+# %% ../../nbs/11_analysis/22_sources.ipynb #cell-017
 class SourceNotGiven(WbeError):
     "A section needs something that was not given."
 
-# %% ../../nbs/11_analysis/22_sources.ipynb #cell-017
+# %% ../../nbs/11_analysis/22_sources.ipynb #cell-018
 _CORPUS = (
     "`--corpus FILE`: is what is often written about better known? A text file, a document on each line, "
     "or a local Infini-gram index"
@@ -84,14 +87,14 @@ def open_corpus(
     with explain_read_errors(where), open(where, encoding="utf-8") as lines:
         return PlainCounts((line.rstrip("\n") for line in lines), Path(where).name)
 
-# %% ../../nbs/11_analysis/22_sources.ipynb #cell-018
+# %% ../../nbs/11_analysis/22_sources.ipynb #cell-019
 def open_views(
     files=None,  # files of page views
 ) -> ViewFiles | None:
     "Page views, if they were given."
     return ViewFiles(files) if files else None
 
-# %% ../../nbs/11_analysis/22_sources.ipynb #cell-020
+# %% ../../nbs/11_analysis/22_sources.ipynb #cell-021
 _MODEL = "`--ask`: which hops a memory finds, and how large gradients of new, edited and old facts are; loads the model"
 
 
@@ -113,20 +116,20 @@ def model_of_runs(
         raise BadArgument(f"{plan['model']} is not the model that was edited in {run.name}: its weights differ")
     return lm
 
-# %% ../../nbs/11_analysis/22_sources.ipynb #cell-023
+# %% ../../nbs/11_analysis/22_sources.ipynb #cell-024
 def lasting_facts_path(runs, bench: Benchmark) -> Path | None:
     "The file of lasting facts that runs were given, or the one beside the benchmark."
     given = as_run_list(runs)[0].config["plan"].get("lasting")
-    beside = [folder / "lasting_facts.parquet" for folder in (bench[0].path.parent.parent, bench[0].path.parent)]
+    beside = [f / "lasting_facts.parquet" for f in ((bench.folder.parent, bench.folder) if bench.folder else ())]
     return next((p for p in ([Path(given)] if given else beside) if p.exists()), None)
 
-# %% ../../nbs/11_analysis/22_sources.ipynb #cell-024
+# %% ../../nbs/11_analysis/22_sources.ipynb #cell-025
 def embedder_of_runs(runs) -> str:
     "The embedder of the runs with a memory, or `hashed`, which needs no package."
     hparams = [r.config.get("hparams", {}) for r in as_run_list(runs)]
     return next((h["embedder"] for h in hparams if "embedder" in h), "hashed")
 
-# %% ../../nbs/11_analysis/22_sources.ipynb #cell-026
+# %% ../../nbs/11_analysis/22_sources.ipynb #cell-027
 def fact_sets_of_runs(
     runs,
     bench: Benchmark,

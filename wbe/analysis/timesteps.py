@@ -36,9 +36,9 @@ from wbe.analysis.style import (
 )
 from .tables import format_percent
 from ..metrics.summary import AXES, backward_transfer, change_since_edit, forgetting, state_matrix
-from ..records import BadArgument
+from ..records import BadArgument, question_columns
 
-# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-007
+# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-008
 def mean_accuracy(runs, metric: str = "exact_match", axes=AXES) -> pd.DataFrame:
     "For each editor and axis: value, low, high, n, subjects right after the edits; `before` is the unedited model's."
     rows, by = pool_scores(runs, ["before", "current"], axes), ["editor", "axis"]
@@ -49,7 +49,7 @@ def mean_accuracy(runs, metric: str = "exact_match", axes=AXES) -> pd.DataFrame:
     before = now.groupby(by, as_index=False).before.mean()
     return mean_by(now, by, metric).merge(before, on=by, how="left")
 
-# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-009
+# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-010
 def format_means(
     table: pd.DataFrame,  # of `mean_accuracy`
     intervals: bool = True,
@@ -63,7 +63,7 @@ def format_means(
     out = pd.concat([before.to_frame("before any edit").T, out])[list(out)]
     return out.rename_axis("editor").rename_axis(None, axis=1)
 
-# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-012
+# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-013
 def draw_means(
     table: pd.DataFrame,  # of `mean_accuracy`
     metric: str = "exact_match",
@@ -82,7 +82,7 @@ def draw_means(
         panel_title(ax, axis)
     return fig
 
-# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-015
+# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-016
 def _summarise_axis(axis: str, rows: pd.DataFrame) -> str:
     "The best editor on an axis, those not clearly worse, and those that are no better than the unedited model."
     best, others = rows.iloc[0], rows.iloc[1:]
@@ -95,7 +95,7 @@ def _summarise_axis(axis: str, rows: pd.DataFrame) -> str:
     text += f"; {how} the unedited model {', '.join(rows[worse].editor)}" if worse.any() else ""
     return text + "."
 
-# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-016
+# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-017
 def summarise_means(
     table: pd.DataFrame,  # of `mean_accuracy`
 ) -> str:
@@ -105,17 +105,18 @@ def summarise_means(
     sentences = [_summarise_axis(a, rows.sort_values("value", ascending=False)) for a, rows in parts if len(rows)]
     return "\n".join(sentences)
 
-# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-019
+# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-020
 _UNEDITED = "before any edit"
 
 
 def accuracy_course(runs, metric: str = "exact_match", axes=AXES) -> pd.DataFrame:
     "For each editor (one is `before any edit`), axis and timestep `asked_of`: value, low, high, n, subjects."
     now = pool_scores(runs, ["current"], axes)
-    before = pool_scores(runs, ["before"], axes).drop_duplicates(["edit_id", "axis"]).assign(editor=_UNEDITED)
+    before = pool_scores(runs, ["before"], axes)
+    before = before.drop_duplicates(question_columns(before)).assign(editor=_UNEDITED)
     return mean_by(pd.concat([now, before], ignore_index=True), ["editor", "axis", "asked_of"], metric)
 
-# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-021
+# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-022
 def draw_course(
     table: pd.DataFrame,  # of `accuracy_course`
     metric: str = "exact_match",
@@ -135,18 +136,18 @@ def draw_course(
     label_lines([ax for ax, _ in panels])
     return fig
 
-# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-024
+# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-025
 def _rows_between_timesteps(run) -> pd.DataFrame:
     "The scores that were taken between timesteps, as `wbe.metrics.summary` expects them."
     s = run.scores
     if s.empty:
         return s
-    s = s[s.moment.isin(["before", "current", "past"])].drop_duplicates(["edit_id", "axis", "scored_at"])
+    s = s[s.moment.isin(["before", "current", "past"])].drop_duplicates([*question_columns(s), "scored_at"])
     if run.editor == "none":
         s = s.assign(edited_at=s.asked_of.where(s.scored_at > 0).astype("Int64"))
     return s
 
-# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-025
+# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-026
 def accuracy_changes(runs, metric: str = "exact_match", axes=AXES) -> pd.DataFrame:
     "For each editor, axis and timestep `scored_at`: the change on earlier timesteps since their edit."
     parts = []
@@ -160,7 +161,7 @@ def accuracy_changes(runs, metric: str = "exact_match", axes=AXES) -> pd.DataFra
     columns = ["editor", "axis", "scored_at", "change", "low", "high", "n", "subjects"]
     return pd.concat(parts, ignore_index=True)[columns]
 
-# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-028
+# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-029
 def draw_changes(
     table: pd.DataFrame,  # of `accuracy_changes`
 ):
@@ -177,7 +178,7 @@ def draw_changes(
     label_lines([ax for ax, _ in panels])
     return fig
 
-# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-031
+# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-032
 def state_matrices(runs, axis: str = "update", metric: str = "exact_match") -> dict[str, pd.DataFrame]:
     "For each run its matrix `edited at` by `asked after`. If earlier edits were not asked again it is a diagonal."
     out = {}
@@ -191,7 +192,7 @@ def state_matrices(runs, axis: str = "update", metric: str = "exact_match") -> d
         )
     return {name: out[name] for name in display_order(out)}
 
-# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-034
+# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-035
 def _draw_matrix(ax, name: str, matrix: pd.DataFrame):
     "Draw the matrix of one run, in percent."
     from matplotlib.patches import Rectangle
@@ -205,7 +206,7 @@ def _draw_matrix(ax, name: str, matrix: pd.DataFrame):
     panel_title(ax, name + text, 9)
     ax.tick_params(labelsize=8)
 
-# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-035
+# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-036
 def draw_matrices(
     matrices: dict,  # of `state_matrices`
     axis: str = "update",
@@ -224,14 +225,14 @@ def draw_matrices(
     fig.supylabel(f"edited at timestep ({axis})", fontsize=9.5)
     return fig
 
-# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-038
+# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-039
 def _forgetting_of(matrix: pd.DataFrame) -> tuple[float, float, float, float]:
     "Accuracy right after the edits and at the end, forgetting, and backward transfer."
     f, b = forgetting(matrix[[T for T in matrix if T > 0]]), backward_transfer(matrix)
     just = np.mean([matrix.loc[t, t] for t in matrix.index if t in matrix.columns])
     return just, matrix[matrix.columns.max()].mean(), *(x.iloc[-1] if len(x) else np.nan for x in (f, b))
 
-# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-039
+# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-040
 def forgetting_table(runs, metric: str = "exact_match", axes=AXES) -> pd.DataFrame:
     "For each editor and axis: accuracy right after the edits and at the end, forgetting, backward transfer."
     out = []
@@ -244,7 +245,7 @@ def forgetting_table(runs, metric: str = "exact_match", axes=AXES) -> pd.DataFra
     columns = ["editor", "axis", "just edited", "at the end", "forgetting", "backward transfer"]
     return pd.DataFrame(out, columns=columns).set_index(["editor", "axis"])
 
-# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-041
+# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-042
 def summarise_changes(
     table: pd.DataFrame,  # of `accuracy_changes`
     axis: str = "update",
@@ -259,7 +260,7 @@ def summarise_changes(
         text += [f"{kind} {', '.join(editors)}"] if editors else []
     return f"{axis}, change on earlier timesteps after the last, in points: {'; '.join(text) or 'no run was asked'}."
 
-# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-044
+# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-045
 def ability_table(runs) -> pd.DataFrame:
     "The scores of runs on lasting facts and text: editor, scored_at, edits_done, what, metric, value, low, high, n."
     parts = [r.ability.assign(editor=name) for name, r in labelled_runs(runs) if len(r.ability)]
@@ -268,7 +269,7 @@ def ability_table(runs) -> pd.DataFrame:
         raise BadArgument(f"no run has asked lasting facts: {gaps}")
     return pd.concat(parts, ignore_index=True)
 
-# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-046
+# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-047
 def _draw_ability_panel(ax, rows: pd.DataFrame, what: str, metric: str):
     "Draw one measure over the timesteps."
     draw_editor_lines(ax, rows, "scored_at")
@@ -280,7 +281,7 @@ def _draw_ability_panel(ax, rows: pd.DataFrame, what: str, metric: str):
     ax.set_xlabel("after timestep (0: before any edit)")
     panel_title(ax, f"{what}, which no edit is about" if what == "lasting facts" else what)
 
-# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-047
+# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-048
 def draw_ability(
     table: pd.DataFrame,  # of `ability_table`
     metric: str = "exact_match",
@@ -290,13 +291,15 @@ def draw_ability(
     for what, m in (("lasting facts", metric), ("text", "perplexity")):
         rows = table[(table.what == what) & (table.metric == m)]
         shown += [(rows, what, m)] if len(rows) else []
+    if not shown:
+        raise BadArgument("no run here was asked lasting facts, or has a text whose perplexity was measured")
     fig, panels = new_figure(5 * len(shown) if len(shown) > 1 else 7, 3.8, 1, len(shown), squeeze=False)
     for ax, (rows, what, m) in zip(panels.flat, shown):
         _draw_ability_panel(ax, rows, what, m)
     label_lines(panels)
     return fig
 
-# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-049
+# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-051
 def summarise_ability(
     table: pd.DataFrame,  # of `ability_table`
     metric: str = "exact_match",
