@@ -151,13 +151,19 @@ def place(
     "The place of what a name means."
     if ":" in name:
         return name
-    entries = {e.name: e for e in self.entries() if not e.refused}
-    for e in self.entries():
-        if e.name == name and e.refused and e.package not in self.warned:
+    entries = self.entries()
+    usable, refused = (
+        {e.name: e for e in entries if not e.refused},
+        [e for e in entries if e.refused and e.name == name],
+    )
+    for e in refused:
+        text = f"the {self.what} {name!r} of the package {e.package} is refused: {e.refused}"
+        if name not in usable:
+            raise BadArgument(text)
+        if e.package not in self.warned:
             self.warned.add(e.package)
-            warnings.warn(f"the {self.what} {name!r} of the package {e.package} is refused: {e.refused}", stacklevel=3)
-    other = ", ".join(filter(None, [self.more, "module:Class"]))
-    return entries[check_choice(name, entries, f"{self.what} (others: {other})")].place
+            warnings.warn(text, stacklevel=4)
+    return usable[check_choice(name, [*usable, *filter(None, [self.more]), "module:Class"], self.what)].place
 
 # %% ../nbs/00_core/08_plugins.ipynb #cell-039
 def _fault(registry: Registry, found) -> str:

@@ -20,9 +20,10 @@ from ..lm.families import ModelError
 from ..lm.models import LM
 from ..lm.passes import run_in_batches, select_logits
 from ..lm.tokens import EncodedItem, as_qa_items, encode_items, pad_tokens
+from ..progress import progress_bar
 from ..records import BadArgument, check_choice
 
-# %% ../../nbs/11_analysis/18_norms.ipynb #cell-005
+# %% ../../nbs/11_analysis/18_norms.ipynb #cell-008
 def parameter_groups(
     lm: LM,
 ) -> dict[str, str]:  # by parameter: embeddings, layer 0, …, final
@@ -35,12 +36,12 @@ def parameter_groups(
         out[name] = f"layer {found[1]}" if found else "embeddings" if name.rpartition(".")[0] in embeds else "final"
     return out
 
-# %% ../../nbs/11_analysis/18_norms.ipynb #cell-006
+# %% ../../nbs/11_analysis/18_norms.ipynb #cell-009
 def _group_names(lm: LM) -> list[str]:
     "The parts of the model, from input to output."
     return ["embeddings", *(f"layer {n}" for n in range(lm.layers)), "final"]
 
-# %% ../../nbs/11_analysis/18_norms.ipynb #cell-008
+# %% ../../nbs/11_analysis/18_norms.ipynb #cell-011
 class _AnswerBatch(NamedTuple):
     "A batch of examples, and the positions that predict their answers."
 
@@ -50,7 +51,7 @@ class _AnswerBatch(NamedTuple):
     targets: torch.Tensor  # the token that should be predicted
     lengths: torch.Tensor  # tokens in each answer
 
-# %% ../../nbs/11_analysis/18_norms.ipynb #cell-009
+# %% ../../nbs/11_analysis/18_norms.ipynb #cell-012
 def _answer_batch(lm: LM, batch: list[EncodedItem]) -> _AnswerBatch:
     "The inputs of the model for some examples."
     ids, mask, _ = pad_tokens([c.ids for c in batch], lm.tokenizer.pad_token_id or 0)
@@ -64,7 +65,7 @@ def _answer_batch(lm: LM, batch: list[EncodedItem]) -> _AnswerBatch:
     lengths = torch.tensor([len(c.answer) for c in batch])
     return _AnswerBatch(inputs, *(t.to(lm.device) for t in (rows, columns, targets, lengths)))
 
-# %% ../../nbs/11_analysis/18_norms.ipynb #cell-010
+# %% ../../nbs/11_analysis/18_norms.ipynb #cell-013
 def _answer_losses(lm: LM, batch: _AnswerBatch) -> torch.Tensor:
     "The loss of each example: the mean over its answer's tokens."
     with select_logits(lm, batch.rows, batch.columns):
@@ -72,7 +73,7 @@ def _answer_losses(lm: LM, batch: _AnswerBatch) -> torch.Tensor:
     each = torch.nn.functional.cross_entropy(logits.float(), batch.targets, reduction="none")
     return each.new_zeros(len(batch.lengths)).index_add(0, batch.rows, each) / batch.lengths
 
-# %% ../../nbs/11_analysis/18_norms.ipynb #cell-012
+# %% ../../nbs/11_analysis/18_norms.ipynb #cell-015
 def looped_norms(
     lm: LM,
     coded: list[EncodedItem],
@@ -93,7 +94,7 @@ def looped_norms(
         p.requires_grad_(False)
     return out
 
-# %% ../../nbs/11_analysis/18_norms.ipynb #cell-015
+# %% ../../nbs/11_analysis/18_norms.ipynb #cell-018
 def _linear_square_norms(
     a: torch.Tensor,  # inputs: (examples, tokens, in)
     g: torch.Tensor,  # gradients of outputs: (examples, tokens, out)
@@ -104,7 +105,7 @@ def _linear_square_norms(
         return torch.bmm(g.mT, a).square().sum((1, 2))
     return (torch.bmm(a, a.mT) * torch.bmm(g, g.mT)).sum((1, 2))
 
-# %% ../../nbs/11_analysis/18_norms.ipynb #cell-018
+# %% ../../nbs/11_analysis/18_norms.ipynb #cell-021
 def _embedding_square_norms(
     ids: torch.Tensor,  # (examples, tokens)
     g: torch.Tensor,  # gradients of outputs: (examples, tokens, width)
@@ -112,7 +113,7 @@ def _embedding_square_norms(
     "The squared norm of each example's gradient of an embedding."
     return torch.where(ids[:, :, None] == ids[:, None], torch.bmm(g, g.mT), 0).sum((1, 2))
 
-# %% ../../nbs/11_analysis/18_norms.ipynb #cell-021
+# %% ../../nbs/11_analysis/18_norms.ipynb #cell-024
 def _head_square_norms(
     a: torch.Tensor,  # inputs: (positions, in)
     g: torch.Tensor,  # gradients of logits: (positions, vocabulary)
@@ -123,7 +124,7 @@ def _head_square_norms(
     both = torch.where(rows[:, None] == rows[None], (a @ a.T) * (g @ g.T), 0).sum(1)
     return both.new_zeros(n).index_add(0, rows, both)
 
-# %% ../../nbs/11_analysis/18_norms.ipynb #cell-024
+# %% ../../nbs/11_analysis/18_norms.ipynb #cell-027
 def _tied_products(
     ids: torch.Tensor,  # (examples, tokens)
     embedding_g: torch.Tensor,  # gradients of the embedding's outputs
@@ -135,7 +136,7 @@ def _tied_products(
     both = (g.gather(1, ids[rows]) * torch.einsum("nd,ntd->nt", a, embedding_g[rows])).sum(1)
     return both.new_zeros(len(ids)).index_add(0, rows, both)
 
-# %% ../../nbs/11_analysis/18_norms.ipynb #cell-026
+# %% ../../nbs/11_analysis/18_norms.ipynb #cell-029
 def _module_square_norms(module, args: tuple, kwargs: dict, g: torch.Tensor) -> dict:
     "The squared norm of each example's gradient of a module's own parameters."
     own = {k: p.detach() for k, p in module.named_parameters(recurse=False)}
@@ -147,7 +148,7 @@ def _module_square_norms(module, args: tuple, kwargs: dict, g: torch.Tensor) -> 
     got = torch.func.vmap(gradient)(args[0].detach(), g)
     return {k: v.float().flatten(1).square().sum(1) for k, v in got.items()}
 
-# %% ../../nbs/11_analysis/18_norms.ipynb #cell-029
+# %% ../../nbs/11_analysis/18_norms.ipynb #cell-032
 class _ModuleCall(NamedTuple):
     "A module with its inputs and its output."
 
@@ -156,7 +157,7 @@ class _ModuleCall(NamedTuple):
     kwargs: dict
     out: torch.Tensor
 
-# %% ../../nbs/11_analysis/18_norms.ipynb #cell-030
+# %% ../../nbs/11_analysis/18_norms.ipynb #cell-033
 def _recording_hook(lm: LM, name: str, calls: dict):
     "A forward hook that records a module's call."
 
@@ -172,7 +173,7 @@ def _recording_hook(lm: LM, name: str, calls: dict):
 
     return hook
 
-# %% ../../nbs/11_analysis/18_norms.ipynb #cell-031
+# %% ../../nbs/11_analysis/18_norms.ipynb #cell-034
 @contextmanager
 def _record_modules(lm: LM):
     "The calls of every module with parameters of its own, by name."
@@ -186,7 +187,7 @@ def _record_modules(lm: LM):
         for h in handles:
             h.remove()
 
-# %% ../../nbs/11_analysis/18_norms.ipynb #cell-034
+# %% ../../nbs/11_analysis/18_norms.ipynb #cell-037
 def _embedding_factor(call: _ModuleCall) -> torch.Tensor:
     "What a gradient of an embedding's output is multiplied with: its scale, and 0 for padding."
     ids, padding = call.args[0], call.module.padding_idx
@@ -195,7 +196,7 @@ def _embedding_factor(call: _ModuleCall) -> torch.Tensor:
     kept = ids != padding if padding is not None else torch.ones_like(ids, dtype=torch.bool)
     return scale * kept[..., None]
 
-# %% ../../nbs/11_analysis/18_norms.ipynb #cell-035
+# %% ../../nbs/11_analysis/18_norms.ipynb #cell-038
 def _output_gradients(loss: torch.Tensor, calls: dict[str, _ModuleCall]) -> dict[str, torch.Tensor]:
     "The gradient of the summed loss with respect to the output of each module."
     grads = torch.autograd.grad(loss.sum(), [c.out for c in calls.values()], allow_unused=True)
@@ -205,7 +206,7 @@ def _output_gradients(loss: torch.Tensor, calls: dict[str, _ModuleCall]) -> dict
         out[name] = g * _embedding_factor(call) if isinstance(call.module, torch.nn.Embedding) else g
     return out
 
-# %% ../../nbs/11_analysis/18_norms.ipynb #cell-036
+# %% ../../nbs/11_analysis/18_norms.ipynb #cell-039
 def _square_norms_of_call(name: str, call: _ModuleCall, g: torch.Tensor, batch: _AnswerBatch, head: bool) -> dict:
     "The squared norms of each example's gradient of a module's parameters, by the parameters' names."
     module, n = call.module, len(batch.lengths)
@@ -224,7 +225,7 @@ def _square_norms_of_call(name: str, call: _ModuleCall, g: torch.Tensor, batch: 
         raise ModelError(f"{name} ({type(module).__name__}) mixes the examples of a batch; take method='loop'")
     return {f"{name}.{k}": v for k, v in square.items()}
 
-# %% ../../nbs/11_analysis/18_norms.ipynb #cell-037
+# %% ../../nbs/11_analysis/18_norms.ipynb #cell-040
 def _parameter_square_norms(lm: LM, calls: dict[str, _ModuleCall], g: dict, batch: _AnswerBatch) -> dict:
     "The squared norms of each example's gradient of every parameter."
     head, embed, squares = lm.path("head"), lm.path("embed"), {}
@@ -236,7 +237,7 @@ def _parameter_square_norms(lm: LM, calls: dict[str, _ModuleCall], g: dict, batc
         squares[f"{embed}.weight"] += squares.pop(f"{head}.weight") + 2 * mixed
     return squares
 
-# %% ../../nbs/11_analysis/18_norms.ipynb #cell-038
+# %% ../../nbs/11_analysis/18_norms.ipynb #cell-041
 def batched_norms(lm: LM, coded: list[EncodedItem]) -> list[tuple[float, dict]]:
     "For each example its loss and the squared norm of its gradient per part, all from one pass."
     batch, groups = _answer_batch(lm, coded), parameter_groups(lm)
@@ -251,7 +252,7 @@ def batched_norms(lm: LM, coded: list[EncodedItem]) -> list[tuple[float, dict]]:
         parts[groups[name]] = parts[groups[name]] + square
     return [(x, {c: max(float(v[i]), 0.0) for c, v in parts.items()}) for i, x in enumerate(loss.tolist())]
 
-# %% ../../nbs/11_analysis/18_norms.ipynb #cell-043
+# %% ../../nbs/11_analysis/18_norms.ipynb #cell-046
 GRADIENT_WAYS = ("hooks", "loop")
 
 
@@ -267,7 +268,7 @@ def _disagreement(lm: LM, coded: list[EncodedItem]) -> str:
     off = max(abs(norm(a) / max(norm(b), 1e-12) - 1) for (_, a), (_, b) in zip(got, want))
     return "" if off < tolerance else f"the norms of two items differ by {off:.1%}"
 
-# %% ../../nbs/11_analysis/18_norms.ipynb #cell-044
+# %% ../../nbs/11_analysis/18_norms.ipynb #cell-047
 def _all_norms(lm: LM, coded: list[EncodedItem], method: str, on_done) -> list[tuple[float, dict]]:
     "Loss and squared norms of each example, batched where the model allows it."
     wrong = _disagreement(lm, coded) if method == "hooks" and not lm.quant else ""
@@ -278,7 +279,7 @@ def _all_norms(lm: LM, coded: list[EncodedItem], method: str, on_done) -> list[t
     lengths = [len(c.ids) for c in coded], [len(c.answer) for c in coded]
     return run_in_batches(lm, *lengths, lambda part: batched_norms(lm, [coded[i] for i in part]), on_done)
 
-# %% ../../nbs/11_analysis/18_norms.ipynb #cell-045
+# %% ../../nbs/11_analysis/18_norms.ipynb #cell-048
 def gradient_norms(
     lm: LM,
     items,  # QAItems, dicts or pairs of question and answer
@@ -288,8 +289,6 @@ def gradient_norms(
     progress: bool = False,
 ) -> pd.DataFrame:
     "For each item: id, loss, tokens of the answer, norm of the gradient over all parameters, and per part."
-    from tqdm.auto import tqdm
-
     check_choice(method, GRADIENT_WAYS, "method to compute gradients")
     if lm.family.seq2seq:
         raise BadArgument(f"{lm.name} is an encoder-decoder; gradients are measured on decoder-only models")
@@ -297,7 +296,7 @@ def gradient_norms(
     coded = encode_items(lm, items, protocol, too_long)
     if not coded:
         raise BadArgument("there are no items to take gradients of")
-    bar = tqdm(total=len(coded), desc="gradients", unit=" facts", disable=not progress, leave=False)
+    bar = progress_bar(total=len(coded), desc="gradients", unit=" facts", show=progress)
     with frozen_model(lm), bar:
         got = _all_norms(lm, coded, method, bar.update)
     parts = pd.DataFrame([{c: v**0.5 for c, v in squares.items()} for _, squares in got])

@@ -17,6 +17,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from ..http import USER_AGENT, FetchError, RetryPolicy, TransientError, open_url
+from ..progress import progress_bar
 from ..records import BadArgument, patch
 from ..store import StoreError, explain_write_errors, logger
 from ..writers.calls import JobStopped, RateLimiter
@@ -161,10 +162,8 @@ def _collect(self: WebService, jobs: dict, limiter: RateLimiter, on_done: Callab
 @patch
 def _ask_all(self: WebService, requests: dict, read: Callable, progress: bool) -> tuple[dict, dict]:
     "Send all requests: the answers, and why the others failed."
-    from tqdm.auto import tqdm
-
     limiter = RateLimiter(self.per_minute)
-    bar = tqdm(total=len(requests), desc=self.name, unit="question", disable=not progress)
+    bar = progress_bar(total=len(requests), desc=self.name, unit=" questions", show=progress)
     with bar, ThreadPoolExecutor(self.workers) as pool:
         jobs = {pool.submit(self._one_answer, k, q, read, limiter): k for k, q in requests.items()}
         try:

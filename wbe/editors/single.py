@@ -21,10 +21,11 @@ from ..lm.models import LM
 from ..lm.scoring import score
 from ..lm.tokens import QAItem
 from ..metrics.intervals import bootstrap_interval
+from ..progress import progress_bar
 from ..records import BadArgument, patch
 from ..store import format_bytes
 
-# %% ../../nbs/09_editors/06_single.ipynb #cell-007
+# %% ../../nbs/09_editors/06_single.ipynb #cell-009
 def _own_questions(requests: list[EditRequest]) -> tuple[dict, object]:
     "Requests by id, and a data frame of the edited questions."
     import pandas as pd
@@ -36,7 +37,7 @@ def _own_questions(requests: list[EditRequest]) -> tuple[dict, object]:
     ]
     return dict(zip(ids, requests)), pd.DataFrame(rows)
 
-# %% ../../nbs/09_editors/06_single.ipynb #cell-008
+# %% ../../nbs/09_editors/06_single.ipynb #cell-010
 def _timestep_questions(timestep: Timestep) -> tuple[dict, object]:
     "Requests by id, and a data frame of the questions of a timestep."
     requests = requests_from_rows(timestep.edits, timestep.edit_ids, need_subject=False)
@@ -45,7 +46,7 @@ def _timestep_questions(timestep: Timestep) -> tuple[dict, object]:
     questions = probes.assign(subject_id=probes["edit_id"].map(subjects))
     return {r.id: r for r in requests}, questions[["edit_id", "subject_id", "axis", "question", "expected"]]
 
-# %% ../../nbs/09_editors/06_single.ipynb #cell-009
+# %% ../../nbs/09_editors/06_single.ipynb #cell-011
 def sample_edits(
     of,  # a Benchmark, a Timestep, or requests
     n: int | None = 100,  # number of edits; all if it is None
@@ -68,7 +69,7 @@ def sample_edits(
     questions = pd.concat([frame for _, frame in parts], ignore_index=True)
     return {i: requests[i] for i in ids}, questions[questions["edit_id"].isin(ids)].reset_index(drop=True)
 
-# %% ../../nbs/09_editors/06_single.ipynb #cell-013
+# %% ../../nbs/09_editors/06_single.ipynb #cell-015
 @dataclass
 class PeakMemory:
     "The peak of memory, above the value before."
@@ -79,7 +80,7 @@ class PeakMemory:
     def __repr__(self) -> str:
         return f"{format_bytes(self.bytes)} ({self.method})"
 
-# %% ../../nbs/09_editors/06_single.ipynb #cell-015
+# %% ../../nbs/09_editors/06_single.ipynb #cell-017
 def _release_memory():
     "Return freed memory that the process still holds to the system."
     import ctypes
@@ -91,13 +92,13 @@ def _release_memory():
     except (OSError, AttributeError, TypeError):
         pass  # another C library
 
-# %% ../../nbs/09_editors/06_single.ipynb #cell-016
+# %% ../../nbs/09_editors/06_single.ipynb #cell-018
 def _resident_bytes(which: str) -> int:
     "Resident memory of this process, now (VmRSS) or at its peak (VmHWM)."
     lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return int(lines[which].split()[0]) << 10
 
-# %% ../../nbs/09_editors/06_single.ipynb #cell-017
+# %% ../../nbs/09_editors/06_single.ipynb #cell-019
 def _highest_resident_bytes() -> int:
     "The peak of resident memory since the process began."
     import resource
@@ -105,7 +106,7 @@ def _highest_resident_bytes() -> int:
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << (0 if sys.platform == "darwin" else 10)
 
-# %% ../../nbs/09_editors/06_single.ipynb #cell-020
+# %% ../../nbs/09_editors/06_single.ipynb #cell-022
 def _gpu_meter(gpus: list[int]):
     "Bytes now, a function for the peak, and the method."
     for i in gpus:
@@ -113,7 +114,7 @@ def _gpu_meter(gpus: list[int]):
     before = sum(torch.cuda.memory_allocated(i) for i in gpus)
     return before, lambda: sum(torch.cuda.max_memory_allocated(i) for i in gpus), "on the GPU, as torch counts it"
 
-# %% ../../nbs/09_editors/06_single.ipynb #cell-021
+# %% ../../nbs/09_editors/06_single.ipynb #cell-023
 def _process_meter():
     "Bytes now, a function for the peak, and the method."
     try:
@@ -123,7 +124,7 @@ def _process_meter():
         method = "resident memory of the process above its highest before"
         return _highest_resident_bytes(), _highest_resident_bytes, method
 
-# %% ../../nbs/09_editors/06_single.ipynb #cell-022
+# %% ../../nbs/09_editors/06_single.ipynb #cell-024
 @contextmanager
 def measure_peak_memory(lm: LM):
     "The peak of memory inside a `with` block, above the value before."
@@ -135,7 +136,7 @@ def measure_peak_memory(lm: LM):
     finally:
         peak.bytes = max(0, highest() - before)
 
-# %% ../../nbs/09_editors/06_single.ipynb #cell-026
+# %% ../../nbs/09_editors/06_single.ipynb #cell-028
 @dataclass
 class SingleEditScores:
     "The scores of single edits."
@@ -150,7 +151,7 @@ class SingleEditScores:
         edits = self.frame.drop_duplicates(["editor", "edit_id"])
         return edits[["editor", "edit_id", "seconds", "peak_memory"]].reset_index(drop=True)
 
-# %% ../../nbs/09_editors/06_single.ipynb #cell-029
+# %% ../../nbs/09_editors/06_single.ipynb #cell-031
 @patch
 def summary(
     self: SingleEditScores,
@@ -176,12 +177,12 @@ def summary(
     out.index = pd.MultiIndex.from_tuples(out.index, names=["editor", "axis"])
     return out
 
-# %% ../../nbs/09_editors/06_single.ipynb #cell-031
+# %% ../../nbs/09_editors/06_single.ipynb #cell-033
 def _format_share(r) -> str:
     "A value with its interval, if it has one."
     return f"{r.value:.0%}" if r.low != r.low else f"{r.value:.0%} [{r.low:.0%}, {r.high:.0%}]"
 
-# %% ../../nbs/09_editors/06_single.ipynb #cell-032
+# %% ../../nbs/09_editors/06_single.ipynb #cell-034
 @patch
 def table(self: SingleEditScores, metric: str = "exact_match"):
     "A row for each editor, as text."
@@ -196,7 +197,7 @@ def table(self: SingleEditScores, metric: str = "exact_match"):
         out["refused"] = self.refused.groupby("editor").size().astype(str)
     return out.fillna("").rename_axis(index=None, columns=None)
 
-# %% ../../nbs/09_editors/06_single.ipynb #cell-033
+# %% ../../nbs/09_editors/06_single.ipynb #cell-035
 @patch
 def __repr__(self: SingleEditScores) -> str:
     names, ids, a = self.frame["editor"].nunique(), self.frame["edit_id"].nunique(), self.about
@@ -205,7 +206,7 @@ def __repr__(self: SingleEditScores) -> str:
     note = f"Exact answers, with 95% intervals; seconds: the median; memory: {a['memory']}."
     return f"{head}\n{self.table().to_string()}\n{note}"
 
-# %% ../../nbs/09_editors/06_single.ipynb #cell-034
+# %% ../../nbs/09_editors/06_single.ipynb #cell-036
 @patch
 def _repr_html_(self: SingleEditScores) -> str:
     a, refused = self.about, self.refused.groupby(["editor", "reason"]).size()
@@ -215,7 +216,7 @@ def _repr_html_(self: SingleEditScores) -> str:
     more = f"<p>Refused:</p><ul>{rows}</ul>" if rows else ""
     return f"<p>{head}</p>{self.table().to_html()}<p>{note}</p>{more}"
 
-# %% ../../nbs/09_editors/06_single.ipynb #cell-037
+# %% ../../nbs/09_editors/06_single.ipynb #cell-039
 def _score_questions(
     lm: LM,
     questions,  # a data frame
@@ -229,7 +230,7 @@ def _score_questions(
     columns = dict(token_accuracy="token_accuracy", exact_match="exact_match", log_probability="log_probability")
     return {new + suffix: got[old] for old, new in (columns | dict(text="answer")).items()}
 
-# %% ../../nbs/09_editors/06_single.ipynb #cell-039
+# %% ../../nbs/09_editors/06_single.ipynb #cell-041
 def _edit_and_score(
     lm: LM,
     ed: Editor,
@@ -249,7 +250,7 @@ def _edit_and_score(
     same = [a == b if generate else None for a, b in zip(rows["answer"], rows["answer_before"])]
     return rows.assign(same=same), peak.method
 
-# %% ../../nbs/09_editors/06_single.ipynb #cell-041
+# %% ../../nbs/09_editors/06_single.ipynb #cell-043
 def _warm_up(lm: LM, ed: Editor, r: EditRequest) -> float:  # seconds
     "Make one edit that does not count."
     start = time.perf_counter()
@@ -259,7 +260,7 @@ def _warm_up(lm: LM, ed: Editor, r: EditRequest) -> float:  # seconds
         pass
     return time.perf_counter() - start
 
-# %% ../../nbs/09_editors/06_single.ipynb #cell-043
+# %% ../../nbs/09_editors/06_single.ipynb #cell-045
 def _run_editor(
     lm: LM,
     ed: Editor,
@@ -280,14 +281,14 @@ def _run_editor(
         bar.update()
     return rows, refused, method
 
-# %% ../../nbs/09_editors/06_single.ipynb #cell-044
+# %% ../../nbs/09_editors/06_single.ipynb #cell-046
 def _named_editors(names) -> dict:
     "Editors by name, from a name, names, or a dict of editors."
     if isinstance(names, dict) and all(isinstance(e, Editor) for e in names.values()):
         return names
     return {name: editor(name) for name in ([names] if isinstance(names, str) else names)}
 
-# %% ../../nbs/09_editors/06_single.ipynb #cell-046
+# %% ../../nbs/09_editors/06_single.ipynb #cell-048
 def single_edits(
     lm: LM,
     of,  # a Benchmark or a Timestep; or requests, which are asked for the edited question alone
@@ -300,14 +301,13 @@ def single_edits(
 ) -> SingleEditScores:
     "Make each edit on the unedited model with each editor, ask about it, and undo it."
     import pandas as pd
-    from tqdm.auto import tqdm
 
     editors, (requests, questions) = _named_editors(names), sample_edits(of, n, seed)
     questions = questions.assign(**_score_questions(lm, questions, protocol, generate, "_before"))
     parts, rows, refused = dict(list(questions.groupby("edit_id", sort=False))), [], []
     about = dict(model=str(lm.name), protocol=str(protocol), edits=len(requests), seed=seed, memory="")
     about["first_edit_seconds"] = {}
-    with tqdm(total=len(editors) * len(requests), unit=" edits", disable=not progress, leave=False) as bar:
+    with progress_bar(total=len(editors) * len(requests), unit=" edits", show=progress) as bar:
         for name, ed in editors.items():
             bar.set_description(name)
             about["first_edit_seconds"][name] = _warm_up(lm, ed, next(iter(requests.values())))

@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from .families import BLOCK_PARTS, MODEL_PARTS, Family, ModelError, family_of, linear_shape
+from ..progress import is_watched
 from ..records import BadArgument, check_choice, install_command, patch
 
 # %% ../../nbs/07_lm/02_models.ipynb #cell-005
@@ -299,7 +300,10 @@ def check_load_options(
 def _from_pretrained(source: str, options: dict, model_options: dict) -> tuple:
     "Configuration, model and tokenizer, read by transformers."
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
+    from transformers.utils.logging import disable_progress_bar
 
+    if not is_watched():
+        disable_progress_bar()
     config = AutoConfig.from_pretrained(source, **options)
     kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     model = kind.from_pretrained(source, config=config, use_safetensors=True, **options, **model_options)

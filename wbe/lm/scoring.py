@@ -18,6 +18,7 @@ from .passes import ForcedAnswer, SHARING_MODES, teacher_forced_all
 from .decoding import greedy_decode
 from .prompts import get_protocol
 from .tokens import EncodedItem, QAItem, as_qa_items, encode_items, stop_tokens
+from ..progress import progress_bar
 from ..records import BadArgument, Score, WbeError, check_choice, col, patch, to_table
 
 # %% ../../nbs/07_lm/08_scoring.ipynb #cell-005
@@ -274,9 +275,7 @@ def _warn_about_nan(lm: LM, scores: list[dict]):
 # %% ../../nbs/07_lm/08_scoring.ipynb #cell-047
 def _progress_bar(lm: LM, total: int, what: str, unit: str, show: bool):
     "A progress bar; in the first process only."
-    from tqdm.auto import tqdm
-
-    return tqdm(total=total, desc=what, unit=unit, disable=not show or process_rank(lm)[0] > 0, leave=False)
+    return progress_bar(total=total, desc=what, unit=unit, show=show and process_rank(lm)[0] == 0)
 
 # %% ../../nbs/07_lm/08_scoring.ipynb #cell-048
 def _score_items(lm: LM, items: list[EncodedItem], padding: str, share: str, max_tokens: int, bar) -> list[tuple]:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from .models import LM, load
 from .decoding import greedy_decode
 from .scoring import decode_first_line
+from ..progress import progress_bar
 from ..records import BadArgument, patch
 from ..writers.base import Request, WrittenText
 from ..writers.prompts import PROMPT_NAMES, BadAnswer, ChatPrompt, parse_answer, prompt_file, prompt_for
@@ -91,10 +92,8 @@ def _as_text(self: LocalWriter, r: Request, p: ChatPrompt, answer: str) -> Writt
 @patch
 def write(self: LocalWriter, requests: Iterable[Request], progress: bool = False) -> Iterator[WrittenText]:
     "One text for every request, in the same order; if it is not a question, it says why."
-    from tqdm.auto import tqdm
-
     requests = list(requests)
-    with tqdm(total=len(requests), desc=f"questions by {self.model}", unit="", disable=not progress) as bar:
+    with progress_bar(total=len(requests), desc=f"questions by {self.model}", show=progress) as bar:
         for start in range(0, len(requests), self.batch):
             some = requests[start : start + self.batch]
             prompts = [prompt_for(r, self.mix) for r in some]

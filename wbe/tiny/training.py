@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 
 from ..lm.tokens import pad_tokens
+from ..progress import progress_bar
 from ..records import BadArgument, patch
 from ..store import StoreError, atomic_write, explain_read_errors, make_folder, write_text
 from .corpus import TrainingCorpus, WeightedText, reading_document
@@ -425,12 +426,10 @@ def log_entry(self: _Training, step: int, loss: float, seconds: float) -> dict |
 @patch
 def run(self: _Training, progress: bool, every: float):
     "All steps that are left, with a checkpoint every so many seconds."
-    from tqdm.auto import tqdm
-
     start = time.monotonic() - (self.log[-1]["seconds"] if self.log else 0)
-    saved, disable = time.monotonic(), None if progress else True
+    saved = time.monotonic()
     left = range(self.first, self.steps)
-    bar = tqdm(left, initial=self.first, total=self.steps, desc="training", unit=" steps", disable=disable)
+    bar = progress_bar(left, initial=self.first, total=self.steps, desc="training", unit=" steps", show=progress)
     for step in bar:
         loss = self.run_step(step)
         if entry := self.log_entry(step, loss, time.monotonic() - start):

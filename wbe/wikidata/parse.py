@@ -8,7 +8,6 @@ __all__ = ['BATCHES_PER_ROW_GROUP', 'DAMAGED_EXIT_CODE', 'PARSE_VERSION', 'parse
            'retype_values', 'ParsedDump', 'parse_dump']
 
 # %% ../../nbs/04_wikidata/06_parse.ipynb #cell-002
-import gc
 import gzip
 import json
 import os
@@ -19,6 +18,7 @@ from itertools import islice
 from pathlib import Path
 from uuid import uuid4
 
+from ..progress import progress_bar
 from ..records import BadArgument, Label, Statement, check_choice, col, patch, read_table, schema, to_table
 from ..spool import Spool, parallel_map
 from ..store import Stage, StageFolder, atomic_write, check_disk_space, format_bytes, logger, write_table
@@ -27,6 +27,15 @@ from .claims import PropertyInfo, Role
 from .text import BATCH_BYTES, DumpText, TextBatch, entity_pages, text_batches
 
 # %% ../../nbs/04_wikidata/06_parse.ipynb #cell-006
+def _text_lines(text: bytes) -> list[bytes]:
+    "The lines of a text, without the comma at their ends: each is copied once."
+    lines, at = [], 0
+    while (end := text.find(b"\n", at)) >= 0:
+        lines.append(text[at : end - 1 if text[end - 1 : end] == b"," and end > at else end])
+        at = end + 1
+    return [*lines, text[at:]]
+
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-008
 def parse_batch(
     batch: TextBatch,
     language: str = "en",  # of labels, descriptions and aliases
@@ -35,7 +44,7 @@ def parse_batch(
 ) -> ParsedLines:
     "Parse a batch of a dump."
     if not batch.xml:
-        return parse_lines(batch.text.split(b"\n"), language, fallback, batch.first_line, roles)
+        return parse_lines(_text_lines(batch.text), language, fallback, batch.first_line, roles)
     found = entity_pages(batch.text)
     parsed = parse_lines(found.lines, language, fallback, 0, roles)
     for r in parsed.rejected:
@@ -45,11 +54,11 @@ def parse_batch(
     parsed.counts["others"] += found.others
     return parsed
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-010
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-012
 # kinds of values in Thrift's compact protocol; 1 true, 2 false, 3 byte, 4 to 6 integers, 7 double, 8 bytes
 _THRIFT_STRUCT, _THRIFT_LIST = 12, 9
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-011
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-013
 def _read_varint(data: bytes, at: int) -> tuple[int, int]:
     "An integer of variable length, and where it ends."
     n = shift = 0
@@ -59,7 +68,7 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
         if b < 128:
             return n, at
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-013
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-015
 def _read_thrift(
     data: bytes,
     at: int,  # where the value begins
@@ -78,7 +87,7 @@ def _read_thrift(
     n, at = _read_varint(data, at)
     return (data[at : at + n], at + n) if kind == 8 else (n >> 1 ^ -(n & 1), at)
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-014
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-016
 def _read_thrift_list(data: bytes, at: int) -> tuple:
     n, of, at, out = data[at] >> 4, data[at] & 15, at + 1, []
     if n == 15:
@@ -88,7 +97,7 @@ def _read_thrift_list(data: bytes, at: int) -> tuple:
         out.append(x)
     return (of, out), at
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-015
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-017
 def _read_thrift_struct(data: bytes, at: int) -> tuple:
     fields, field = {}, 0
     while head := data[at]:
@@ -102,7 +111,7 @@ def _read_thrift_struct(data: bytes, at: int) -> tuple:
         fields[field] = head & 15, x
     return fields, at + 1
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-019
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-021
 def _write_varint(n: int) -> bytes:
     "An integer of variable length."
     out = bytearray()
@@ -111,7 +120,7 @@ def _write_varint(n: int) -> bytes:
         n >>= 7
     return bytes(out) + bytes([n])
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-021
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-023
 def _write_thrift(
     value,  # as `_read_thrift` returns it; a list may be given as (kind, how many, their bytes)
     kind: int = _THRIFT_STRUCT,
@@ -134,7 +143,7 @@ def _write_thrift(
         return out + b"\0"
     return _write_varint(value << 1 if value >= 0 else (-value << 1) - 1)
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-024
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-026
 _DELTA_COLUMNS = {"statement_id"}
 _DICTIONARY_COLUMNS = ["property", "value_type", "snak", "rank", "role", "main_property"]
 
@@ -148,7 +157,7 @@ def _parquet_options(want) -> dict:
         column_encoding={n: "DELTA_BYTE_ARRAY" for n in want.names if n in _DELTA_COLUMNS},
     )
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-025
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-027
 def parquet_piece(table) -> bytes:
     "A table as a Parquet file of one row group; nothing for an empty table."
     import pyarrow as pa
@@ -158,7 +167,7 @@ def parquet_piece(table) -> bytes:
     pq.write_table(table, sink, row_group_size=max(1, len(table)), **_parquet_options(table.schema))
     return sink.getvalue().to_pybytes()
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-027
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-029
 def shift_row_group(
     piece: bytes,  # a Parquet file of one row group
     at: int,  # the byte of the new file at which its columns will begin
@@ -176,7 +185,7 @@ def shift_row_group(
                 struct[field] = struct[field][0], struct[field][1] + shift
     return piece[4:footer], _write_thrift(group)
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-028
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-030
 def parquet_footer(
     record: type,  # of the rows
     groups: bytes,  # descriptions of the row groups
@@ -190,30 +199,24 @@ def parquet_footer(
     out = _write_thrift(about)
     return out + len(out).to_bytes(4, "little") + b"PAR1"
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-035
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-037
 BATCHES_PER_ROW_GROUP = 8
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-036
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-038
 def piece_tables(roles: bool) -> dict:
     "The Parquet files that are written piece by piece, with their records."
     return {"statements": Statement, "labels": Label} | ({"roles": Role} if roles else {})
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-038
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-040
 def _parse_in_worker(batch: TextBatch, language: str, fallback: tuple, roles: bool) -> tuple[ParsedLines, int, bool]:
     "The work of a process: a batch parsed, the position in the file, and whether it is XML."
-    collecting = gc.isenabled()
-    gc.disable()  # there are no reference cycles here, and the search for them takes a tenth of the time
-    try:
-        return parse_batch(batch, language, fallback, roles), batch.position, batch.xml
-    finally:
-        if collecting:
-            gc.enable()
+    return parse_batch(batch, language, fallback, roles), batch.position, batch.xml
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-039
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-041
 def _json_lines(rows) -> bytes:
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-042
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-044
 def _without_entities(table, ids: set):
     "The rows of a table that are not about some entities."
     import pyarrow as pa
@@ -222,7 +225,7 @@ def _without_entities(table, ids: set):
     key = "subject" if "subject" in table.column_names else "id"
     return table.filter(pc.invert(pc.is_in(table[key], pa.array(sorted(ids), pa.string()))))
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-043
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-045
 def drop_entities(
     parsed: ParsedLines,
     ids: set,  # of entities that were read before
@@ -237,7 +240,7 @@ def drop_entities(
     counts = {n: count - fewer.get(n, 0) for n, count in parsed.counts.items()} | dict(unreadable=unreadable)
     return replace(parsed, **kept, counts=counts)
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-044
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-046
 class SeenIds:
     "Which entities were read before: a bit for each number."
 
@@ -256,7 +259,7 @@ class SeenIds:
             page[at] |= bit
         return again
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-046
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-048
 def make_piece(
     results: list,  # of `_parse_in_worker`
     roles: bool,
@@ -283,7 +286,7 @@ def make_piece(
         ids="".join(f"{id}\n" for id in whole["labels"]["id"].to_pylist()).encode(),
     )
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-049
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-051
 def _piece_bytes(
     state: dict,  # of the spool; is updated
     result: dict,  # of `make_piece`
@@ -301,7 +304,7 @@ def _piece_bytes(
     state["xml"] = result["xml"]
     return out
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-052
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-054
 def unique_piece(
     piece: dict,  # of `make_piece`
     seen: SeenIds,  # of the pieces before it; is updated
@@ -321,7 +324,7 @@ def unique_piece(
     made = make_piece([(drop_entities(parsed, again), 0, piece["xml"])], roles)
     return piece | {name: made[name] for name in ("parquet", "counts", "properties", "ids")}
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-054
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-056
 def _seen_before(spool: Spool) -> SeenIds:
     "The ids of the entities that a spool holds."
     seen = SeenIds()
@@ -330,21 +333,21 @@ def _seen_before(spool: Spool) -> SeenIds:
             seen.add(line.strip() for line in some)
     return seen
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-055
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-057
 def _with_progress(results, bar):
     "The results, shown on a progress bar by their position in the file."
     for result in results:
         bar.update(result[1] - bar.n)
         yield result
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-056
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-058
 def _begin_files(spool: Spool, names):
     "Write what stands before the first piece."
     sizes = dict(bytes=dict.fromkeys(names, 4), rows=dict.fromkeys(names, 0), groups=dict.fromkeys(names, 0))
     spool.state.update(sizes, counts=parse_lines([]).counts, xml=False, ended=False)
     spool.append({f"{name}.parquet": b"PAR1" for name in names} | {"rejected.jsonl.gz": gzip.compress(b"", mtime=0)})
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-057
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-059
 def _end_files(spool: Spool, names: dict, damage: str | None = None, unclosed: bool = False):
     "Write what stands behind the last piece."
     state, ends = spool.state, {}
@@ -356,18 +359,16 @@ def _end_files(spool: Spool, names: dict, damage: str | None = None, unclosed: b
     spool.append(ends)
     spool.checkpoint()
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-059
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-061
 def _parse_to_spool(spool: Spool, source: DumpText, size: int, options: dict, workers: int, progress: bool):
     "Parse and append what the spool does not hold yet."
-    from tqdm.auto import tqdm
-
     names = piece_tables(options["roles"])
     if spool.done == 0:
         _begin_files(spool, names)
     before, seen = spool.done - 1, _seen_before(spool)
     todo = islice(text_batches(source, size), BATCHES_PER_ROW_GROUP * before, None)
     desc = f"{'resuming' if before else 'parsing'} {source.path.name}"
-    with tqdm(total=source.size, unit="B", unit_scale=True, desc=desc, disable=None if progress else True) as bar:
+    with progress_bar(total=source.size, unit="B", unit_scale=True, desc=desc, show=progress) as bar:
         results = parallel_map(partial(_parse_in_worker, **options), todo, workers)
         while some := list(islice(_with_progress(results, bar), BATCHES_PER_ROW_GROUP)):
             spool.append(_piece_bytes(spool.state, unique_piece(make_piece(some, options["roles"]), seen)))
@@ -377,7 +378,7 @@ def _parse_to_spool(spool: Spool, source: DumpText, size: int, options: dict, wo
         logger.warning(text, source.path, "tag" if spool.state["xml"] else "bracket")
     _end_files(spool, names, source.damage, source.unclosed)
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-061
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-063
 def _collect_pieces(spool: Spool, pieces, options: dict):
     "Append pieces that were made elsewhere."
     names, seen = piece_tables(options["roles"]), SeenIds()
@@ -386,7 +387,7 @@ def _collect_pieces(spool: Spool, pieces, options: dict):
         spool.append(_piece_bytes(spool.state, unique_piece(made, seen)))
     _end_files(spool, names)
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-063
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-065
 def _write_properties(spool: Spool, folder: Path) -> dict:
     "Write the table of properties; returns the data type of each."
     with open(spool.path("properties.jsonl"), encoding="utf-8") as f:
@@ -394,7 +395,7 @@ def _write_properties(spool: Spool, folder: Path) -> dict:
     write_table(folder / "properties.parquet", to_table(rows, PropertyInfo))
     return {r["id"]: r["datatype"] for r in rows}
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-064
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-066
 @dataclass
 class Redirect:
     "An entity that was merged into another."
@@ -402,7 +403,7 @@ class Redirect:
     id: str = col("Q-id or P-id of the entity that is gone")
     target: str = col("id of the one that it leads to")
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-065
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-067
 def _write_redirects(spool: Spool, folder: Path):
     "Write the table of redirects."
     import pyarrow as pa
@@ -414,7 +415,7 @@ def _write_redirects(spool: Spool, folder: Path):
     table = to_table([], Redirect) if empty else arrow_json.read_json(lines, parse_options=options)
     write_table(folder / "redirects.parquet", to_table(table, Redirect))
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-066
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-068
 def retype_values(
     source,  # Parquet file
     target,  # Parquet file to write
@@ -436,10 +437,10 @@ def retype_values(
             table = table.set_column(want.get_field_index("value_type"), want.field("value_type"), column)
             out.write_table(table, row_group_size=len(table))
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-069
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-071
 DAMAGED_EXIT_CODE = 3  # of a command that parsed a damaged dump as far as it could be read
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-070
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-072
 class ParsedDump(StageFolder):
     "A parsed dump in a folder; `counts` has entities, statements, redirects, rejected lines, and these by reason."
 
@@ -465,7 +466,7 @@ class ParsedDump(StageFolder):
     def exit_code(self) -> int:
         return DAMAGED_EXIT_CODE if self.damage else 0
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-071
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-073
 @patch
 def table(
     self: ParsedDump,
@@ -476,28 +477,28 @@ def table(
     names = [n for n in records if f"{n}.parquet" in self.manifest.outputs]
     return read_table(self.folder / f"{name}.parquet", records[check_choice(name, names, "table")])
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-072
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-074
 @patch
 def rejected(self: ParsedDump) -> list[dict]:
     "The lines that could not be read: line, reason, id, text."
     with gzip.open(self.folder / "rejected.jsonl.gz", "rt", encoding="utf-8") as f:
         return [json.loads(line) for line in f]
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-073
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-075
 @patch
 def __repr__(self: ParsedDump) -> str:
     shown = {name: n for name, n in self.counts.items() if n and type(n) is int and ":" not in name}
     counts = ", ".join(f"{n:,} {name}" for name, n in shown.items())
     return f"ParsedDump({self.folder.name!r}: {counts}{'; damaged: ' + self.damage if self.damage else ''})"
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-074
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-076
 @patch
 def _repr_html_(self: ParsedDump) -> str:
     sizes = {name: format_bytes(known["bytes"]) for name, known in self.manifest.outputs.items()}
     rows = "".join(f"<tr><td>{name}</td><td>{size}</td></tr>" for name, size in sizes.items())
     return f"{repr(self)}<table>{rows}</table>"
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-076
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-078
 def _write_typed(spool: Spool, folder: Path, roles: bool) -> list[str]:
     "Write properties, redirects, and the tables whose value types come from the properties; the names of these."
     types = _write_properties(spool, folder)
@@ -508,7 +509,7 @@ def _write_typed(spool: Spool, folder: Path, roles: bool) -> list[str]:
         retype_values(spool.path(name), folder / name, types)
     return typed
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-077
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-079
 PARSE_VERSION = 2  # raised with every change that alters the files
 
 
@@ -556,7 +557,7 @@ def parse_dump(
         _count_results(stage, spool.state, path)
     return ParsedDump(folder)
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-078
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-080
 def _count_results(stage: Stage, state: dict, path):
     "Record the counts in the stage, and warn of damage."
     stage.counts.update(state["counts"])

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 from ..engine import open_engine
+from ..progress import progress_bar
 from ..records import BadArgument
 from ..store import StoreError
 from .entities import FALLBACK, parse_lines
@@ -59,9 +60,7 @@ def _run_with_progress(
     progress: bool,
 ):
     "Run `work` in a thread and show how many of Spark's tasks are done."
-    from tqdm.auto import tqdm
-
-    with ThreadPoolExecutor(1) as pool, tqdm(desc=label, unit=" tasks", disable=None if progress else True) as bar:
+    with ThreadPoolExecutor(1) as pool, progress_bar(desc=label, unit=" tasks", show=progress) as bar:
         job, tracker = pool.submit(work), session.sparkContext.statusTracker()
         while not wait([job], timeout=0.2).done:
             known = [i for i in map(tracker.getStageInfo, tracker.getActiveStageIds()) if i]

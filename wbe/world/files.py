@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from ..dates import parse_date
+from ..progress import progress_bar
 from ..records import BadArgument, check_choice, patch, read_table, schema
 from wbe.store import (
     Manifest,
@@ -195,16 +196,14 @@ def file_tails(plan: WorldPlan) -> dict:
 # %% ../../nbs/02_world/13_files.ipynb #cell-030
 def _append_pieces(spool: Spool, cast: Cast, plan: WorldPlan, workers: int, progress: bool):
     "Append all pieces that the spool does not have yet."
-    from tqdm.auto import tqdm
-
     blocks = range(-1, cast.blocks)
     if spool.done == 0:
         spool.append(file_heads(plan))
     left = blocks[spool.done - 1 :]
     written = 0 if left and left.start < 0 else cast.start(left.start) if left else cast.entities
     title = "going on with the world" if spool.resumed else "writing the world"
-    options = dict(unit=" entities", unit_scale=True, desc=title, disable=None if progress else True)
-    with tqdm(total=cast.entities, initial=written, **options) as bar:
+    options = dict(unit=" entities", unit_scale=True, desc=title, show=progress)
+    with progress_bar(total=cast.entities, initial=written, **options) as bar:
         for piece, counts in parallel_map(partial(block_piece, cast, plan), left, workers) if left else ():
             for name, n in counts.items():
                 spool.state[name] = spool.state.get(name, 0) + n
