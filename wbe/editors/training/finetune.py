@@ -16,6 +16,7 @@ from ..requests import EditRequest
 from ..results import Delta, WeightEdit
 from ..tail import TailPass
 from ...lm.models import LM, LMState
+from ...lm.prompts import get_protocol
 from ...lm.tokens import EncodedItem, QAItem, encode_items
 
 # %% ../../../nbs/09_editors/training/01_finetune.ipynb #cell-007
@@ -76,6 +77,10 @@ class FT(Editor):
 
     name, about, HParams, batch, needs_subject = "ft", "fine-tuning of one MLP layer on the answer", FTHParams, 1, False
     presets = _FT_PRESETS
+
+    def check(self, lm: LM, hparams: FTHParams):
+        get_protocol(hparams.under)
+        lm.weight("mlp_out", hparams.layer)  # an error where it is quantised
 
     def _edit(self, lm: LM, requests: list[EditRequest], hparams: FTHParams) -> WeightEdit:
         coded = encode_items(lm, [QAItem(r.question, r.answer, id=r.id) for r in requests], hparams.under)

@@ -11,6 +11,7 @@ import math
 import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import ClassVar
 
@@ -26,7 +27,7 @@ from ...lm.passes import select_logits
 from ...lm.prompts import PROTOCOLS
 from ...lm.scoring import ProcessError, process_rank
 from ...lm.tokens import EncodedItem, QAItem, encode_items, pad_tokens
-from ...records import BadArgument, patch
+from ...records import BadArgument, install_command, patch
 
 # %% ../../../nbs/09_editors/training/02_lora.ipynb #cell-007
 @dataclass(frozen=True, kw_only=True)
@@ -319,6 +320,11 @@ class LoraFT(Editor):
 
     name, about, presets = "lora", "low-rank adapters of the attention, trained on and on", _LORA_PRESETS
     HParams, needs_subject, causal = LoraHParams, False, False
+
+    def check(self, lm: LM, hparams: LoraHParams):
+        if find_spec("peft") is None:
+            raise BadArgument(f"{self.name} needs the package peft: {install_command('lm')}")
+        adapter_targets(lm, hparams.parts)
 
     def _edit(self, lm: LM, requests: list[EditRequest], hparams: LoraHParams) -> "LoraEdit":
         before = self._adapters_so_far(lm, hparams)

@@ -18,10 +18,12 @@ from pathlib import Path
 import torch
 
 from ..hparams import model_label
-from ..protocol import Editor
+from ..protocol import Editor, edited_layers
 from ..results import EditError, unedited_model, write_tensors
 from .keys import capture_activations, context_templates
 from ...lm.models import LM
+from ...lm.prompts import get_protocol
+from ...progress import progress_bar
 from ...records import BadArgument, patch
 from ...store import explain_read_errors, make_folder, sha256_of
 
@@ -203,13 +205,11 @@ def _sum_keys(
     part: Path,  # where the state is written, and read if it exists
 ) -> tuple[dict, dict]:  # the sums by layer; counts of texts and tokens
     "Sums for layers over a corpus."
-    from tqdm.auto import tqdm
-
     state = _read_cached(part)
     done, tokens = (state[1]["done"], state[1]["tokens"]) if state else (0, 0)
     sums, texts, step = _initial_sums(lm, layers, state, plan.dtype), islice(plan.corpus.texts(), done, plan.samples), 0
     title, show = f"second moments, layers {layers}", plan.progress
-    with tqdm(total=plan.samples, initial=done, desc=title, unit=" texts", disable=not show, leave=False) as bar:
+    with progress_bar(total=plan.samples, initial=done, desc=title, unit=" texts", show=show) as bar:
         while batch := list(islice(texts, 64)):
             tokens += _add_keys(lm, batch, sums, plan.length)
             done, step = done + len(batch), step + 1
@@ -316,6 +316,20 @@ class KeyValueEditor(Editor):
         super().__init__(*args, **more)
         self.corpus, self.cache = corpus, cache
 
+    def check_installed(self):
+        if isinstance(self.corpus, (str, os.PathLike)):
+            with explain_read_errors(self.corpus), open(self.corpus, encoding="utf-8"):
+                pass
+
+    def check(self, lm: LM, hparams):
+        get_protocol(hparams.under)
+        if not (layers := edited_layers(hparams)):
+            raise BadArgument(f"{self.name}: no layers are given")
+        for layer in layers:
+            lm.weight("mlp_out", layer)  # an error where it is quantised
+        if self.needs(hparams):
+            self.corpus_for(lm)
+
     def needs(self, hparams) -> list[int]:
         "The layers whose second moments are used."
         return []
@@ -329,6 +343,19 @@ class KeyValueEditor(Editor):
 
 # %% ../../../nbs/09_editors/weights/02_moments.ipynb #cell-052
 @patch
+def corpus_for(self: KeyValueEditor, lm: LM):  # as `TextCorpus.of` takes it
+    "The corpus for second moments: the one that was given, or the tiny model's own."
+    corpus = training_corpus(lm) if self.corpus is None else self.corpus
+    if corpus is None:
+        other = "; or leave them out with adjust=False, as the official WikiBigEdit runs do"
+        raise BadArgument(
+            f"{self.name} needs second moments for {lm.name}: give it a corpus, a file with a text on each line "
+            f"(--corpus texts.txt, or editor({self.name!r}, corpus='texts.txt')){other if 'rome' in self.name else ''}"
+        )
+    return corpus
+
+# %% ../../../nbs/09_editors/weights/02_moments.ipynb #cell-053
+@patch
 def moments(
     self: KeyValueEditor,
     lm: LM,
@@ -336,11 +363,5 @@ def moments(
     samples: int,  # number of texts
 ) -> dict[int, SecondMoments]:
     "The second moments that the editor needs."
-    corpus = training_corpus(lm) if self.corpus is None else self.corpus
-    if corpus is None:
-        other = "; or leave them out with adjust=False, as the official WikiBigEdit runs do"
-        raise BadArgument(
-            f"{self.name} needs second moments for {lm.name}: give it a corpus, as in "
-            f"editor({self.name!r}, corpus='texts.txt'), with a text on each line{other if 'rome' in self.name else ''}"
-        )
+    corpus = self.corpus_for(lm)
     return second_moments(lm, layers, corpus, samples, self.cache, progress=False, fingerprint=lm.state.prepared_for)
