@@ -68,7 +68,8 @@ def look(
         return KNOWN_LOOKS[name]
     if editor := _base_editor(name):
         return EDITOR_LOOKS[editor]._replace(dash=(0, (2, 1)))
-    return (*EDITOR_LOOKS.values(),)[1 + zlib.crc32(name.encode()) % (len(EDITOR_LOOKS) - 1)]
+    known = (*EDITOR_LOOKS.values(),)[1 + zlib.crc32(name.encode()) % (len(EDITOR_LOOKS) - 1)]
+    return known._replace(marker="P", dash=(0, (4, 1, 1, 1)))
 
 # %% ../../nbs/11_analysis/01_style.ipynb #cell-014
 def _position(name: str) -> float:

@@ -8,6 +8,7 @@ __all__ = ['BUSY_EXIT_CODE', 'read_sweep', 'running_process', 'run_sweep']
 # %% ../../nbs/10_runs/09_sweep.ipynb #cell-002
 import itertools
 import json
+import os
 import subprocess
 import sys
 import time
@@ -17,8 +18,10 @@ from dataclasses import asdict, fields
 from functools import partial
 from pathlib import Path
 
-from ..records import BadArgument, check_choice
-from .plan import RunPlan, parse_timesteps
+from ..plugins import adopt_import_path, export_import_path
+from ..progress import progress_bar
+from ..records import BadArgument, WbeError, check_choice
+from .plan import RunPlan, _safe_name, check_plan, parse_timesteps
 from .records import Run
 from ..store import StoreError, explain_read_errors, make_folder
 
@@ -33,11 +36,11 @@ def _hparam_depth(
     name: str,  # of a hyper-parameter
 ) -> int:
     "How deep lists are nested in a hyper-parameter of a single run."
-    from wbe.editors.protocol import EDITOR_CLASSES, editor
+    from wbe.editors.protocol import editor_class
 
-    if editor_name not in EDITOR_CLASSES:
+    if editor_name in (None, "none"):
         return 0
-    return _list_depth({f.name: f.default for f in fields(editor(editor_name).HParams)}.get(name))
+    return _list_depth({f.name: f.default for f in fields(editor_class(editor_name).HParams)}.get(name))
 
 # %% ../../nbs/10_runs/09_sweep.ipynb #cell-009
 def _combinations(
@@ -49,7 +52,7 @@ def _combinations(
     return [dict(zip(table, combination)) for combination in itertools.product(*values)]
 
 # %% ../../nbs/10_runs/09_sweep.ipynb #cell-011
-_LIST_SETTINGS = ("axes", "say", "timesteps")
+_LIST_SETTINGS = ("axes", "say", "tasks", "timesteps")
 
 
 def _expand(table: dict) -> list[dict]:
@@ -73,7 +76,7 @@ def _run_name(
     settings = {f.name: getattr(plan, f.name) for f in fields(RunPlan)} | plan.hparams
     values = {k: "-".join(map(str, v)) if isinstance(v, (list, tuple)) else v for k, v in settings.items()}
     try:
-        return template.format(**values)
+        return _safe_name(template.format(**values))
     except (KeyError, IndexError, ValueError):
         message = f"{path}: name {template!r}: names in braces must be settings of the run, like {{editor}}"
         raise BadArgument(message) from None
@@ -104,7 +107,12 @@ def _make_plan(
     values = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
     if "timesteps" in settings:
         values["timesteps"] = parse_timesteps(settings["timesteps"])
-    return RunPlan(**values)
+    try:
+        plan = RunPlan(**values)
+        check_plan(plan)
+    except WbeError as e:
+        raise BadArgument(f"{where}: {e}") from e
+    return plan
 
 # %% ../../nbs/10_runs/09_sweep.ipynb #cell-018
 def read_sweep(
@@ -145,9 +153,10 @@ BUSY_EXIT_CODE = 75  # exit code of a run's process that finds another process a
 
 
 def _run_in_this_process():
-    "The program of a run's process: the plan and the folder are its arguments."
+    "The program of a run's process: the plan, the folder and where modules are found are its arguments."
     from wbe.runs.lifelong import run_lifelong
 
+    adopt_import_path(json.loads(sys.argv[3]))
     try:
         run_lifelong(RunPlan.from_config(json.loads(sys.argv[1])), sys.argv[2], progress=False)
     except StoreError:
@@ -155,20 +164,35 @@ def _run_in_this_process():
             sys.exit(BUSY_EXIT_CODE)
         raise
 
-# %% ../../nbs/10_runs/09_sweep.ipynb #cell-026
+# %% ../../nbs/10_runs/09_sweep.ipynb #cell-027
+_THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+def _shared_cores(
+    processes: int,  # at a time
+) -> dict[str, str]:  # environment variables for each process
+    "How many threads each of several processes may use."
+    if processes < 2 or "OMP_NUM_THREADS" in os.environ:
+        return {}
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return dict.fromkeys(_THREAD_VARIABLES, str(max(1, cores // processes)))
+
+# %% ../../nbs/10_runs/09_sweep.ipynb #cell-029
 def _start_process(
     plan: RunPlan,
     folder: Path,  # of the run
+    processes: int = 1,  # at a time
 ) -> subprocess.Popen:
     "Start the process of a run; its output goes into the run's folder."
     output = open(make_folder(folder) / "output.txt", "a", encoding="utf-8")  # closed with the process
     code = "from wbe.runs.sweep import _run_in_this_process; _run_in_this_process()"
-    words = [sys.executable, "-c", code, json.dumps(asdict(plan)), str(folder)]
-    process = subprocess.Popen(words, stdout=output, stderr=subprocess.STDOUT)
+    words = [sys.executable, "-c", code, json.dumps(asdict(plan)), str(folder), json.dumps(export_import_path())]
+    environment = os.environ | _shared_cores(processes)
+    process = subprocess.Popen(words, stdout=output, stderr=subprocess.STDOUT, env=environment)
     process.output_start = (folder / "output.txt").stat().st_size  # what comes before is of earlier processes
     return process
 
-# %% ../../nbs/10_runs/09_sweep.ipynb #cell-027
+# %% ../../nbs/10_runs/09_sweep.ipynb #cell-030
 def _failure(
     process: subprocess.Popen,  # has ended
     folder: Path,  # of the run
@@ -180,7 +204,7 @@ def _failure(
     lines = output.read_bytes()[process.output_start :].decode(errors="replace").strip().splitlines()
     return f"failed: {lines[-1] if lines else 'it ended without output'} (full output in {output})"
 
-# %% ../../nbs/10_runs/09_sweep.ipynb #cell-029
+# %% ../../nbs/10_runs/09_sweep.ipynb #cell-032
 def _run_state(folder: Path) -> str:
     try:
         missing = Run.load(folder).missing
@@ -188,21 +212,19 @@ def _run_state(folder: Path) -> str:
         return "not begun"
     return "; ".join(missing) or "complete"
 
-# %% ../../nbs/10_runs/09_sweep.ipynb #cell-032
+# %% ../../nbs/10_runs/09_sweep.ipynb #cell-035
 def run_sweep(
     path: Path,  # of the sweep file
     jobs: int = 1,  # runs at a time
     progress: bool = True,
 ) -> dict[str, str]:  # name of a run: 'complete', 'running elsewhere', or what is missing and why
     "Carry out all runs of a file, or what is left of them."
-    from tqdm.auto import tqdm
-
     if jobs < 1:
         raise BadArgument(f"jobs is {jobs}, but it must be at least 1")
     folder, plans = read_sweep(path)
     todo = [name for name in plans if _run_state(folder / name) != "complete"]
-    processes, failures = {}, {}
-    bar = tqdm(total=len(plans), initial=len(plans) - len(todo), desc="runs", unit=" runs", disable=not progress)
+    processes, failures, jobs = {}, {}, min(jobs, max(1, len(todo)))
+    bar = progress_bar(total=len(plans), initial=len(plans) - len(todo), desc="runs", unit=" runs", show=progress)
     try:
         while todo or processes:
             while todo and len(processes) < jobs:
@@ -211,7 +233,7 @@ def run_sweep(
                     failures[name] = f"running elsewhere (process {other})"
                     bar.update()
                 else:
-                    processes[name] = _start_process(plans[name], folder / name)
+                    processes[name] = _start_process(plans[name], folder / name, jobs)
             for name in [n for n, p in processes.items() if p.poll() is not None]:
                 failures[name] = _failure(processes.pop(name), folder / name)
                 bar.update()

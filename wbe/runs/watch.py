@@ -46,6 +46,8 @@ class ProgressTable:
     def __call__(self, event: str, data: dict):
         if event in ("resumed", "finished"):
             self.line(f"{event} with {data['edits_done']:,} edits")
+        if event == "estimated":
+            self.line(data["text"])
         if event == "asked":
             self.write_moment(data)
 
@@ -80,28 +82,37 @@ def write_moment(
     self.line(_columns(when, f"{data['edits_done']:,}", shares))
 
 # %% ../../nbs/10_runs/08_watch.ipynb #cell-020
-def _tensorboard(folder: Path, config: dict) -> Callable:
+def _tensorboard() -> Callable:  # (folder, config) -> log(step, values)
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         raise BadArgument(f"the tracker tensorboard needs that package: {install_command('track')}") from None
-    writer = SummaryWriter(str(folder / "tensorboard"))
 
-    def log(step: int, values: dict | None):
-        for k, v in (values or {}).items():
-            writer.add_scalar(k, v, step)
-        writer.flush() if values is not None else writer.close()
+    def open_log(folder: Path, config: dict) -> Callable:
+        writer = SummaryWriter(str(folder / "tensorboard"))
 
-    return log
+        def log(step: int, values: dict | None):
+            for k, v in (values or {}).items():
+                writer.add_scalar(k, v, step)
+            writer.flush() if values is not None else writer.close()
+
+        return log
+
+    return open_log
 
 # %% ../../nbs/10_runs/08_watch.ipynb #cell-021
-def _wandb(folder: Path, config: dict) -> Callable:
+def _wandb() -> Callable:  # (folder, config) -> log(step, values)
     try:
         import wandb
     except ImportError:
         raise BadArgument(f"the tracker wandb needs that package: {install_command('track')}") from None
-    run = wandb.init(project="wbe", name=folder.name, dir=str(folder), config=config, resume="allow", id=folder.name)
-    return lambda step, values: run.log(values, step=step) if values is not None else run.finish()
+
+    def open_log(folder: Path, config: dict) -> Callable:
+        same = dict(name=folder.name, id=folder.name, resume="allow")
+        run = wandb.init(project="wbe", dir=str(folder), config=config, **same)
+        return lambda step, values: run.log(values, step=step) if values is not None else run.finish()
+
+    return open_log
 
 # %% ../../nbs/10_runs/08_watch.ipynb #cell-022
 TRACKERS = {"tensorboard": _tensorboard, "wandb": _wandb}
@@ -114,10 +125,12 @@ def tracker(
     make: Callable | None = None,  # (folder, config) -> log(step, values), instead of the tracker of that name
 ) -> Callable:  # a callback
     "A callback that passes the metrics of every moment to a tracker."
-    make = make or TRACKERS[check_choice(name, TRACKERS, "tracker")]
-    log = make(Path(folder), config or {})
+    make = make or TRACKERS[check_choice(name, TRACKERS, "tracker")]()
+    log = None
 
     def observe(event: str, data: dict):
+        nonlocal log
+        log = log or make(Path(folder), config or {})
         if event == "asked":
             log(data["edits_done"], moment_metrics(data))
         if event == "finished":
