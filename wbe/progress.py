@@ -10,10 +10,10 @@ import os
 import sys
 import time
 from collections.abc import Iterable
-
-from tqdm.std import tqdm
+from datetime import timedelta
 
 from .records import BadArgument, patch
+from .store import format_bytes
 
 # %% ../nbs/00_core/09_progress.ipynb #cell-005
 def _in_notebook() -> bool:
@@ -39,52 +39,83 @@ def log_seconds() -> float:
         raise BadArgument(f"WBE_PROGRESS_SECONDS is {text!r}, but it must be a number of seconds") from None
 
 # %% ../nbs/00_core/09_progress.ipynb #cell-011
-class LogBar(tqdm):
-    "A progress bar that writes a line now and then."
+class LogBar:
+    "Progress as lines in a log, now and then."
 
-    monitor_interval = 0  # no thread is needed to redraw it
+    def __init__(
+        self,
+        iterable: Iterable | None = None,
+        desc: str = "",
+        total: float | None = None,
+        unit: str = "",
+        initial: float = 0,
+        unit_scale: bool = False,  # whether numbers are shortened, as bytes are
+        file=None,  # stderr by default
+    ):
+        self.iterable, self.desc, self.unit, self.unit_scale, self.file = iterable, desc, unit, unit_scale, file
+        self.total = len(iterable) if total is None and hasattr(iterable, "__len__") else total
+        self.n = self.initial = initial
+        self.seconds, self.written, self.postfix = log_seconds(), 0, ""
+        self.start = self.last = time.monotonic()
 
-    def __init__(self, *args, **options):
-        self.seconds = log_seconds()
-        every = dict(mininterval=self.seconds, maxinterval=self.seconds, delay=self.seconds, miniters=1)
-        super().__init__(*args, **options | every)
+    def update(self, n: float = 1):
+        self.n += n
+        if time.monotonic() - self.last >= self.seconds:
+            self.write()
 
-    def display(self, msg=None, pos=None):
-        if not self.disable:
-            self.fp.write(f"{time.strftime('%H:%M:%S')} {self.status()}\n")
-            self.fp.flush()
+    def reset(self, total: float | None = None):
+        self.n, self.total, self.start = 0, total, time.monotonic()
 
-    def clear(self, nolock=False):
-        "Nothing needs to be cleared before another line."
+    def set_description(self, desc: str):
+        self.desc = desc
 
-    def set_description(self, desc=None, refresh=True):
-        super().set_description(desc, refresh=False)
+    def set_postfix(self, **values):
+        self.postfix = "".join(f", {k} {v}" for k, v in values.items())
+
+    def refresh(self):
+        "The next line shows the new state."
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.close()
+
+    def __iter__(self):
+        with self:
+            for x in self.iterable:
+                yield x
+                self.update()
 
 # %% ../nbs/00_core/09_progress.ipynb #cell-012
 @patch
 def status(self: LogBar) -> str:
     "The state in words."
-    d, clock = self.format_dict, tqdm.format_interval
-    number = tqdm.format_sizeof if d["unit_scale"] else "{:,}".format
-    of = f"/{number(d['total'])}" if d["total"] else ""
-    text = f"{d['prefix'] or 'progress'}: {number(d['n'])}{of} {d['unit'].strip()}".rstrip()
-    rate = (d["n"] - d["initial"]) / d["elapsed"] if d["elapsed"] else 0
-    if not d["total"] or not rate or d["n"] >= d["total"]:
-        return f"{text} in {clock(d['elapsed'])}"
-    return f"{text} ({d['n'] / d['total']:.0%}), {clock((d['total'] - d['n']) / rate)} left"
+    number = format_bytes if self.unit == "B" else "{:,}".format
+    clock = lambda seconds: str(timedelta(seconds=round(seconds)))
+    of, unit = f"/{number(self.total)}" if self.total else "", "" if self.unit == "B" else self.unit.strip()
+    text, spent = f"{self.desc or 'progress'}: {number(self.n)}{of} {unit}".rstrip(), time.monotonic() - self.start
+    made = self.n - self.initial
+    if not self.total or made <= 0 or self.n >= self.total:
+        return f"{text} in {clock(spent)}{self.postfix}"
+    return f"{text} ({self.n / self.total:.0%}), {clock(spent * (self.total - self.n) / made)} left{self.postfix}"
 
-# %% ../nbs/00_core/09_progress.ipynb #cell-013
+# %% ../nbs/00_core/09_progress.ipynb #cell-014
+@patch
+def write(self: LogBar):
+    "Write a line."
+    print(f"{time.strftime('%H:%M:%S')} {self.status()}", file=self.file or sys.stderr, flush=True)
+    self.last, self.written = time.monotonic(), self.written + 1
+
+
 @patch
 def close(self: LogBar):
     "End the bar, with a last line if it had others."
-    if self.disable:
-        return
-    if self.last_print_t > self.start_t + self.seconds:
-        self.display()
-    self.disable = True
-    self._decr_instances(self)
+    if self.written:
+        self.write()
+        self.written = 0
 
-# %% ../nbs/00_core/09_progress.ipynb #cell-020
+# %% ../nbs/00_core/09_progress.ipynb #cell-021
 def progress_bar(
     iterable: Iterable | None = None,
     desc: str = "",
@@ -96,9 +127,9 @@ def progress_bar(
     unit_scale: bool = False,
 ):  # as tqdm gives it
     "A progress bar where a person watches, else lines in the log."
-    options = dict(desc=desc or None, total=total, unit=unit, initial=initial, unit_scale=unit_scale)
+    options = dict(desc=desc, total=total, unit=unit, initial=initial, unit_scale=unit_scale)
     if show and not is_watched():
         return LogBar(iterable, **options)
-    from tqdm.auto import tqdm as shown_bar
+    from tqdm.auto import tqdm
 
-    return shown_bar(iterable, **options, leave=leave, disable=not show)
+    return tqdm(iterable, **options, leave=leave, disable=not show)
