@@ -69,7 +69,7 @@ class LogBar:
     def set_description(self, desc: str):
         self.desc = desc
 
-    def set_postfix(self, **values):
+    def set_postfix(self, values: dict):
         self.postfix = "".join(f", {k} {v}" for k, v in values.items())
 
     def refresh(self):
