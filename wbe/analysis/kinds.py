@@ -24,7 +24,7 @@ from ..benchmark.reader import AXIS_FIELDS, Benchmark, choose_axes
 from ..metrics.intervals import Interval, bootstrap_interval
 from ..records import BadArgument, check_choice
 
-# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-009
+# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-010
 ANSWER_KINDS = (
     "person",
     "location",
@@ -48,7 +48,7 @@ _CLASS_LISTS = {
 }
 _KIND_BY_CLASS = {w.split()[0]: kind for kind, text in _CLASS_LISTS.items() for w in text.split(",")}
 
-# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-010
+# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-011
 _PROPERTY_LISTS = {
     "culture or group": "P102 P103 P140 P172 P364 P407 P1142 P1412 P6886 P37 P2936",
     "numerical": "P1082 P1083 P2048 P1114",
@@ -58,7 +58,7 @@ _KIND_BY_PROPERTY = {pid: kind for kind, text in _PROPERTY_LISTS.items() for pid
 _KIND_OF_WRITERS = {name: name for name in ("person", "organisation")}
 _KIND_OF_WRITERS |= {"place": "location", "work": "art or media", "event": "art or media", "thing": "other"}
 
-# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-012
+# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-013
 _MONTH = r"(?:January|February|March|April|May|June|July|August|September|October|November|December)"
 _DATE = re.compile(
     rf"(?:c(?:irca|\.) )?[12]\d{{3}}s?|\d+ BCE?|(?:\d{{1,2}} )?{_MONTH}(?: \d{{1,2}},?)?(?: \d{{4}})?|"
@@ -72,7 +72,7 @@ def date_or_number(label: str) -> str:
     text = label.strip()
     return "temporal" if _DATE.fullmatch(text) else "numerical" if _NUMBER.fullmatch(text) else ""
 
-# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-015
+# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-016
 def kind_of_answer(
     property_id: str = "",
     label: str = "",
@@ -85,7 +85,7 @@ def kind_of_answer(
         found = date_or_number(label) or _KIND_BY_PROPERTY.get(property_id)
     return found or _KIND_OF_WRITERS[object_kind(property_id, classes)]
 
-# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-019
+# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-020
 def _facts_of(source) -> pd.DataFrame:
     "The facts of a benchmark, a file or a data frame."
     if isinstance(source, Benchmark):
@@ -96,7 +96,7 @@ def _facts_of(source) -> pd.DataFrame:
         raise BadArgument(f"{source}: there is no such file; leave it out, and kinds are told by the properties alone")
     return pd.read_parquet(source, columns=["subject_id", "property_id", "object_id"])
 
-# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-020
+# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-021
 def entity_classes(
     *sources,  # Parquet files of facts, benchmarks, or frames with subject_id, property_id, object_id
 ) -> dict[str, list[str]]:
@@ -108,7 +108,7 @@ def entity_classes(
             out.setdefault(subject, set()).add(klass)
     return {entity: sorted(classes) for entity, classes in out.items()}
 
-# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-023
+# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-024
 _ANSWER_COLUMNS = dict.fromkeys(("update", "rephrase", "persona"), ("relation_id", "object_id"))
 _ANSWER_COLUMNS |= {
     axis: (f"{p}_relation_id", f"{p}_object_id") for axis, p in (("multi-hop", "mhop"), ("locality", "loc"))
@@ -121,13 +121,15 @@ def _classify_axis(rows: pd.DataFrame, classes: Mapping, axis: str) -> pd.DataFr
     part = rows[rows[question].notna() & rows[answer].notna()]
     empty = pd.Series("", index=part.index)
     pid, oid = (part.get(c, empty).fillna("") for c in _ANSWER_COLUMNS[axis])
+    known = part.get(answer.replace("_ans", "") + "_classes", empty)  # newer benchmarks have the classes of answers
+    known = [c if isinstance(c, (list, np.ndarray)) and len(c) else classes.get(o, ()) for c, o in zip(known, oid)]
     table = part[["edit_id", "timestep", "tag"]].assign(axis=axis, property_id=pid, answer=part[answer])
-    table["kind"] = [kind_of_answer(p, a, classes.get(o, ())) for p, a, o in zip(pid, part[answer], oid)]
+    table["kind"] = [kind_of_answer(p, a, c) for p, a, c in zip(pid, part[answer], known)]
     often = table.groupby("property_id").answer.agg(lambda a: a.mode().iloc[0])
     table["guess"] = table.property_id.map(often).where(table.property_id != "")
     return table[["edit_id", "axis", "timestep", "tag", "property_id", "answer", "kind", "guess"]]
 
-# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-024
+# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-025
 def classify_answers(
     bench: Benchmark,
     classes: Mapping | None = None,  # of `entity_classes`
@@ -138,7 +140,7 @@ def classify_answers(
     out = pd.concat([_classify_axis(rows, classes or {}, axis) for axis in choose_axes(axes)], ignore_index=True)
     return out.assign(kind=pd.Categorical(out.kind, ANSWER_KINDS, ordered=True))
 
-# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-033
+# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-034
 class ScoredAnswers(NamedTuple):
     "Scored answers, and what is missing."
 
@@ -146,7 +148,7 @@ class ScoredAnswers(NamedTuple):
     frame: pd.DataFrame  # a row per question: edit_id, axis, subject_id and scores
     missing: list
 
-# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-034
+# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-035
 _REQUIRED_COLUMNS = ("edit_id", "axis", "exact_match", "token_accuracy")
 
 
@@ -159,7 +161,7 @@ def _answers_of_run(run, moment: str, name: str) -> ScoredAnswers:
     missing += [] if len(frame) else [f"{name}: nothing was scored at the moment {moment!r}"]
     return ScoredAnswers(name, frame, missing)
 
-# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-035
+# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-036
 def _read_answers(result, moment: str, name: str | None) -> ScoredAnswers:
     "The rows of any result."
     if isinstance(result, pd.DataFrame):
@@ -172,7 +174,7 @@ def _read_answers(result, moment: str, name: str | None) -> ScoredAnswers:
     needed = f"give BenchmarkAnswers, a run, or a data frame with {', '.join(_REQUIRED_COLUMNS)}"
     raise BadArgument(f"{type(result).__name__} holds no answers; {needed}")
 
-# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-036
+# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-037
 def scored_answers(
     result,  # BenchmarkAnswers, a run, or a data frame
     moment: str = "current",  # of a run: before, current, past or curve; others have one moment
@@ -189,7 +191,7 @@ def scored_answers(
         missing.append(f"{name}: {bad.sum():,} of {len(frame):,} answers have no score")
     return ScoredAnswers(name, frame[~bad], missing)
 
-# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-039
+# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-040
 def collect_answers(
     results,  # one result, several in a list, or by name in a dict
     moment: str = "current",
@@ -199,7 +201,7 @@ def collect_answers(
         return [scored_answers(r, moment, n) for n, r in results.items()]
     return [scored_answers(r, moment) for r in (results if isinstance(results, (list, tuple)) else [results])]
 
-# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-042
+# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-043
 def _unmatched_answers(name: str, axis: str, scored: int, asked: int, both) -> list[str]:
     "How many questions have no answer, and how many answers no question."
     found, out = both.drop_duplicates(["edit_id", "axis"]).shape[0], []
@@ -209,7 +211,7 @@ def _unmatched_answers(name: str, axis: str, scored: int, asked: int, both) -> l
         out.append(f"{name}: {scored - len(both):,} answers belong to no question of this benchmark")
     return out
 
-# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-043
+# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-044
 _SCORES = ("exact_match", "token_accuracy")
 _KIND_COLUMNS = ["result", "tag", "kind", "n", "subjects", "guessed"]
 _KIND_COLUMNS += [f"{m}{end}" for m in _SCORES for end in ("", "_low", "_high")]
@@ -226,15 +228,16 @@ def _accuracy_of_kinds(both: pd.DataFrame) -> list[dict]:
         out.append(row)
     return out
 
-# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-044
+# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-045
 def accuracy_by_kind(
     results,  # one, several in a list, or by name
     kinds: pd.DataFrame,  # of `classify_answers`
     axis: str = "update",
     moment: str = "current",
-    tags=("new", "update"),  # a row for each; 'all' puts them together
+    tags=None,  # a row for each; by default new and update if there are any, otherwise 'all' together
 ) -> pd.DataFrame:
     "Accuracy by kind of answer, for each result and tag. Its `attrs` list what is missing."
+    tags = tags or [t for t in ("new", "update") if (kinds.tag == t).any()] or ["all"]
     asked = kinds[kinds.axis == check_choice(axis, AXIS_FIELDS, "axis")].rename(columns={"answer": "right"})
     out, missing, own = [], [], ["timestep", "tag", "property_id", "kind", "guess"]
     for name, frame, gaps in collect_answers(results, moment):
@@ -248,7 +251,7 @@ def accuracy_by_kind(
     table.attrs["missing"] = missing
     return table
 
-# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-047
+# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-048
 RESULT_LABELS = {"none": "unedited model"}
 
 
@@ -256,7 +259,7 @@ def display_name(result: str) -> str:
     "The name of a result in figures and sentences."
     return RESULT_LABELS.get(result, result)
 
-# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-048
+# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-049
 def result_label(
     name: str,
     hparams: Mapping | None = None,  # of the run or editor
@@ -265,7 +268,7 @@ def result_label(
     most = (hparams or {}).get("most") if name.startswith("prompt") else None
     return f"{name} ({most} facts)" if most else name
 
-# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-050
+# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-051
 def _draw_kinds_of_tag(ax, table: pd.DataFrame, names: list[str], kinds: list[str], metric: str, least: int):
     "Draw a row of dots for each kind, one for each result, and the guesser."
     for i, name in enumerate(names):
@@ -277,14 +280,15 @@ def _draw_kinds_of_tag(ax, table: pd.DataFrame, names: list[str], kinds: list[st
             ax.plot(part.guessed, range(len(kinds)), "|", **bars)
     percent_axis(ax, "x")
 
-# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-051
+# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-052
 def _write_counts(ax, counts, x: float):
     "Write the number of questions at the right of each row."
     for row, n in enumerate(counts):
         ax.text(x, row, f"{n:,.0f}", transform=ax.get_yaxis_transform(), va="center", fontsize=8, color=GREY)
 
-# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-052
+# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-053
 _FACTS = {"all": "all facts", "new": "new facts", "update": "updated facts"}
+_TOO_FEW = "no kind has {} questions; ask more of them, or lower `least`"
 
 
 def draw_kinds(
@@ -296,7 +300,7 @@ def draw_kinds(
     tags, names = list(dict.fromkeys(table.tag)), list(dict.fromkeys(table.result))
     kinds = [k for k in ANSWER_KINDS if (table[table.kind == k].n >= least).any()]
     if not kinds:
-        raise BadArgument(f"no kind has {least} questions; ask more of them, or lower `least`")
+        raise BadArgument(_TOO_FEW.format(least))
     height = 1.3 + (0.3 + 0.12 * len(names)) * len(kinds)
     fig, axes = new_figure(8, height, 1, len(tags), grid="x", sharey=True, squeeze=False)
     for ax, tag in zip(axes[0], tags):
@@ -309,7 +313,7 @@ def draw_kinds(
     fig.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 6), frameon=False, fontsize=9)
     return fig
 
-# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-055
+# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-056
 def _summarise_tag(part: pd.DataFrame, metric: str) -> str:
     "The kinds that are most and least often right, and those that beat the guesser."
     high, low = part.loc[part[metric].idxmax()], part.loc[part[metric].idxmin()]
@@ -322,7 +326,7 @@ def _summarise_tag(part: pd.DataFrame, metric: str) -> str:
         text += f" Better than the most frequent answer: {', '.join(beats) or 'none'}."
     return text
 
-# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-056
+# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-057
 def summarise_kinds(
     table: pd.DataFrame,  # of `accuracy_by_kind`
     metric: str = "exact_match",
@@ -337,7 +341,7 @@ def summarise_kinds(
     empty = [k for k in ANSWER_KINDS if not (table.kind == k).any()]
     return out + ([f"No question has an answer of the kind {' or '.join(empty)}."] if empty else [])
 
-# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-065
+# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-066
 def incomplete_results(
     table: pd.DataFrame,  # of `accuracy_by_kind`, for one tag
     least: float = 0.95,  # of the questions of the longest result
@@ -346,14 +350,14 @@ def incomplete_results(
     counted = table.groupby("result", sort=False).n.sum()
     return {name: f"{n:,} of {counted.max():,}" for name, n in counted.items() if n < least * counted.max()}
 
-# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-068
+# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-069
 def _pivot_kinds(table: pd.DataFrame, some: dict, metric: str, least: int) -> pd.DataFrame:
     "Results by kinds; incomplete results come last."
     wide = table[table.n >= least].pivot(index="result", columns="kind", values=metric)
     order = sorted(display_order(wide.index), key=lambda n: n in some)
     return wide.reindex(index=order, columns=[k for k in ANSWER_KINDS if k in wide.columns])
 
-# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-069
+# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-070
 def draw_kind_heatmap(
     table: pd.DataFrame,  # of `accuracy_by_kind`, for one tag
     metric: str = "exact_match",
@@ -365,6 +369,8 @@ def draw_kind_heatmap(
         raise BadArgument(f"{has}; accuracy_by_kind(…, tags=('all',)) puts them together")
     some, counted = incomplete_results(table), table.groupby("kind", observed=True).n.max()
     wide = _pivot_kinds(table, some, metric, least)
+    if wide.empty:
+        raise BadArgument(_TOO_FEW.format(least))
     fig, ax = new_figure(2 + 1.1 * wide.shape[1], 1.1 + 0.32 * len(wide))
     whole = wide.astype(float)
     whole.loc[whole.index.isin(list(some))] = np.nan
@@ -375,7 +381,7 @@ def draw_kind_heatmap(
     ax.set_title("exactly right, in percent" if metric == "exact_match" else "tokens right, in percent")
     return fig
 
-# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-072
+# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-073
 def _best_of_kind(kind: str, rows: pd.DataFrame, metric: str) -> str:
     "The result that is most often right about a kind."
     low, high = f"{metric}_low", f"{metric}_high"
@@ -385,7 +391,7 @@ def _best_of_kind(kind: str, rows: pd.DataFrame, metric: str) -> str:
     others = f"the intervals of {near} of {len(rows) - 1} others overlap with its own"
     return f"{kind}: {best.result} is right most often ({share}); {others}."
 
-# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-073
+# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-074
 def _compare_with_base(edited: pd.DataFrame, base: pd.DataFrame, metric: str) -> list[str]:
     "The results that are better than the base in every kind, and those that are worse in some."
     both = edited.merge(base[["kind", f"{metric}_low", f"{metric}_high"]], on="kind", suffixes=("", "_base"))
@@ -398,7 +404,7 @@ def _compare_with_base(edited: pd.DataFrame, base: pd.DataFrame, metric: str) ->
         f"Worse than before the edits, intervals apart: {', '.join(worse) or 'no run in any kind'}.",
     ]
 
-# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-074
+# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-075
 def summarise_kinds_of_runs(
     table: pd.DataFrame,  # of `accuracy_by_kind`, for one tag
     metric: str = "exact_match",
@@ -417,14 +423,14 @@ def summarise_kinds_of_runs(
         ends.append(f"{max(set(kinds), key=kinds.count)} in {max(map(kinds.count, kinds))}")
     return [*out, f"Most often right is {ends[0]}, least {ends[1]} of {len(runs)} runs."]
 
-# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-082
+# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-083
 def accuracy_by_kind_and_period(
     results,
     kinds: pd.DataFrame,  # of `classify_answers`
     every: int = 2,  # timesteps of a period
     axis: str = "update",
     moment: str = "current",
-    tags=("new", "update"),
+    tags=None,  # as for `accuracy_by_kind`
 ) -> pd.DataFrame:
     "`accuracy_by_kind` for each period, with a column `period` such as 1–2."
     steps, parts = sorted(kinds.timestep.unique()), []
@@ -434,13 +440,13 @@ def accuracy_by_kind_and_period(
         parts.append(part.assign(period=f"{i + 1}–{last}" if last > i + 1 else str(last)))
     return pd.concat(parts, ignore_index=True)
 
-# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-083
+# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-084
 def _draw_period_panel(ax, part: pd.DataFrame, kinds: list[str], periods: list[str], metric: str, least: int):
     "Draw the heat map of one result and tag."
     wide = part[part.n >= least].pivot(index="kind", columns="period", values=metric).astype(float)
     draw_heatmap(ax, wide.reindex(index=kinds, columns=periods), size=8)
 
-# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-084
+# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-085
 def draw_kinds_by_period(
     table: pd.DataFrame,  # of `accuracy_by_kind_and_period`
     metric: str = "exact_match",
@@ -449,6 +455,8 @@ def draw_kinds_by_period(
     "Draw accuracy by kind and period, a heat map for each result and tag."
     names, tags = list(dict.fromkeys(table.result)), list(dict.fromkeys(table.tag))
     kinds = [k for k in ANSWER_KINDS if (table[table.kind == k].n >= least).any()]
+    if not kinds:
+        raise BadArgument(_TOO_FEW.format(least))
     width, height = 1.6 + 2.2 * len(names), 0.7 + (0.6 + 0.27 * len(kinds)) * len(tags)
     fig, axes = new_figure(width, height, len(tags), len(names), sharex=True, sharey=True, squeeze=False)
     words = dict(new="new", update="updated")
@@ -461,7 +469,7 @@ def draw_kinds_by_period(
     fig.supxlabel("timesteps", fontsize=9.5)
     return fig
 
-# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-087
+# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-088
 def group_contrast(
     values,
     inside,  # for each value, whether it belongs to the group
@@ -474,7 +482,7 @@ def group_contrast(
     a, b, share = values[inside].mean(), values[~inside].mean(), inside.mean()
     return bootstrap_interval(np.where(inside, (values - a) / share, (b - values) / (1 - share)) + a - b, subjects)
 
-# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-089
+# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-090
 def period_rank_correlations(
     table: pd.DataFrame,  # of `accuracy_by_kind_and_period`, for one result and tag
     metric: str = "exact_match",
@@ -485,4 +493,5 @@ def period_rank_correlations(
     kept = (counts >= least).all(axis=1)
     values, counts, sums = values[kept], counts[kept], (values * counts)[kept]
     rest = {p: sums.drop(columns=p).sum(axis=1) / counts.drop(columns=p).sum(axis=1) for p in values}
-    return [float(values[p].rank().corr(rest[p].rank())) for p in values if len(values)]
+    found = [float(values[p].rank().corr(rest[p].rank())) for p in values if len(values) > 1]
+    return [r for r in found if np.isfinite(r)]  # where all kinds are answered alike, there is no order

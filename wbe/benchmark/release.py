@@ -20,6 +20,7 @@ from .reader import edit_id, parse_timestep_name, timestep_name
 from .rows import write_json_rows
 from ..records import BadArgument, read_table, schema
 from ..store import Stage, StoreError, sha256_of, write_table, write_text
+from ..texts import one_line
 
 # %% ../../nbs/06_benchmark/13_release.ipynb #cell-007
 def _write_timestep(
@@ -188,7 +189,7 @@ asks for, `retired.json` names the edit, the
   axes, and since which timestep the answer is not certain any more. `wbe` leaves such questions out when it scores a \
 model after that timestep.
 - A released timestep is never rewritten. `SHA256SUMS` has the checksums: `sha256sum -c SHA256SUMS`.
-
+{left_out}
 ## Licence
 
 {rights} Texts of a language model may be under terms of its provider.
@@ -234,18 +235,38 @@ def _field_docs() -> dict[str, str]:
     "What each field of a row means."
     return {f.name: f.metadata[b"doc"].decode() for f in schema(BenchmarkRow)}
 
-# %% ../../nbs/06_benchmark/13_release.ipynb #cell-042
+# %% ../../nbs/06_benchmark/13_release.ipynb #cell-043
+_NAMESAKE_TEXT = """\
+- {n:,} edits are about a subject that has namesakes with other answers, so that their question has several right \
+answers. The published release keeps such edits; here they are {done} (`--namesakes`)."""
+
+
+def _left_out_text(counts: dict, namesakes: str) -> str:
+    "What the card says about changes that are no edits."
+    if not counts:
+        return ""
+    removed = "; ".join(f"{name}: {n:,}" for name, n in counts.items() if n and name != "namesakes")
+    done = "dropped" if namesakes == "drop" else "kept"
+    told = [f"- Changes that became no edits, by the first filter that removed them: {removed}."] if removed else []
+    return "\n".join([*told, _NAMESAKE_TEXT.format(n=counts.get("namesakes", 0), done=done)]) + "\n"
+
+# %% ../../nbs/06_benchmark/13_release.ipynb #cell-045
 def dataset_card(
     release,  # its folder
     title: str,
     source: str = WIKIDATA_SOURCE,  # what the snapshots are of
     language: str = "en",
+    left_out: dict | None = None,  # how many changes each filter removed, and `namesakes`
+    namesakes: str = "drop",  # whether edits with namesakes were dropped or kept
 ) -> str:
     "The text of a release's README.md."
+    title = one_line(title)
     paths, table = release_files(release), release_table(release)
     split = lambda p: f"  - split: t{p.stem.removeprefix('wiki_big_edit_')}\n    path: {p.name}"
     size = _size_category(int(table.loc["all", "samples"]))
-    head = _CARD_HEAD.format(title=title, size=size, splits="\n".join(map(split, paths)), language=language)
+    head = _CARD_HEAD.format(
+        title=json.dumps(title, ensure_ascii=False), size=size, splits="\n".join(map(split, paths)), language=language
+    )
     body = _CARD_BODY.format(
         title=title,
         table=_markdown_rows(table),
@@ -253,14 +274,15 @@ def dataset_card(
         fields="\n".join(f"- `{name}`: {doc}" for name, doc in _field_docs().items()),
         where="path/to/this/folder",
         source=source,
+        left_out=_left_out_text(left_out or {}, namesakes),
         rights=_LICENCE_TEXTS.get(source, f"The facts are from {source}; see there for their licence."),
     )
     return head + "\n" + body
 
-# %% ../../nbs/06_benchmark/13_release.ipynb #cell-045
+# %% ../../nbs/06_benchmark/13_release.ipynb #cell-048
 _CROISSANT_TYPES = {"string": "sc:Text", "double": "sc:Float", "int64": "sc:Integer", "bool": "sc:Boolean"}
 
-# %% ../../nbs/06_benchmark/13_release.ipynb #cell-046
+# %% ../../nbs/06_benchmark/13_release.ipynb #cell-049
 _CROISSANT_CONTEXT = {
     "@language": "en",
     "@vocab": "https://schema.org/",
@@ -298,24 +320,27 @@ _CROISSANT_CONTEXT = {
     "transform": "cr:transform",
 }
 
-# %% ../../nbs/06_benchmark/13_release.ipynb #cell-047
+# %% ../../nbs/06_benchmark/13_release.ipynb #cell-050
 def _croissant_file(path: Path) -> dict:
     "A file of a release."
     about = {"@type": "cr:FileObject", "@id": path.name, "name": path.name, "contentUrl": path.name}
     return about | {"encodingFormat": "application/x-parquet", "sha256": sha256_of(path)}
 
-# %% ../../nbs/06_benchmark/13_release.ipynb #cell-048
+# %% ../../nbs/06_benchmark/13_release.ipynb #cell-051
 def _croissant_records(path: Path) -> dict:
     "The records in a file of a release."
     fields, docs, (old, new) = [], _field_docs(), _file_dates(path)
     for f in schema(BenchmarkRow):
         about = {"@type": "cr:Field", "@id": f"{path.stem}/{f.name}", "name": f.name, "description": docs[f.name]}
         source = {"fileObject": {"@id": path.name}, "extract": {"column": f.name}}
-        fields.append(about | {"dataType": _CROISSANT_TYPES[str(f.type)], "source": source})
+        several = str(f.type).startswith("list")
+        kind = _CROISSANT_TYPES[str(f.type.value_type if several else f.type)]
+        about |= {"dataType": kind, "source": source} | ({"repeated": True} if several else {})
+        fields.append(about)
     description = f"Facts that are new or changed from {old} to {new}"
     return {"@type": "cr:RecordSet", "@id": path.stem, "name": path.stem, "description": description, "field": fields}
 
-# %% ../../nbs/06_benchmark/13_release.ipynb #cell-050
+# %% ../../nbs/06_benchmark/13_release.ipynb #cell-053
 def croissant_metadata(
     release,  # its folder
     title: str,
@@ -339,7 +364,7 @@ def croissant_metadata(
         "recordSet": [_croissant_records(p) for p in paths],
     }
 
-# %% ../../nbs/06_benchmark/13_release.ipynb #cell-053
+# %% ../../nbs/06_benchmark/13_release.ipynb #cell-056
 @dataclass
 class Release:
     "A released benchmark in a folder."
@@ -358,35 +383,37 @@ class Release:
         steps, edits = len(release_files(self.folder)), self.table().loc["all", "samples"]
         return f"Release({'/'.join(self.folder.parts[-2:])!r}: {steps} timesteps, {edits:,} edits)"
 
-# %% ../../nbs/06_benchmark/13_release.ipynb #cell-055
+# %% ../../nbs/06_benchmark/13_release.ipynb #cell-058
 RETIRED_FIELDS = ("timestep", "subject_id", "relation_id", "object_id", "axes", "since")
 
-# %% ../../nbs/06_benchmark/13_release.ipynb #cell-056
+# %% ../../nbs/06_benchmark/13_release.ipynb #cell-059
 def _checksums(release: Path) -> str:
     "The text of SHA256SUMS: a line for each file that is not a manifest."
     files = [p for p in release.iterdir() if p.suffix in (".json", ".parquet", ".md")]
     names = sorted(p.name for p in files if not p.name.endswith(".manifest.json"))
     return "".join(f"{sha256_of(release / name)}  {name}\n" for name in names)
 
-# %% ../../nbs/06_benchmark/13_release.ipynb #cell-057
+# %% ../../nbs/06_benchmark/13_release.ipynb #cell-060
 def finish_release(
     out,  # folder of the release
     title: str = "WikiBigEdit, extended by wbe",
     retired=(),  # dicts with the fields of RETIRED_FIELDS
     source: str = WIKIDATA_SOURCE,  # what the snapshots are of
     language: str = "en",
+    left_out: dict | None = None,  # how many changes each filter removed, and `namesakes`, for the card
+    namesakes: str = "drop",  # whether edits with namesakes were dropped or kept
 ) -> Release:
     "Write the card, the description, the retired questions and the checksums of a release."
     out = Path(out)
     rows = [{k: r[k] for k in RETIRED_FIELDS} for r in retired]
     write_json_rows(out / "retired.json", sorted(rows, key=lambda r: list(r.values())))
-    write_text(out / "README.md", dataset_card(out, title, source, language))
+    write_text(out / "README.md", dataset_card(out, title, source, language, left_out, namesakes))
     croissant = json.dumps(croissant_metadata(out, title, source), indent=1, ensure_ascii=False)
     write_text(out / "croissant.json", croissant + "\n")
     write_text(out / "SHA256SUMS", _checksums(out))
     return Release(out, title)
 
-# %% ../../nbs/06_benchmark/13_release.ipynb #cell-060
+# %% ../../nbs/06_benchmark/13_release.ipynb #cell-063
 def retired_probes(
     release,  # its folder
     at: str,  # name of a timestep, like 20240301_20240320
@@ -398,7 +425,7 @@ def retired_probes(
     gone = [r for r in rows if r["since"] <= at]
     return {(edit_id(*(r[k] for k in key)), axis) for r in gone for axis in r["axes"]}
 
-# %% ../../nbs/06_benchmark/13_release.ipynb #cell-064
+# %% ../../nbs/06_benchmark/13_release.ipynb #cell-067
 def check_release(
     out,  # folder of a release
 ) -> list[str]:

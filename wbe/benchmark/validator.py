@@ -42,7 +42,8 @@ FAULTS = {
     "subject not in the question": ("warning", "the question does not name the subject"),
     "answer in the question": ("warning", "the question gives its answer away"),
     "locality is the edit": ("warning", "the locality probe asks the question of the edit"),
-    "duplicate edit": ("warning", "the timestep has the same fact, or the same question and answer, twice"),
+    "duplicate fact": ("error", "the timestep has the same fact twice, by its ids"),
+    "duplicate edit": ("warning", "the timestep has the same question and answer twice"),
     "unclear columns": ("error", "it is not clear which column holds which field"),
     "no subject": ("warning", "without a column for the subject, editors that look for it refuse"),
     "other answer": (
@@ -146,7 +147,8 @@ class _EarlierRows:
         if not all(isinstance(x, str) for x in fact):
             return
         if (before := self.facts.setdefault(fact, at)) != at:
-            yield "duplicate edit", "object_id" if len(fact) == 3 else "update", f"the same as {before}"
+            kind, field = ("duplicate fact", "object_id") if len(fact) == 3 else ("duplicate edit", "update")
+            yield kind, field, f"the same as {before}"
         elif len(fact) == 3:
             other, where = self.answers.setdefault((s, r), (o, at))
             if other != o:

@@ -13,12 +13,13 @@ from typing import Annotated
 
 import typer
 
-from .app import EngineOption, FallbackOption, LanguageOption, MemoryOption, MirrorOption, WorkersOption
-from .app import app, print_step, print_table
+from .app import CsvOption, EngineOption, FallbackOption, InsistOption, JsonOption, KindOption, LanguageOption
+from .app import MemoryOption, MirrorOption, RolesOption, TempOption, WorkersOption
+from .app import PANELS, TableOutput, app, print_step
 from ..records import BadArgument
 
 # %% ../../nbs/12_app/03_data.ipynb #cell-005
-@app.command(name="world")
+@app.command(name="world", rich_help_panel=PANELS["data"])
 def world_command(
     folder: Annotated[Path, typer.Argument(help="Folder for the files; created if it does not exist.")],
     seed: Annotated[int, typer.Option(help="Random seed; each seed gives another world.")] = 7,
@@ -57,7 +58,7 @@ def world_command(
     typer.echo(f"{files!r}, {len(files.manifest.outputs)} files. Look at them with: wbe status {folder}")
 
 # %% ../../nbs/12_app/03_data.ipynb #cell-010
-STATUS_COLUMNS = ("folder", "stage", "holds", "in", "size", "took", "state")
+STATUS_COLUMNS = ("folder", "stage", "holds", "files", "bytes", "seconds", "state")
 
 
 def _stage_row(
@@ -66,15 +67,14 @@ def _stage_row(
     manifest,
 ) -> tuple[tuple, bool]:  # the cells; whether the stage is whole
     "The row of a finished stage."
-    from wbe.store import Stage, format_bytes
+    from wbe.store import Stage
 
     inputs = [p for p in manifest.inputs if Path(p).exists()]
     reasons = Stage(path.parent, manifest.stage, manifest.params, inputs).reasons()
     reasons = [r for r in reasons if not (r.startswith("input") and r.endswith("gone"))]
     counts = ", ".join(f"{n:,} {name}" for name, n in manifest.counts.items() if isinstance(n, int))
-    size = format_bytes(sum(output["bytes"] for output in manifest.outputs.values()))
-    files, seconds = f"{len(manifest.outputs)} files", f"{manifest.seconds:,.1f} s"
-    cells = (path.parent.relative_to(folder), manifest.stage, counts, files, size, seconds)
+    size, files = sum(output["bytes"] for output in manifest.outputs.values()), len(manifest.outputs)
+    cells = (path.parent.relative_to(folder), manifest.stage, counts, files, size, manifest.seconds)
     return (*cells, "; ".join(reasons) or "whole"), not reasons
 
 # %% ../../nbs/12_app/03_data.ipynb #cell-011
@@ -83,21 +83,31 @@ def _journal_row(
     path: Path,  # of the journal
 ) -> tuple:
     "The row of an unfinished stage."
+    journal = json.loads(path.read_text())
+    sizes = journal["sizes"].values()
+    cells = (path.parent.relative_to(folder), "?", f"{journal['done']:,} pieces", len(sizes), sum(sizes), None)
+    return (*cells, "unfinished: run the same command again to continue")
+
+# %% ../../nbs/12_app/03_data.ipynb #cell-013
+def _print_stages(rows: list[tuple], out: TableOutput):
+    "The stages for people."
     from wbe.store import format_bytes
 
-    journal = json.loads(path.read_text())
-    size = format_bytes(sum(journal["sizes"].values()))
-    cells = (path.parent.relative_to(folder), "?", f"{journal['done']:,} pieces", f"{len(journal['sizes'])} files")
-    return (*cells, size, "", "unfinished: run the same command again to continue")
+    columns = ("folder", "stage", "holds", "size", "state")
+    out.show(columns, [(row[0], row[1], row[2], format_bytes(row[4]), row[6]) for row in rows])
 
-# %% ../../nbs/12_app/03_data.ipynb #cell-012
-@app.command(name="status")
+# %% ../../nbs/12_app/03_data.ipynb #cell-014
+@app.command(name="status", rich_help_panel=PANELS["start"])
 def status_command(
     folder: Annotated[Path, typer.Argument(help="Folder to search, at any depth.")] = Path("."),
+    csv: CsvOption = None,
+    json: JsonOption = None,
 ):
     """List what exists in a folder: every stage, its content, its size, and whether it is whole.
 
     Exits with 1 when something is unfinished or was changed after it was made.
+
+    For example:  wbe status wbe-demo
     """
     from wbe.store import find_manifests
 
@@ -105,15 +115,17 @@ def status_command(
         raise BadArgument(f"{folder}: there is no such folder")
     stages = [_stage_row(folder, path, manifest) for path, manifest in find_manifests(folder)]
     journals = [_journal_row(folder, path) for path in sorted(folder.rglob(".spool.json"))]
-    if not stages and not journals:
-        typer.echo(f"{folder}: no files of wbe in here yet. Start with: wbe demo")
-        return
-    print_table(STATUS_COLUMNS, [row for row, _ in stages] + journals)
-    if journals or not all(whole for _, whole in stages):
-        raise typer.Exit(1)
+    with TableOutput(csv, json) as out:
+        out.keep("stages", STATUS_COLUMNS, [row for row, _ in stages] + journals)
+        if not stages and not journals:
+            out.line(f"{folder}: no files of wbe in here yet. Start with: wbe demo")
+            return
+        _print_stages([row for row, _ in stages] + journals, out)
+        if journals or not all(whole for _, whole in stages):
+            raise typer.Exit(1)
 
-# %% ../../nbs/12_app/03_data.ipynb #cell-016
-@app.command(name="fetch")
+# %% ../../nbs/12_app/03_data.ipynb #cell-018
+@app.command(name="fetch", rich_help_panel=PANELS["data"])
 def fetch_command(
     when: Annotated[str, typer.Argument(help="Date of a snapshot, like 2024-02-01.")] = "latest",
     folder: Annotated[Path, typer.Option("--output", "-o", help="Folder for the file.")] = Path("dumps"),
@@ -138,8 +150,8 @@ def fetch_command(
     date = "latest" if latest else when
     typer.echo(fetch_dump(date, folder, kind, mirror or WIKIMEDIA, verify=verify, force=force))
 
-# %% ../../nbs/12_app/03_data.ipynb #cell-019
-@app.command(name="build")
+# %% ../../nbs/12_app/03_data.ipynb #cell-021
+@app.command(name="build", rich_help_panel=PANELS["data"])
 def build_command(
     old: Annotated[str, typer.Argument(help="The older snapshot: the file of a dump, or a date (then it is fetched).")],
     new: Annotated[str, typer.Argument(help="The newer snapshot: file, date, or 'latest'.")],
@@ -149,7 +161,13 @@ def build_command(
     engine: EngineOption = "duckdb",
     memory: MemoryOption = None,
     mirror: MirrorOption = None,
+    kind: KindOption = "json.gz",
+    insist: InsistOption = False,
     workers: WorkersOption = None,
+    temp: TempOption = None,
+    roles: RolesOption = False,
+    csv: CsvOption = None,
+    json: JsonOption = None,
 ):
     """Make audited facts from two dumps: fetch, parse, compare, classify, filter, audit.
 
@@ -159,42 +177,48 @@ def build_command(
     """
     from wbe.wikidata.build import build_facts
     from wbe.wikidata.dumps import WIKIMEDIA
+    from wbe.wikidata.entities import FALLBACK
 
-    where = dict(workers=workers, on_step=print_step)
-    built = build_facts(old, new, folder, language, tuple(fallback or ()), engine, memory, mirror or WIKIMEDIA, **where)
-    _print_built(built, folder)
+    where = dict(kind=kind, insist=insist, workers=workers, on_step=print_step, roles=roles)
+    names = language, tuple(fallback or FALLBACK)
+    built = build_facts(old, new, folder, *names, engine, memory, mirror or WIKIMEDIA, **where)
+    with TableOutput(csv, json) as out:
+        _print_built(built, folder, out)
 
-# %% ../../nbs/12_app/03_data.ipynb #cell-020
+# %% ../../nbs/12_app/03_data.ipynb #cell-022
 def _print_built(
     built,  # what `build_facts` returned
     folder: Path,
+    out: TableOutput,
 ):
     from wbe.wikidata.parse import DAMAGED_EXIT_CODE
 
-    print_table(("step", "what it found"), [(i, r["what it found"]) for i, r in built.summary().iterrows()])
     funnel = built.counts["filter"]["funnel"]
-    print_table(("filter", "removed", "left"), [(r["filter"], f"{r['removed']:,}", f"{r['left']:,}") for r in funnel])
+    out.keep("funnel", ("filter", "removed", "left"), [(r["filter"], r["removed"], r["left"]) for r in funnel])
+    steps = [(step, r["what it found"]) for step, r in built.summary().iterrows()]
+    out.table("steps", ("step", "what it found"), steps)
+    out.show(*out.tables["funnel"])
     facts = folder / "facts" / "facts.parquet"
-    typer.echo(f"{built!r}; the audit finds {built.supported} supported. The facts: {facts}")
+    out.line(f"{built!r}; the audit finds {built.supported} supported. The facts: {facts}")
     damaged = ", ".join(step for step, counts in built.counts.items() if "damage" in counts)
     if damaged:
         message = f"wbe: damaged: {damaged}; fetch it again and run this command again"
         typer.secho(message, fg="red", err=True)
         raise typer.Exit(DAMAGED_EXIT_CODE)
 
-# %% ../../nbs/12_app/03_data.ipynb #cell-024
-@app.command(name="parse")
+# %% ../../nbs/12_app/03_data.ipynb #cell-026
+@app.command(name="parse", rich_help_panel=PANELS["data"])
 def parse_command(
     dump: Annotated[Path, typer.Argument(help="A dump: .json or .xml, plain, .gz, .bz2 or .zst.")],
     folder: Annotated[Path, typer.Argument(help="Folder for the tables.")],
     language: LanguageOption = "en",
     fallback: FallbackOption = None,
-    roles: Annotated[
-        bool, typer.Option(help="Keep the values of qualifiers and references too; the audit needs them.")
-    ] = False,
+    roles: RolesOption = False,
     engine: EngineOption = "duckdb",
     workers: WorkersOption = None,
     force: Annotated[bool, typer.Option("--force", help="Parse again even if the tables exist.")] = False,
+    csv: CsvOption = None,
+    json: JsonOption = None,
 ):
     """Parse one dump to Parquet tables: statements, labels, properties. `wbe build` includes this step.
 
@@ -203,38 +227,46 @@ def parse_command(
 
     For example:  wbe parse wikidata-20240201-all.json.gz parsed/20240201
     """
-    from wbe.engine import ENGINES
-    from wbe.records import check_choice
+    from wbe.wikidata.entities import FALLBACK
     from wbe.wikidata.parse import parse_dump
     from wbe.wikidata.spark import parse_on_spark
 
-    fallback = tuple(fallback or ())
-    if check_choice(engine, ENGINES, "engine") == "spark":
+    fallback = tuple(fallback or FALLBACK)
+    if engine == "spark":
         parsed = parse_on_spark(dump, folder, language, fallback, roles, force=force)
     else:
         parsed = parse_dump(dump, folder, language, fallback, roles, workers, force=force)
-    print_table(("what", "count"), [(k, f"{n:,}") for k, n in parsed.counts.items() if isinstance(n, int)])
-    typer.echo(f"The tables: {folder}")
+    with TableOutput(csv, json) as out:
+        out.table("counts", ("what", "count"), [(k, n) for k, n in parsed.counts.items() if isinstance(n, int)])
+        out.line(f"The tables: {folder}")
     if parsed.damage:
         remedy = "what can be read before that is kept. Fetch it again and run this command again"
         typer.secho(f"wbe: {dump}: {parsed.damage}; {remedy}", fg="red", err=True)
         raise typer.Exit(parsed.exit_code)
 
-# %% ../../nbs/12_app/03_data.ipynb #cell-028
-@app.command(name="audit")
+# %% ../../nbs/12_app/03_data.ipynb #cell-030
+@app.command(name="audit", rich_help_panel=PANELS["data"])
 def audit_command(
     file: Annotated[Path, typer.Argument(help="A benchmark file: ours, or a published WikiBigEdit JSON.")],
-    new: Annotated[Path, typer.Option(help="Folder of the newer parsed snapshot (DIR/parsed/DATE of `wbe build`).")],
+    new: Annotated[
+        Path, typer.Option(help="Folder of the newer parsed snapshot (DIR/parsed/DATE of `wbe build --roles`).")
+    ],
     old: Annotated[Path, typer.Option(help="Folder of the older one, to check the tags too.")] = None,
-    out: Annotated[Path, typer.Option("--output", "-o", help="Folder for the verdicts.")] = Path("audit"),
+    folder: Annotated[Path, typer.Option("--output", "-o", help="Folder for the verdicts.")] = Path("audit"),
     engine: EngineOption = "duckdb",
+    temp: TempOption = None,
     strict: Annotated[bool, typer.Option("--strict", help="Make an unreadable row an error, not a verdict.")] = False,
+    csv: CsvOption = None,
+    json: JsonOption = None,
 ):
-    """Report for every row of a benchmark file what the dump says about it."""
+    """Report for every row of a benchmark file what the dump says about it.
+
+    For example:  wbe audit wiki_big_edit_20240201_20240220.json --new t1/parsed/20240220
+    """
     from wbe.wikidata.audit import audit_benchmark
 
-    result = audit_benchmark(file, new, old, out, engine, strict)
+    result = audit_benchmark(file, new, old, folder, engine, strict)
     summary = result.summary().reset_index()
-    rows = [[f"{x:.1%}" if isinstance(x, float) else x for x in row] for row in summary.values.tolist()]
-    print_table(summary.columns, rows)
-    typer.echo(f"{result.supported:.1%} of the rows are supported. Row by row: {result.path}")
+    with TableOutput(csv, json) as out:
+        out.table("verdicts", summary.columns, summary.astype(object).values.tolist(), floats=".1%")
+        out.line(f"{result.supported:.1%} of the rows are supported. Row by row: {result.path}")

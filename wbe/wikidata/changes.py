@@ -4,9 +4,12 @@
 
 # %% auto #0
 __all__ = ['SUBJECT_PROPERTY', 'TRIPLE_KEY', 'stated_values', 'truthy', 'merge_facts', 'appeared_facts', 'removed_facts',
-           'static_facts', 'Change', 'KnownFact', 'mark_new_subjects', 'compare_snapshots']
+           'static_facts', 'renamed_values', 'moved_statements', 'without_unread', 'Change', 'KnownFact',
+           'mark_new_subjects', 'mark_renamed', 'compare_snapshots']
 
 # %% ../../nbs/04_wikidata/07_changes.ipynb #cell-002
+import gzip
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +18,7 @@ import narwhals as nw
 from ..engine import open_engine
 from ..records import col, schema
 from ..store import Manifest, Stage
+from .parse import Redirect
 
 # %% ../../nbs/04_wikidata/07_changes.ipynb #cell-007
 SUBJECT_PROPERTY = ["subject", "property"]
@@ -85,6 +89,65 @@ def static_facts(old, new, all_ranks: bool = False):
     return merge_facts(best(new)).join(best(old).select(*TRIPLE_KEY), on=TRIPLE_KEY, how="semi")
 
 # %% ../../nbs/04_wikidata/07_changes.ipynb #cell-027
+def _names(labels, *columns: str):
+    "Id and lower-case name of the entities that have one, under other column names."
+    id, name = columns
+    named = labels.filter(~nw.col("label").is_null())
+    return named.select(nw.col("id").alias(id), nw.col("label").str.to_lowercase().alias(name))
+
+# %% ../../nbs/04_wikidata/07_changes.ipynb #cell-028
+def renamed_values(
+    came,  # frame of facts that appear
+    old,  # frame of `Statement` rows of the older snapshot
+    old_labels,  # frame of `Label` rows
+    new_labels,  # the same of the newer snapshot
+    redirects,  # frame of `Redirect` rows
+):
+    "The facts whose value replaces one with the same name, or one that redirects to it."
+    items = came.filter(nw.col("value_type") == "item", nw.col("tag") == "update").select(*TRIPLE_KEY)
+    before = stated_values(old).select(*SUBJECT_PROPERTY, before=nw.col("value"))
+    pairs = items.join(before, on=SUBJECT_PROPERTY).unique()
+    led = redirects.select(before=nw.col("id"), value=nw.col("target"))
+    merged = pairs.join(led, on=["before", "value"], how="semi").select(*TRIPLE_KEY)
+    named = pairs.join(_names(old_labels, "before", "old_name"), on="before")
+    named = named.join(_names(new_labels, "value", "new_name"), on="value")
+    return nw.concat([merged, named.filter(nw.col("old_name") == nw.col("new_name")).select(*TRIPLE_KEY)]).unique()
+
+# %% ../../nbs/04_wikidata/07_changes.ipynb #cell-030
+def moved_statements(came, old, old_labels, new_labels, redirects):
+    "The facts that were stated of another entity, which is gone and had the same name, or redirects to their subject."
+    gone = old_labels.join(new_labels.select("id"), on="id", how="anti")
+    subjects = came.select(id=nw.col("subject")).unique()
+    names = _names(new_labels.join(subjects, on="id", how="semi"), "subject", "name")
+    pairs = _names(gone, "was", "name").join(names, on="name").select("was", "subject")
+    led = redirects.select(was=nw.col("id"), subject=nw.col("target"))
+    pairs = nw.concat([pairs, led.join(gone.select(was=nw.col("id")), on="was", how="semi")]).unique()
+    stated = stated_values(old).select(was=nw.col("subject"), property=nw.col("property"), value=nw.col("value"))
+    moved = stated.join(pairs, on="was").select(*TRIPLE_KEY)
+    return came.select(*TRIPLE_KEY).join(moved, on=TRIPLE_KEY, how="semi").unique()
+
+# %% ../../nbs/04_wikidata/07_changes.ipynb #cell-034
+def _rejected_ids(folders) -> list[str]:
+    "The ids of the entities whose lines were rejected in parsed snapshots."
+    ids = set()
+    for path in (Path(folder) / "rejected.jsonl.gz" for folder in folders):
+        if path.exists():
+            with gzip.open(path, "rt", encoding="utf-8") as f:
+                ids.update(json.loads(line).get("id") for line in f)
+    return sorted(ids - {None})
+
+# %% ../../nbs/04_wikidata/07_changes.ipynb #cell-035
+def without_unread(
+    frame,  # with subject and property
+    rejected,  # frame with the `id` of each entity that could not be read
+    statements,  # frames of `Statement` rows of the two snapshots
+):
+    "The rows whose subject could be read in both snapshots, and so could all values of its property."
+    unreadable = [f.filter(nw.col("snak") == "unreadable").select(*SUBJECT_PROPERTY) for f in statements]
+    read = frame.join(rejected.select(subject=nw.col("id")), on="subject", how="anti")
+    return read.join(nw.concat(unreadable).unique(), on=SUBJECT_PROPERTY, how="anti")
+
+# %% ../../nbs/04_wikidata/07_changes.ipynb #cell-038
 @dataclass
 class Change:
     "A fact that appears between two snapshots."
@@ -101,8 +164,11 @@ class Change:
     end: str | None = col("end time (P582)")
     point_in_time: str | None = col("point in time (P585)")
     statement_id: str = col("the statement that states it")
+    renamed: bool = col("whether only a name stayed where an id changed: of the value, or of the subject")
+    previous_label: str | None = col("label of the value before, in the older snapshot")
+    previous_aliases: list[str] | None = col("its other names")
 
-# %% ../../nbs/04_wikidata/07_changes.ipynb #cell-028
+# %% ../../nbs/04_wikidata/07_changes.ipynb #cell-039
 @dataclass
 class KnownFact:
     "A fact that stays, or that is removed."
@@ -116,7 +182,7 @@ class KnownFact:
     point_in_time: str | None = col("point in time (P585)")
     statement_id: str = col("the statement that states it")
 
-# %% ../../nbs/04_wikidata/07_changes.ipynb #cell-029
+# %% ../../nbs/04_wikidata/07_changes.ipynb #cell-040
 def mark_new_subjects(
     came,  # frame of facts that appear
     newcomers,  # frame with the `id` of each new entity
@@ -124,9 +190,42 @@ def mark_new_subjects(
     "Mark the facts whose subject is among the new entities."
     flags = newcomers.select("id").with_columns(new_subject=nw.lit(True))
     marked = came.join(flags, left_on="subject", right_on="id", how="left")
-    return marked.with_columns(nw.col("new_subject").fill_null(False)).select(*schema(Change).names)
+    return marked.with_columns(nw.col("new_subject").fill_null(False))
 
-# %% ../../nbs/04_wikidata/07_changes.ipynb #cell-032
+# %% ../../nbs/04_wikidata/07_changes.ipynb #cell-043
+def mark_renamed(came, old, old_labels, new_labels, redirects):
+    "Mark the facts that are only renamed, and add the names of the value before."
+    names = old, old_labels, new_labels, redirects
+    same = nw.concat([renamed_values(came, *names), moved_statements(came, *names)]).unique()
+    marked = came.join(same.with_columns(renamed=nw.lit(True)), on=TRIPLE_KEY, how="left")
+    before = old_labels.select(
+        previous=nw.col("id"), previous_label=nw.col("label"), previous_aliases=nw.col("aliases")
+    )
+    marked = marked.join(before, on="previous", how="left")
+    return marked.with_columns(nw.col("renamed").fill_null(False)).select(*schema(Change).names)
+
+# %% ../../nbs/04_wikidata/07_changes.ipynb #cell-045
+def _id_table(ids: list[str]):
+    "Ids as an Arrow table."
+    import pyarrow as pa
+
+    return pa.table(dict(id=pa.array(ids, pa.string())))
+
+# %% ../../nbs/04_wikidata/07_changes.ipynb #cell-046
+def _redirects(e, folder: Path):
+    "The redirects of a parsed snapshot as a frame."
+    path = folder / "redirects.parquet"
+    return e.scan(path) if path.exists() else e.table(schema(Redirect).empty_table())
+
+# %% ../../nbs/04_wikidata/07_changes.ipynb #cell-047
+def _write_changed(e, out: Path, old, old_labels, new_labels, redirects):
+    "Write changed.parquet from the facts that came, which are read twice, and so from their file."
+    came = mark_new_subjects(e.scan(out / "came.parquet"), e.scan(out / "new_entities.parquet"))
+    changed = mark_renamed(came, old, old_labels, new_labels, redirects)
+    e.write(changed, out / "changed.parquet", TRIPLE_KEY)
+    (out / "came.parquet").unlink()
+
+# %% ../../nbs/04_wikidata/07_changes.ipynb #cell-048
 def compare_snapshots(
     old,  # folder of the older parsed snapshot
     new,  # folder of the newer one
@@ -140,21 +239,27 @@ def compare_snapshots(
     "Compare two parsed snapshots."
     old, new, out = Path(old), Path(new), Path(out)
     tables = [f / f"{name}.parquet" for f in (old, new) for name in ("statements", "labels")]
-    stage = Stage(out, "changes", dict(all_ranks=all_ranks, version=1), tables)
+    more = [f / name for f in (old, new) for name in ("rejected.jsonl.gz", "redirects.parquet")]
+    inputs = [*tables, *(path for path in more if path.exists())]
+    stage = Stage(out, "changes", dict(all_ranks=all_ranks, version=2), inputs)
     if stage.done and not force:
         return stage.manifest
     with stage, open_engine(engine, memory, spill) as e:
         a, b, la, lb = (e.scan(t) for t in (tables[0], tables[2], tables[1], tables[3]))
-        newcomers = lb.join(la.select("id"), on="id", how="anti").select("id", "label")
+        rejected = e.table(_id_table(ids := _rejected_ids([old, new])))
+        stage.counts["rejected"] = len(ids)
+        newcomers = lb.join(la.select("id"), on="id", how="anti").join(rejected, on="id", how="anti")
+        came = appeared_facts(a, b, all_ranks)
         wanted = {
-            "new_entities": (newcomers, ["id"]),
-            "changed": (None, TRIPLE_KEY),
+            "new_entities": (newcomers.select("id", "label"), ["id"]),
+            "came": (came, TRIPLE_KEY),
             "removed": (removed_facts(a, b, all_ranks), TRIPLE_KEY),
             "static": (static_facts(a, b, all_ranks), TRIPLE_KEY),
         }
         for name, (frame, by) in wanted.items():
-            if name == "changed":  # the new entities are few and written already
-                frame = mark_new_subjects(appeared_facts(a, b, all_ranks), e.scan(out / "new_entities.parquet"))
+            frame = frame if name == "new_entities" else without_unread(frame, rejected, (a, b))
             stage.counts[name] = e.write(frame, out / f"{name}.parquet", by)
-            stage.outputs.append(out / f"{name}.parquet")
+        _write_changed(e, out, a, la, lb, _redirects(e, new))
+        stage.counts["changed"] = stage.counts.pop("came")
+        stage.outputs += [out / f"{name}.parquet" for name in ("new_entities", "changed", "removed", "static")]
     return stage.manifest

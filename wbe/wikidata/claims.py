@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['DataValue', 'EMPTY_MAP', 'SNAK_TYPES', 'FULL_DECODER', 'FUNCTIONAL_CONSTRAINTS', 'TIME_QUALIFIERS',
-           'META_PROPERTY_CLASS', 'RESTRICTIVE_QUALIFIER_CLASS', 'WIKI_PAGE_CLASSES', 'EntityId', 'TimeData',
-           'QuantityData', 'TextData', 'CoordinateData', 'EntityValue', 'StringValue', 'TimeValue', 'QuantityValue',
-           'TextValue', 'CoordinateValue', 'value_text', 'value_type', 'DumpSnak', 'TimeSnak', 'TimeQualifiers',
-           'DumpClaim', 'DumpTerm', 'entity_type', 'entity_decoder', 'DumpReference', 'FullClaim', 'FullEntity', 'Role',
-           'snak_text', 'role_rows', 'PropertyInfo', 'property_row']
+           'META_PROPERTY_CLASS', 'META_PROPERTY_CLASSES', 'META_PROPERTIES', 'RESTRICTIVE_QUALIFIER_CLASS',
+           'WIKI_PAGE_CLASSES', 'EntityId', 'TimeData', 'QuantityData', 'TextData', 'CoordinateData', 'EntityValue',
+           'StringValue', 'TimeValue', 'QuantityValue', 'TextValue', 'CoordinateValue', 'value_text', 'value_type',
+           'DumpSnak', 'TimeSnak', 'TimeQualifiers', 'DumpClaim', 'DumpTerm', 'entity_type', 'entity_decoder',
+           'DumpReference', 'FullClaim', 'FullEntity', 'Role', 'snak_text', 'role_rows', 'PropertyInfo', 'property_row']
 
 # %% ../../nbs/04_wikidata/04_claims.ipynb #cell-002
 from dataclasses import dataclass
@@ -231,6 +231,17 @@ TIME_QUALIFIERS = {"P580", "P582", "P585"}  # start time, end time, point in tim
 
 # %% ../../nbs/04_wikidata/04_claims.ipynb #cell-066
 META_PROPERTY_CLASS = "Q51118821"  # Wikidata property about Wikimedia entities
+META_PROPERTY_CLASSES = {  # classes of properties that say something about the wiki, not about the world
+    META_PROPERTY_CLASS: "about Wikimedia entities",
+    "Q18667213": "about Wikimedia categories",
+    "Q18720640": "sandbox",
+    "Q18644427": "obsolete",
+    "Q19820110": "for the documentation of properties",
+    "Q21504947": "to indicate a constraint",
+    "Q22582645": "metaproperty",
+    "Q64846109": "that takes any property as a qualifier, to say what belongs to a list",
+}
+META_PROPERTIES = ("P1151", "P5008", "P5125", "P6104")  # the same where a dump gives them no such class
 RESTRICTIVE_QUALIFIER_CLASS = "Q61719275"  # restrictive qualifier
 WIKI_PAGE_CLASSES = ("Q13406463", "Q4167836", "Q11266439", "Q4167410")  # list, category, template, disambiguation page
 

@@ -4,11 +4,13 @@
 
 # %% auto #0
 __all__ = ['REJECTED_CHARS', 'LINES_PER_SLICE', 'FALLBACK', 'rejection_reason', 'rejection', 'mark_unreadable', 'restore_ids',
-           'ParsedLines', 'redirect_of', 'parse_lines']
+           'ParsedLines', 'drop_nul', 'redirect_of', 'parse_lines']
 
 # %% ../../nbs/04_wikidata/05_entities.ipynb #cell-002
+import gc
 import re
 from collections import Counter
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import msgspec
@@ -40,17 +42,29 @@ def _entity_terms(
 # %% ../../nbs/04_wikidata/05_entities.ipynb #cell-012
 _SITELINKS_DECODER = msgspec.json.Decoder(dict[str, Raw] | EMPTY_MAP)
 _ENWIKI_DECODER = msgspec.json.Decoder(defstruct("Links", [("enwiki", defstruct("Link", [("title", str)]))]))
+_TEXT_DECODER = msgspec.json.Decoder(str)
+_ENWIKI_HEAD = (
+    b'"enwiki":{"site":"enwiki","title":'  # as Wikidata writes it; a text cannot contain it, its quotes are escaped
+)
+_JSON_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"')
 
 
+def _enwiki_title(text: bytes) -> str | None:
+    "The title in the English Wikipedia; the other sitelinks are decoded only where they are written in another way."
+    at = text.find(_ENWIKI_HEAD)
+    if at >= 0:
+        return _TEXT_DECODER.decode(_JSON_TEXT.match(text, at + len(_ENWIKI_HEAD))[0])
+    return _ENWIKI_DECODER.decode(text).enwiki.title if b'"enwiki"' in text else None
+
+# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-014
 def _sitelinks(raw: Raw) -> tuple[str | None, int]:
-    "The title in the English Wikipedia and the number of wikis; most sitelinks need not be decoded for that."
+    "The title in the English Wikipedia and the number of wikis."
     text = bytes(raw)
     if len(text) <= 2:  # {} or []
         return None, 0
-    count = text.count(b'"title":') or len(_SITELINKS_DECODER.decode(text))
-    return (_ENWIKI_DECODER.decode(text).enwiki.title if b'"enwiki"' in text else None), count
+    return _enwiki_title(text), text.count(b'"title":') or len(_SITELINKS_DECODER.decode(text))
 
-# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-015
+# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-017
 class _StatementColumns:
     "The statements of some entities, column by column."
 
@@ -61,7 +75,7 @@ class _StatementColumns:
         # (row, what is different there)
         self.odd_types, self.odd_ranks, self.odd_snaks, self.qualified = [], [], [], []
 
-# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-017
+# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-019
 @patch
 def add_entity(self: _StatementColumns, e, line: bytes):
     "Add the statements of an entity."
@@ -77,7 +91,7 @@ def add_entity(self: _StatementColumns, e, line: bytes):
     self.subjects.append(e.id)
     self.per_subject.append(len(self.ids) - first)
 
-# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-019
+# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-021
 @patch
 def _add_claims(self: _StatementColumns, claims: dict, line: bytes):
     known, ids, values, row = self.known, self.ids, self.values, len(self.ids)
@@ -88,6 +102,7 @@ def _add_claims(self: _StatementColumns, claims: dict, line: bytes):
         number, usual = about
         self.numbers.append(number)
         self.per_number.append(len(group))
+        ids += [claim.id for claim in group]
         for claim in group:
             snak = claim.mainsnak
             value = snak.datavalue
@@ -100,7 +115,6 @@ def _add_claims(self: _StatementColumns, claims: dict, line: bytes):
                 values.append(value.value)
             else:
                 values.append(value_text(value))
-            ids.append(claim.id)
             if snak.datatype != usual:
                 self.odd_types.append((row, value_type(snak.datatype, value)))
             if claim.rank != "normal":
@@ -109,22 +123,25 @@ def _add_claims(self: _StatementColumns, claims: dict, line: bytes):
                 self.qualified.append(_qualifier_row(row, claim, line))
             row += 1
 
-# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-021
+# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-023
 def _first_time(snaks: list[TimeSnak]) -> str | None:
     "The text form of the first of some times; None when it is not a value."
     value = snaks[0].datavalue
     return time_text(value.value.time, value.value.precision) if value is not None else None
 
-# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-022
+# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-024
 def _qualifier_row(row: int, claim: DumpClaim, line: bytes) -> tuple:
     "The row, start, end, point in time, and the other qualifiers."
     times, order = claim.qualifiers, claim.order
     if order is None:  # not written by Wikidata: look at the qualifiers themselves
         order = next(c.qualifiers for cs in FULL_DECODER.decode(line).claims.values() for c in cs if c.id == claim.id)
+    if times.P580 is times.P582 is times.P585:  # none of them, as for most
+        return row, None, None, None, order
+    others = [pid for pid in order if pid not in TIME_QUALIFIERS]
     start, end, point = (snaks and _first_time(snaks) for snaks in (times.P580, times.P582, times.P585))
-    return row, start, end, point, [pid for pid in order if pid not in TIME_QUALIFIERS]
+    return row, start, end, point, others
 
-# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-025
+# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-027
 def _take_words(words: list, numbers, odd=()):
     "An array of words by their numbers, with other words in some rows."
     import pyarrow as pa
@@ -138,23 +155,23 @@ def _take_words(words: list, numbers, odd=()):
             numbers[row] = index[word]
     return pa.array(words, pa.string()).take(pa.array(numbers))
 
-# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-027
+# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-029
 def _qualifier_arrays(c: _StatementColumns) -> list:
     "The columns start, end, point_in_time, has_other_qualifiers and other_qualifiers."
     import numpy as np
     import pyarrow as pa
 
     n = len(c.ids)
-    start, end, point, sizes, others = [None] * n, [None] * n, [None] * n, [0] * n, []
-    for row, start[row], end[row], point[row], more in c.qualified:
-        sizes[row] = len(more)
-        others += more
-    ends = np.cumsum([0, *sizes], dtype=np.int32)
-    times = [pa.array(column, pa.string()) for column in (start, end, point)]
-    lists = pa.ListArray.from_arrays(pa.array(ends), pa.array(others, pa.string()))
-    return [*times, pa.array(ends[1:] > ends[:-1]), lists]
+    rows, start, end, point, more = zip(*c.qualified) if c.qualified else [()] * 5
+    place, sizes = np.zeros(n, np.int32), np.zeros(n + 1, np.int32)
+    place[list(rows)] = np.arange(1, len(rows) + 1)  # 0: no qualifiers
+    sizes[1:][list(rows)] = [len(pids) for pids in more]
+    times = [pa.array((None, *column), pa.string()).take(pa.array(place)) for column in (start, end, point)]
+    others = pa.array([pid for pids in more for pid in pids], pa.string())
+    lists = pa.ListArray.from_arrays(pa.array(np.cumsum(sizes, dtype=np.int32)), others)
+    return [*times, pa.array(sizes[1:] > 0), lists]
 
-# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-028
+# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-030
 def _statement_batch(c: _StatementColumns):
     "The statements as a record batch."
     import numpy as np
@@ -176,7 +193,7 @@ def _statement_batch(c: _StatementColumns):
     ]
     return pa.record_batch(columns, schema=schema(Statement))
 
-# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-033
+# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-035
 def rejection_reason(
     line: bytes,
     error: Exception,  # of the decoder
@@ -194,7 +211,7 @@ def rejection_reason(
         return "not an entity"
     return f"schema: {error}"
 
-# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-035
+# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-037
 REJECTED_CHARS = 2000  # characters of a rejected line
 _HEAD_ID = re.compile(rb'\W*(?:"(?:type|datatype)":"[\w-]+",)*"id":"([QP][0-9]+)"')
 
@@ -209,7 +226,7 @@ def rejection(
     found = _HEAD_ID.match(line)
     return {"line": number, "reason": why, "id": found and found[1].decode(), "text": text}
 
-# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-039
+# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-041
 def _is_readable(snak, kind: type) -> bool:
     "Whether a snak can be read."
     try:
@@ -218,13 +235,13 @@ def _is_readable(snak, kind: type) -> bool:
         return False
     return found.snaktype != "value" or found.datavalue is not None
 
-# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-040
+# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-042
 def _mark_snaks(snaks: list, kind: type = DumpSnak) -> list:
     "Snaks, where one that cannot be read keeps its property and its data type only."
     kept = lambda s: {k: s[k] for k in ("property", "datatype") if isinstance(s, dict) and k in s}
     return [s if _is_readable(s, kind) else kept(s) | {"snaktype": "unreadable"} for s in snaks]
 
-# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-041
+# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-043
 def mark_unreadable(line: bytes) -> bytes:
     "The line of an entity, its values that cannot be read marked as unreadable."
     entity = msgspec.json.decode(line)
@@ -238,7 +255,7 @@ def mark_unreadable(line: bytes) -> bytes:
             reference["snaks"] = {pid: _mark_snaks(snaks) for pid, snaks in groups}
     return msgspec.json.encode(entity)
 
-# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-044
+# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-046
 _NUMBERED = {"item": "Q", "property": "P", "lexeme": "L"}
 
 
@@ -259,7 +276,7 @@ def restore_ids(line: bytes) -> bytes:
     walk(entity)
     return msgspec.json.encode(entity)
 
-# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-047
+# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-049
 @dataclass
 class ParsedLines:
     "What some lines of a dump say, as Arrow tables."
@@ -278,7 +295,7 @@ class ParsedLines:
     def _repr_html_(self) -> str:
         return repr(self) + self.statements.slice(0, 5).to_pandas().to_html()
 
-# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-049
+# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-051
 class _LineSlice:
     "The tables of a few hundred lines."
 
@@ -293,7 +310,7 @@ class _LineSlice:
         self.properties, self.roles = [], []
         self.seen, self.others, self.duplicates = set() if seen is None else seen, 0, 0
 
-# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-051
+# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-053
 @patch
 def add_line(self: _LineSlice, line: bytes):
     "Add an entity; a `ValueError` leaves everything as it was."
@@ -315,7 +332,7 @@ def add_line(self: _LineSlice, line: bytes):
     if info:
         self.properties.append(info)
 
-# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-053
+# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-055
 def _in_scope(e) -> bool:
     "Whether this is an item or a property (a lexeme is neither); an error if its id is wrong."
     letter = "Q" if e.type == "item" else "P" if e.type == "property" else None
@@ -323,7 +340,7 @@ def _in_scope(e) -> bool:
         raise ValueError(f"{e.id!r} is no id of an {e.type}")
     return letter is not None
 
-# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-055
+# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-057
 def _record_batch(
     columns,  # may be empty
     record: type,
@@ -334,7 +351,7 @@ def _record_batch(
     want = schema(record)
     return pa.record_batch([pa.array(c, f.type) for c, f in zip(columns or [()] * len(want), want)], schema=want)
 
-# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-056
+# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-058
 @patch
 def batches(self: _LineSlice) -> dict:
     "A record batch for every table."
@@ -345,7 +362,7 @@ def batches(self: _LineSlice) -> dict:
         roles=_record_batch(list(zip(*self.roles)), Role),
     )
 
-# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-059
+# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-061
 def _entity_json(line: bytes) -> bytes:
     "The entity in a line: without the comma at its end, and the array's brackets."
     line = line.strip(b", \t\r\n")
@@ -357,7 +374,15 @@ def _entity_json(line: bytes) -> bytes:
         line = line[:-1]
     return b"" if line in (b"[", b"]") else line
 
-# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-062
+# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-063
+_NUL = re.compile(rb"(?<!\\)((?:\\\\)*)\\u0000")
+
+
+def drop_nul(line: bytes) -> bytes:
+    "The line of an entity without NUL characters."
+    return _NUL.sub(rb"\1", line) if b"\\u0000" in line else line
+
+# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-067
 _REDIRECT = re.compile(rb'\{"entity":"([QPL][0-9]+)","redirect":"([QPL][0-9]+)"')
 
 
@@ -366,7 +391,7 @@ def redirect_of(line: bytes) -> tuple[str, str] | None:
     found = _REDIRECT.match(line)
     return found and (found[1].decode(), found[2].decode())
 
-# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-063
+# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-068
 def _retry_line(part: _LineSlice, line: bytes, error: Exception) -> str | None:
     "The reason for a rejection, unless the entity can be read with ids as they are today, or without some values."
     why = rejection_reason(line, error)
@@ -380,14 +405,14 @@ def _retry_line(part: _LineSlice, line: bytes, error: Exception) -> str | None:
                 continue
     return why
 
-# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-065
+# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-070
 @patch
 def odd_counts(self: _LineSlice) -> dict:
     "How many entities are of other kinds or were read before, and how many statements have an unreadable value."
     unreadable = sum(kind == "unreadable" for _, kind in self.statements.odd_snaks)
     return dict(others=self.others, duplicates=self.duplicates, unreadable=unreadable)
 
-# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-068
+# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-073
 def _parse_slice(
     lines: list[bytes],
     first: int,  # number of the first line in the file
@@ -402,7 +427,7 @@ def _parse_slice(
         if not body:
             continue
         try:
-            part.add_line(body)
+            part.add_line(body := drop_nul(body))
         except (ValueError, RecursionError) as e:
             if moved := redirect_of(body):
                 redirects.append(moved)
@@ -410,11 +435,24 @@ def _parse_slice(
                 rejected.append(rejection(number, why, line))
     return part, rejected, redirects
 
-# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-069
+# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-074
+@contextmanager
+def _without_collection():
+    "No search for reference cycles meanwhile: there are none here, and the search takes a fifth of the time."
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting:
+            gc.enable()
+
+# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-076
 LINES_PER_SLICE = 256
 FALLBACK = ("mul",)  # where names are that are the same in all languages
 
 
+@_without_collection()
 def parse_lines(
     lines: list[bytes],  # of a JSON dump, with or without their commas
     language: str = "en",  # of labels, descriptions and aliases
