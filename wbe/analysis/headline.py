@@ -57,7 +57,7 @@ def _load_reportable(path) -> tuple[Run | None, list[str]]:
         return None, [*trouble, f"{run.name}: left out; its scores have no column {', '.join(lacks)}"]
     if run.scores.empty:
         return None, [*trouble, f"{run.name}: left out; no question has been asked yet"]
-    return run, trouble + [f"{run.name}: {m}" for m in run.missing]
+    return run, [*trouble, *run.set_aside, *(f"{run.name}: {m}" for m in run.missing)]
 
 # %% ../../nbs/11_analysis/23_headline.ipynb #cell-010
 def reportable_runs(
@@ -65,7 +65,7 @@ def reportable_runs(
 ) -> tuple[list[Run], list[str]]:
     "The runs that can be shown, and everything that is wrong with them or with others."
     pairs = [_load_reportable(p) for p in paths]
-    runs, trouble = [r for r, _ in pairs if r], [t for _, ts in pairs for t in ts]
+    runs, trouble = [r for r, _ in pairs if r], list(dict.fromkeys(t for _, ts in pairs for t in ts))
     if not runs:
         raise StoreError("nothing to report: " + "; ".join(trouble or ["no runs were given; `wbe run` makes one"]))
     unlike = run_differences(longest_runs(runs)) if len(runs) > 1 else []
@@ -184,14 +184,16 @@ def run_environments(runs) -> pd.DataFrame:
 # %% ../../nbs/11_analysis/23_headline.ipynb #cell-033
 _OPTION_NAMES = dict(max_edits="max-edits", hparams="set", every="eval-every", axes="axis")
 _OPTION_NAMES |= dict(trust_remote_code="trust-remote-code")
-_PLAN_FIELDS = "editor model timesteps max_edits hparams batch every first curve sample axes say under lasting texts "
+_PLAN_FIELDS = (
+    "map editor model timesteps max_edits hparams batch every first curve sample axes say under lasting texts "
+)
 _PLAN_FIELDS += "corpus seed dtype quant revision trust_remote_code"
 PLAN_OPTIONS = {field: f"--{_OPTION_NAMES.get(field, field)}" for field in _PLAN_FIELDS.split()}
 
 
 def _option_words(option: str, field: str, value) -> list[str]:
     "An option of `wbe run` with its value."
-    if field == "hparams":
+    if field in ("hparams", "map"):
         text = {k: json.dumps(v) if isinstance(v, list | dict | bool) else v for k, v in value.items()}
         return [word for k, v in text.items() for word in (option, f"{k}={v}")]
     if field == "timesteps":

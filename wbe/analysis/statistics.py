@@ -17,11 +17,11 @@ import pandas as pd
 
 from .style import GREY, LIGHT_GREY, draw_line, label_lines, new_figure, percent_axis
 from .tables import format_percent
-from ..benchmark.reader import Benchmark, choose_axes
+from ..benchmark.reader import Benchmark, choose_axes, subject_keys
 from ..metrics.intervals import bootstrap_interval
-from ..records import BadArgument, check_choice
+from ..records import BadArgument, check_choice, question_columns
 
-# %% ../../nbs/11_analysis/04_statistics.ipynb #cell-008
+# %% ../../nbs/11_analysis/04_statistics.ipynb #cell-010
 @dataclass
 class UneditedAnswers:
     "The answers of unedited models, and what is missing from them."
@@ -41,7 +41,7 @@ class UneditedAnswers:
         head = f"UneditedAnswers({len(self.frame):,} answers of {', '.join(self.models) or 'no model'})"
         return "\n".join([head, *(f"missing: {m}" for m in self.missing)])
 
-# %% ../../nbs/11_analysis/04_statistics.ipynb #cell-010
+# %% ../../nbs/11_analysis/04_statistics.ipynb #cell-012
 def _name_and_gaps(answers) -> tuple[pd.DataFrame, str, list[str]]:
     "The rows of answers, the model's name, and what is missing."
     if isinstance(answers, pd.DataFrame):
@@ -54,7 +54,7 @@ def _name_and_gaps(answers) -> tuple[pd.DataFrame, str, list[str]]:
     kinds = "BenchmarkAnswers, a Run or a data frame with edit_id, axis and exact_match"
     raise BadArgument(f"answers must be {kinds}, not {type(answers).__name__}")
 
-# %% ../../nbs/11_analysis/04_statistics.ipynb #cell-011
+# %% ../../nbs/11_analysis/04_statistics.ipynb #cell-013
 def answers_before_edits(
     answers,  # BenchmarkAnswers, a run or a data frame
 ) -> tuple[pd.DataFrame, str, list[str]]:
@@ -66,7 +66,7 @@ def answers_before_edits(
         rows = rows[rows["scored_at"] == 0]
     return rows, name, gaps
 
-# %% ../../nbs/11_analysis/04_statistics.ipynb #cell-014
+# %% ../../nbs/11_analysis/04_statistics.ipynb #cell-016
 def _unanswered(rows: pd.DataFrame, asked: pd.Series) -> list[str]:
     "Which questions have no answer, and how many answers have no probability."
     got, out = rows.groupby(["timestep", "axis"]).size().reindex(asked.index, fill_value=0), []
@@ -78,7 +78,7 @@ def _unanswered(rows: pd.DataFrame, asked: pd.Series) -> list[str]:
     lost = int((~rows["finite"].astype(bool)).sum()) if "finite" in rows else 0
     return out + ([f"{lost:,} answers have no finite probability"] if lost else [])
 
-# %% ../../nbs/11_analysis/04_statistics.ipynb #cell-016
+# %% ../../nbs/11_analysis/04_statistics.ipynb #cell-018
 _EDIT_COLUMNS = ["timestep", "tag", "relation", "relation_id", "subject", "object", "subject_id", "object_id"]
 _SCORE_COLUMNS = ["edit_id", "axis", "exact_match", "token_accuracy"]
 
@@ -89,13 +89,14 @@ def _join_edits(rows: pd.DataFrame, bench: Benchmark) -> tuple[pd.DataFrame, lis
     if absent:
         return pd.DataFrame(), [f"the answers have no column {', '.join(absent)}, and are left out"]
     about = bench.to_pandas()[_EDIT_COLUMNS]
+    about["subject_id"] = [key for s in bench for key in subject_keys(s.edits, s.edit_ids)]
     known = rows["edit_id"].isin(about.index)
     other = f"{(~known).sum():,} of {len(rows):,} answers are about edits that are not in benchmark {bench.name!r}"
-    rows = rows[known].drop_duplicates(["edit_id", "axis"])
-    rows = rows[[c for c in (*_SCORE_COLUMNS, "finite") if c in rows]].join(about, on="edit_id")
+    rows = rows[known].drop_duplicates(question_columns(rows))
+    rows = rows[[c for c in (*_SCORE_COLUMNS, "probe", "finite") if c in rows]].join(about, on="edit_id")
     return rows.assign(exact_match=rows["exact_match"].astype(float)), [] if known.all() else [other]
 
-# %% ../../nbs/11_analysis/04_statistics.ipynb #cell-017
+# %% ../../nbs/11_analysis/04_statistics.ipynb #cell-019
 def unedited_answers(
     answers,  # BenchmarkAnswers, a run, a data frame, or several of them by name
     bench: Benchmark,
@@ -114,7 +115,7 @@ def unedited_answers(
     parts = parts or [pd.DataFrame(columns=[*_SCORE_COLUMNS, *_EDIT_COLUMNS, "model"])]
     return UneditedAnswers(pd.concat(parts, ignore_index=True), missing)
 
-# %% ../../nbs/11_analysis/04_statistics.ipynb #cell-022
+# %% ../../nbs/11_analysis/04_statistics.ipynb #cell-024
 def share_by(
     frame: pd.DataFrame,  # of `unedited_answers`
     by,  # columns
@@ -132,16 +133,17 @@ def share_by(
     name = "solved" if solved else "unsolved"
     return pd.DataFrame(rows, columns=[*by, name, "low", "high", "n", "subjects"])
 
-# %% ../../nbs/11_analysis/04_statistics.ipynb #cell-024
+# %% ../../nbs/11_analysis/04_statistics.ipynb #cell-026
 def _dates_and_sizes(bench: Benchmark) -> pd.DataFrame:
     "Dates, edits and questions of each timestep and of all."
     probes = bench.probes().to_pandas().groupby("timestep").size()
-    rows = [(s.name, s.old, s.new, (s.new - s.old).days, len(s), int(probes.get(s.name, 0))) for s in bench]
-    first, last = bench[0].old, bench[-1].new
-    rows.append(("all", first, last, (last - first).days, *(sum(r[i] for r in rows) for i in (4, 5))))
+    sizes = [(s.name, s.old, s.new, len(s), int(probes.get(s.name, 0))) for s in bench]
+    sizes.append(("all", bench[0].old, bench[-1].new, *(sum(r[i] for r in sizes) for i in (3, 4))))
+    days = [(new - old).days if old and new else None for _, old, new, *_ in sizes]
+    rows = [(name, old, new, n, edits, asked) for (name, old, new, edits, asked), n in zip(sizes, days)]
     return pd.DataFrame(rows, columns=["timestep", "old", "new", "days", "edits", "questions"]).set_index("timestep")
 
-# %% ../../nbs/11_analysis/04_statistics.ipynb #cell-025
+# %% ../../nbs/11_analysis/04_statistics.ipynb #cell-027
 def timestep_statistics(
     bench: Benchmark,
     known: UneditedAnswers | None = None,
@@ -157,22 +159,29 @@ def timestep_statistics(
             out[[model, f"{model}.low", f"{model}.high"]] = part[["unsolved", "low", "high"]].to_numpy()
     return out
 
-# %% ../../nbs/11_analysis/04_statistics.ipynb #cell-027
+# %% ../../nbs/11_analysis/04_statistics.ipynb #cell-029
 def models_in(table: pd.DataFrame) -> list[str]:
     "The models with columns in a table of timesteps."
     return [c.removesuffix(".low") for c in table if c.endswith(".low")]
 
-# %% ../../nbs/11_analysis/04_statistics.ipynb #cell-028
+# %% ../../nbs/11_analysis/04_statistics.ipynb #cell-030
+def _text_or_dash(value) -> str:
+    "A date or a number as text; a dash where rows of one's own have no dates."
+    if value is None or value != value:
+        return "–"
+    return f"{value:,.0f}" if hasattr(value, "__float__") else str(value)
+
+# %% ../../nbs/11_analysis/04_statistics.ipynb #cell-032
 def format_timesteps(table: pd.DataFrame) -> pd.DataFrame:
     "The table of timesteps in percent, with intervals in brackets, and a dash where nothing was asked."
-    days = {"from": table["old"].map(str), "to": table["new"].map(str)}
-    out = pd.DataFrame(days | {c: table[c].map("{:,}".format) for c in ("days", "edits", "questions")})
+    days = {"from": table["old"].map(_text_or_dash), "to": table["new"].map(_text_or_dash)}
+    out = pd.DataFrame(days | {c: table[c].map(_text_or_dash) for c in ("days", "edits", "questions")})
     for model in models_in(table):
         cells = zip(table[model], table[f"{model}.low"], table[f"{model}.high"])
         out[f"unsolved by {model}"] = [format_percent(v, a, b, 0) or "–" for v, a, b in cells]
     return out
 
-# %% ../../nbs/11_analysis/04_statistics.ipynb #cell-036
+# %% ../../nbs/11_analysis/04_statistics.ipynb #cell-040
 WIKIBIGEDIT_PAPER = "Thede et al., WikiBigEdit, ICML 2025"
 WIKIBIGEDIT_TABLE_2 = (
     ("20240201_20240220", 26_922, 0.80),
@@ -185,12 +194,12 @@ WIKIBIGEDIT_TABLE_2 = (
     ("20240620_20240701", 55_431, 0.82),
 )
 
-# %% ../../nbs/11_analysis/04_statistics.ipynb #cell-037
+# %% ../../nbs/11_analysis/04_statistics.ipynb #cell-041
 def wikibigedit_timesteps() -> pd.DataFrame:
     "The paper's table of timesteps. A sample is an update with its question and answer."
     return pd.DataFrame(WIKIBIGEDIT_TABLE_2, columns=["timestep", "samples", "unsolved"]).set_index("timestep")
 
-# %% ../../nbs/11_analysis/04_statistics.ipynb #cell-043
+# %% ../../nbs/11_analysis/04_statistics.ipynb #cell-047
 NOT_COMPARABLE_NOTE = (
     "Grey dots: as published, for other facts and other models, without intervals and without saying how an answer "
     "is scored.\nThat the two lines lie close says nothing about either."
@@ -202,7 +211,7 @@ def _draw_paper(fig, ax, x, unsolved: pd.Series):
     draw_line(ax, x, unsolved, name="five 7–8B models (paper)", color=GREY, ls=":", marker="")
     fig.supxlabel(NOT_COMPARABLE_NOTE, fontsize=8, color=GREY)
 
-# %% ../../nbs/11_analysis/04_statistics.ipynb #cell-044
+# %% ../../nbs/11_analysis/04_statistics.ipynb #cell-048
 def draw_timesteps(
     table: pd.DataFrame,  # of `timestep_statistics`
     paper: pd.DataFrame | None = None,  # of `wikibigedit_timesteps`
@@ -218,13 +227,14 @@ def draw_timesteps(
         draw_line(ax, x, steps[model].astype(float), steps[f"{model}.low"], steps[f"{model}.high"], model)
     if paper is not None and paper.index.isin(steps.index).any():
         _draw_paper(fig, ax, x, paper["unsolved"].reindex(steps.index))
-    ax.set_xticks(x, [f"T{n + 1}\n{d:%d %b}" for n, d in enumerate(steps["new"])])
+    days = [f"{d:%d %b}" if d else name for d, name in zip(steps["new"], steps.index)]
+    ax.set_xticks(x, [f"T{n}\n{day}" for n, day in enumerate(days, 1)])
     ax.set(ylabel="update questions unsolved", xlabel="timestep, and the day of its newer snapshot")
     percent_axis(ax)
     label_lines(ax)
     return fig
 
-# %% ../../nbs/11_analysis/04_statistics.ipynb #cell-046
+# %% ../../nbs/11_analysis/04_statistics.ipynb #cell-050
 def _summarise_model(model: str, shares: pd.Series, all_: pd.Series) -> str:
     "The share of update questions that a model leaves unsolved."
     shares = shares.dropna()
@@ -234,22 +244,23 @@ def _summarise_model(model: str, shares: pd.Series, all_: pd.Series) -> str:
     least, most = (f"{shares[i]:.0%} ({i})" for i in (shares.idxmin(), shares.idxmax()))
     return f"{model} leaves {share} of the update questions unsolved, from {least} to {most}."
 
-# %% ../../nbs/11_analysis/04_statistics.ipynb #cell-047
+# %% ../../nbs/11_analysis/04_statistics.ipynb #cell-051
 def summarise_timestep_statistics(
     table: pd.DataFrame,  # of `timestep_statistics`
 ) -> str:
     "The size of the benchmark, and what each model leaves unsolved."
     steps, all_ = table.drop(index="all"), table.loc["all"]
     edits = f"{all_['edits']:,} edits, {steps['edits'].min():,} to {steps['edits'].max():,} each"
-    size = f"{len(steps)} timesteps over {all_['days']} days hold {edits}, and {all_['questions']:,} questions."
+    over = f" over {all_['days']:.0f} days" if pd.notna(all_["days"]) else ""
+    size = f"{len(steps)} timesteps{over} hold {edits}, and {all_['questions']:,} questions."
     return " ".join([size, *(_summarise_model(m, steps[m], all_) for m in models_in(table))])
 
-# %% ../../nbs/11_analysis/04_statistics.ipynb #cell-054
+# %% ../../nbs/11_analysis/04_statistics.ipynb #cell-058
 def _mode(values: pd.Series):
     "The most frequent value, if there is any."
     return values.mode().iloc[0] if values.notna().any() else None
 
-# %% ../../nbs/11_analysis/04_statistics.ipynb #cell-055
+# %% ../../nbs/11_analysis/04_statistics.ipynb #cell-059
 def guess_most_frequent(
     rows: pd.DataFrame,  # of one axis, from `unedited_answers`
 ) -> pd.Series:
@@ -259,7 +270,7 @@ def guess_most_frequent(
     often = rows.groupby("relation_id")["object"].agg(_mode)
     return (rows["object"] == rows["relation_id"].map(often)).astype(float)
 
-# %% ../../nbs/11_analysis/04_statistics.ipynb #cell-057
+# %% ../../nbs/11_analysis/04_statistics.ipynb #cell-061
 def solved_and_guessed(
     rows: pd.DataFrame,  # of one axis and model, from `unedited_answers`
     by,  # columns
@@ -274,7 +285,7 @@ def solved_and_guessed(
     out["of all solved"] = groups[metric].sum() / rows[metric].sum()
     return out
 
-# %% ../../nbs/11_analysis/04_statistics.ipynb #cell-073
+# %% ../../nbs/11_analysis/04_statistics.ipynb #cell-077
 _PUBLISHED_COLUMNS = ["benchmark", "size", "date", "data source", "task"]
 WIKIBIGEDIT_TABLE_1 = """NQ | 307K | 2016 | Google Search queries | open factual QA
 Trivia QA | 650K | various | trivia sources (web) | trivia QA
@@ -297,7 +308,7 @@ WIKIBIGEDIT_FOOTNOTE_2 = """CounterFact | 20K | – | – | editing (synthetic)
 ZsRE | 1K | – | – | editing (synthetic)
 SelfCheckGPT | 600 | – | – | hallucination detection"""
 
-# %% ../../nbs/11_analysis/04_statistics.ipynb #cell-074
+# %% ../../nbs/11_analysis/04_statistics.ipynb #cell-078
 def published_benchmarks() -> pd.DataFrame:
     "Published figures of benchmarks, with their source."
     parts = []
@@ -307,7 +318,7 @@ def published_benchmarks() -> pd.DataFrame:
         parts[-1]["figures from"] = f"{WIKIBIGEDIT_PAPER}, {where}"
     return pd.concat(parts).set_index("benchmark")
 
-# %% ../../nbs/11_analysis/04_statistics.ipynb #cell-076
+# %% ../../nbs/11_analysis/04_statistics.ipynb #cell-080
 def measure_benchmark(
     bench: Benchmark,
     source: str = "Wikidata",  # what the snapshots are of
@@ -315,7 +326,7 @@ def measure_benchmark(
 ) -> pd.Series:
     "The row of this benchmark, counted in edits, with figures that the others do not give."
     edits, probes = bench.to_pandas(), bench.probes().to_pandas()
-    years = sorted({bench[0].old.year, bench[-1].new.year})
+    years = sorted({day.year for day in (bench[0].old, bench[-1].new) if day})
     row = {"size": f"{len(edits):,}", "date": "-".join(map(str, years)), "data source": source}
     row |= {"task": "fact-based QA", "figures from": "measured here"}
     counts = {"timesteps": len(bench), "questions": len(probes), "axes": probes["axis"].nunique()}
@@ -325,7 +336,7 @@ def measure_benchmark(
     row["replace a value"] = f"{(edits['tag'] == 'update').mean():.0%}"
     return pd.Series(row, name=name or bench.name)
 
-# %% ../../nbs/11_analysis/04_statistics.ipynb #cell-078
+# %% ../../nbs/11_analysis/04_statistics.ipynb #cell-082
 def compare_benchmarks(
     bench: Benchmark,
     source: str = "Wikidata",  # what the snapshots are of

@@ -21,8 +21,9 @@ from .tables import format_percent
 from ..benchmark.reader import Benchmark
 from ..dates import parse_date
 from ..metrics.intervals import bootstrap_means
+from ..records import BadArgument
 
-# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-008
+# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-009
 _TIME_TEXT = re.compile(r"([+-])(\d{1,12})-(\d\d)-(\d\d)T[\d:]+Z/(\d+)")
 DAYS_PER_YEAR = 365.2425
 
@@ -33,7 +34,7 @@ def _day_number(year: int, month: int = 1, day: int = 1) -> int:
         return date(year, month, day).toordinal()
     return 1 + int((year - 1) * DAYS_PER_YEAR + (month - 1) * DAYS_PER_YEAR / 12 + day - 1)
 
-# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-010
+# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-011
 def _first_and_last_day(year: int, month: int, day: int, precision: int) -> tuple[int, int]:
     "The days that a time of this precision spans."
     if precision >= 11:
@@ -44,7 +45,7 @@ def _first_and_last_day(year: int, month: int, day: int, precision: int) -> tupl
     first = (year - 1) // width * width + 1 if precision in (6, 7) else year // width * width
     return _day_number(first), _day_number(first + width) - 1
 
-# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-011
+# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-012
 def time_span(text) -> tuple[int, int] | None:
     "The first and last day of a Wikidata time, counted from the year 1; None where it is no time."
     m = _TIME_TEXT.fullmatch(text) if isinstance(text, str) else None
@@ -53,12 +54,12 @@ def time_span(text) -> tuple[int, int] | None:
     except ValueError:  # no such day
         return None
 
-# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-012
+# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-013
 def decimal_year(day) -> float:
     "A day as a year with decimals."
     return 1 + (np.asarray(day, float) - 1) / DAYS_PER_YEAR
 
-# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-015
+# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-016
 DATE_POSITIONS = ("in the timestep", "same year", "the year before", "older", "after the timestep", "no date")
 
 
@@ -73,12 +74,14 @@ def _date_position(first: float, last: float, old: int, new: int) -> str:
         return "in the timestep"
     return "same year" if last >= _day_number(year) else "the year before" if last >= _day_number(year - 1) else "older"
 
-# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-016
+# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-017
 def fact_dates(
     bench: Benchmark,
     dates=None,  # time texts by edit id; by default the benchmark's `valid_from`
 ) -> pd.DataFrame:
     "Timestep, tag, subject, first and last day, and position of each edit's date; NaN where it is not stated."
+    if any(s.old is None or s.new is None for s in bench):
+        raise BadArgument(f"the timesteps of {bench.name} have no dates, so no fact is before or after them")
     edits = bench.to_pandas()
     texts = edits.get("valid_from", pd.Series(None, edits.index, object)) if dates is None else edits.index.map(dates)
     spans = [time_span(t) or (np.nan, np.nan) for t in texts]
@@ -90,7 +93,7 @@ def fact_dates(
     out["position"] = pd.Categorical(positions, DATE_POSITIONS, ordered=True)
     return out
 
-# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-018
+# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-019
 _NO_DATES = (
     "no edit states when its fact began: the benchmark has no field valid_from, or it is empty "
     "(the published release has none); give `dates`"
@@ -106,12 +109,12 @@ def missing_dates(
         return [_NO_DATES]
     return [f"{n:,} of {len(facts):,} edits ({n / len(facts):.0%}) do not state when their fact began"] if n else []
 
-# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-024
+# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-025
 def _calendar_year(day: float) -> int:
     "The year of a day; estimated where Python's calendar does not reach."
     return date.fromordinal(int(day)).year if 1 <= day <= date.max.toordinal() else int(np.floor(decimal_year(day)))
 
-# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-025
+# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-026
 def facts_per_year(
     facts: pd.DataFrame,  # of `fact_dates`
 ) -> pd.Series:
@@ -121,7 +124,7 @@ def facts_per_year(
     years = pd.Series([_calendar_year(d) for d in middle], dtype=int)
     return years.value_counts().sort_index().rename("facts")
 
-# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-027
+# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-028
 def summarise_dates(
     facts: pd.DataFrame,  # of `fact_dates`
 ) -> str:
@@ -136,7 +139,7 @@ def summarise_dates(
         f"in {last}, the oldest about {found.index.min()}, and {old / n:.0%} more than ten years before."
     )
 
-# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-030
+# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-031
 def draw_facts_per_year(ax, facts: pd.DataFrame):
     "Draw the number of facts by year, on a logarithmic scale."
     found = facts_per_year(facts)
@@ -148,7 +151,7 @@ def draw_facts_per_year(ax, facts: pd.DataFrame):
     share = facts["first"].notna().mean()
     panel_title(ax, f"a  When the facts began ({share:.0%} say so)")
 
-# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-033
+# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-034
 DATE_EDGES = (None, "2010-01-01", "2016-01-01", "2020-01-01", "2023-01-01")
 DATE_EDGES += tuple(f"2024-{month:02}-01" for month in range(2, 8))
 
@@ -157,7 +160,7 @@ def _as_ordinal(when) -> int:
     "The number of a day, given as a date or a text."
     return parse_date(when).toordinal()
 
-# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-035
+# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-036
 def _date_group_label(a: float, b: float) -> str:
     "The label of the dates from day `a` up to day `b`."
     day = lambda d: str(date.fromordinal(int(d))).removesuffix("-01-01")
@@ -168,20 +171,20 @@ def _date_group_label(a: float, b: float) -> str:
         return str(first.year) if first.year == last.year else f"{first.year}–{last.year}"
     return f"{first:%b %Y}" if (first.year, first.month) == (last.year, last.month) else f"{first:%b %Y} – {last:%b %Y}"
 
-# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-037
+# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-038
 def _date_groups(edges) -> list[tuple[float, float]]:
     "The first day of each group, and that of the next."
     days = [None if e is None else _as_ordinal(e) for e in edges]
     starts = [-np.inf if d is None else d for d in days[:-1]]
     return list(zip(starts, [np.inf if d is None else d for d in days[1:]]))
 
-# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-038
+# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-039
 def answers_with_dates(known: UneditedAnswers, facts: pd.DataFrame) -> pd.DataFrame:
     "The answers to the update questions with the dates of their facts."
     dates = facts[["first", "last", "position", "tag", "relation"]]
     return known.on("update").drop(columns=["tag", "relation"]).join(dates, on="edit_id")
 
-# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-039
+# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-040
 def accuracy_by_date(
     rows: pd.DataFrame,  # of `answers_with_dates`
     edges=DATE_EDGES,  # days at which a group ends and the next begins; None: open
@@ -194,7 +197,7 @@ def accuracy_by_date(
         parts.append(share_by(inside.assign(dates=_date_group_label(a, b)), ["model", "dates"], metric, solved=True))
     return pd.concat(parts, ignore_index=True)
 
-# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-043
+# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-044
 def accuracy_by_cutoff(
     rows: pd.DataFrame,  # of `answers_with_dates`
     cutoff,  # the first day that the models cannot know of
@@ -209,7 +212,7 @@ def accuracy_by_cutoff(
     rows = rows.assign(side=side).sort_values("side", kind="stable")
     return share_by(rows, ["model", "side"], metric, solved=True).set_index(["model", "side"])
 
-# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-045
+# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-046
 def cutoff_gap(
     rows: pd.DataFrame,  # of `answers_with_dates`
     cutoff,  # the first day that the models cannot know of
@@ -228,7 +231,7 @@ def cutoff_gap(
             out.append((model, difference, *np.quantile(a - b, [0.025, 0.975]), *map(len, sides)))
     return pd.DataFrame(out, columns=["model", "difference", "low", "high", "before", "since"]).set_index("model")
 
-# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-047
+# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-048
 def _summarise_sides(gap: pd.Series, shares: pd.DataFrame, cutoff) -> str:
     "What a model answers on both sides of the cut-off."
     before, since = (format_percent(*shares.loc[s, ["solved", "low", "high"]]) for s in ("before", "since"))
@@ -238,7 +241,7 @@ def _summarise_sides(gap: pd.Series, shares: pd.DataFrame, cutoff) -> str:
         f"since: {how} after the cut-off (difference {format_percent(*gap[['difference', 'low', 'high']])})."
     )
 
-# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-048
+# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-049
 def summarise_cutoff(
     rows: pd.DataFrame,  # of `answers_with_dates`
     cutoff,  # the first day that the models cannot know of
@@ -252,7 +255,7 @@ def summarise_cutoff(
             out.append(f"{model}: there are not dated facts on both sides of {cutoff}, so nothing can be said.")
     return " ".join(out) or "No model has answered questions about dated facts."
 
-# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-061
+# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-062
 def _resampled_property_means(rows: pd.DataFrame, properties: pd.Index, metric: str, repeats: int, seed: int):
     "Mean scores by property and side; the first of the arrays is the data, the others are resamples of subjects."
     subjects, subject = np.unique(rows["subject_id"], return_inverse=True)
@@ -266,7 +269,7 @@ def _resampled_property_means(rows: pd.DataFrame, properties: pd.Index, metric: 
     with np.errstate(invalid="ignore"):  # a resample may have no rows of a property
         return ((weights @ sums) / (weights @ counts)).reshape(len(weights), len(properties), 2)
 
-# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-062
+# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-063
 def property_matched_gap(
     before: pd.DataFrame,  # answers about facts that began before the cut-off
     since: pd.DataFrame,
@@ -288,7 +291,7 @@ def property_matched_gap(
     low, high = np.nanquantile(differences, [0.025, 0.975])
     return pd.Series([*sides[0], differences[0], low, high, int(rarer.sum()), len(rarer)], names)
 
-# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-065
+# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-066
 def summarise_matched_gap(
     g: pd.Series,  # of `property_matched_gap`
 ) -> str:
@@ -303,14 +306,14 @@ def summarise_matched_gap(
         f"{g['properties']:.0f} properties: {how} (difference {format_percent(*g[['difference', 'low', 'high']])})."
     )
 
-# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-068
+# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-069
 def date_positions_by_timestep(
     facts: pd.DataFrame,  # of `fact_dates`
 ) -> pd.DataFrame:
     "The number of edits by timestep and position of their date."
     return facts.groupby(["timestep", "position"], observed=False).size().unstack(fill_value=0)[list(DATE_POSITIONS)]
 
-# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-070
+# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-071
 def summarise_date_positions(
     facts: pd.DataFrame,  # of `fact_dates`
 ) -> str:
@@ -328,7 +331,7 @@ def summarise_date_positions(
         f"and for {coarse / dated:.0%} the date is too coarse to tell."
     )
 
-# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-073
+# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-074
 def _accuracy_by_date_group(rows: pd.DataFrame, edges) -> pd.DataFrame:
     "Accuracy by date, and on the facts without one at the end."
     bare = rows[rows["first"].isna()].assign(dates="no date")
@@ -336,7 +339,7 @@ def _accuracy_by_date_group(rows: pd.DataFrame, edges) -> pd.DataFrame:
         [accuracy_by_date(rows, edges), share_by(bare, ["model", "dates"], solved=True)], ignore_index=True
     )
 
-# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-074
+# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-075
 def _cutoff_position(names, edges, cutoff) -> float | None:
     "The position of the cut-off among groups of dates; None if all are on one side."
     at, groups = _as_ordinal(cutoff), [(a, b, _date_group_label(a, b)) for a, b in _date_groups(edges)]
@@ -344,7 +347,7 @@ def _cutoff_position(names, edges, cutoff) -> float | None:
     late = [names.index(label) for a, _, label in groups if label in names and a >= at]
     return (max(early) + min(late)) / 2 if early and late else None
 
-# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-076
+# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-077
 def _draw_models_by_date(ax, table: pd.DataFrame, names: list[str], models: list[str]):
     "Draw a dot with its interval for each model and group of dates."
     for k, model in enumerate(models):
@@ -353,7 +356,7 @@ def _draw_models_by_date(ax, table: pd.DataFrame, names: list[str], models: list
         away = [part["solved"] - part["low"], part["high"] - part["solved"]]
         ax.errorbar(x, part["solved"], away, fmt=how.marker, color=how.colour, ms=5, lw=1.2, label=model)
 
-# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-077
+# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-078
 def _date_ticks(table: pd.DataFrame, names: list[str], models: list[str]) -> list[str]:
     "The labels of groups of dates, with their numbers of facts."
     sizes = table.pivot(index="dates", columns="model", values="n").reindex(index=names, columns=models)
@@ -361,14 +364,14 @@ def _date_ticks(table: pd.DataFrame, names: list[str], models: list[str]) -> lis
     counts = ["\n".join("–" if n != n else f"{n:,.0f}" for n in row) for row in sizes.to_numpy(float)]
     return [f"{w}\nn={n}" for w, n in zip(wrapped, counts)]
 
-# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-078
+# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-079
 def _mark_cutoff(ax, x: float, cutoff):
     "Draw a vertical line at the cut-off."
     ax.axvline(x, color=GREY, lw=1.2, ls="--")
     where = dict(xycoords=ax.get_xaxis_transform(), textcoords="offset points", va="top")
     ax.annotate(f"cut-off {cutoff}", (x, 1), (4, -2), **where, fontsize=8.5, color=GREY)
 
-# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-079
+# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-080
 def _draw_accuracy_by_date(ax, rows: pd.DataFrame, edges, cutoff=None):
     "Draw accuracy by date for each model."
     table = _accuracy_by_date_group(rows, edges)
@@ -384,7 +387,7 @@ def _draw_accuracy_by_date(ax, rows: pd.DataFrame, edges, cutoff=None):
     who = f"What {models[0]} answers" if len(models) == 1 else "What is answered"
     panel_title(ax, f"b  {who} before any edit" if models else "b  Nothing was asked")
 
-# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-080
+# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-081
 _UNIX_EPOCH = date(1970, 1, 1).toordinal()
 
 
@@ -398,7 +401,7 @@ def _draw_timestep_rows(ax, facts: pd.DataFrame, steps: list[str], older: pd.Ser
     ax.set_yticks(range(len(steps)), [f"T{i + 1}" for i in range(len(steps))])
     ax.set_ylim(len(steps) - 0.4, -0.6)
 
-# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-081
+# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-082
 def _date_axis(ax):
     "Label the x axis with dates."
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
@@ -407,7 +410,7 @@ def _date_axis(ax):
     ax.xaxis.set_major_formatter(ConciseDateFormatter(where, show_offset=False))
     ax.grid(visible=False, axis="y")
 
-# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-082
+# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-083
 def _draw_dates_by_timestep(
     ax,
     facts: pd.DataFrame,
@@ -429,7 +432,7 @@ def _draw_dates_by_timestep(
     _date_axis(ax)
     panel_title(ax, "c  The dates of a timestep's facts")
 
-# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-083
+# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-084
 def draw_temporal(
     facts: pd.DataFrame,  # of `fact_dates`
     rows: pd.DataFrame,  # of `answers_with_dates`
@@ -437,6 +440,8 @@ def draw_temporal(
     cutoff=None,  # a day to mark
 ):
     "Draw when the facts began, accuracy by date, and the dates of each timestep's facts."
+    if facts["first"].isna().all():
+        raise BadArgument(missing_dates(facts)[0])
     fig, (a, b, c) = new_figure(8, 8.4, 3, height_ratios=(1, 1.3, 1.5))
     draw_facts_per_year(a, facts)
     _draw_accuracy_by_date(b, rows, edges, cutoff)

@@ -14,10 +14,11 @@ from .hops import edits_in_memory
 from .style import label_lines, look, new_figure, percent_axis
 from .tables import format_percent
 from ..benchmark.reader import Benchmark
+from ..records import question_columns
 from ..lm.models import LM
 from ..lm.probes import ask_benchmark
 
-# %% ../../nbs/11_analysis/13_thresholds.ipynb #cell-006
+# %% ../../nbs/11_analysis/13_thresholds.ipynb #cell-008
 def score_thresholds(
     lm: LM,
     bench: Benchmark,
@@ -35,7 +36,7 @@ def score_thresholds(
     def asked(name, memory=None, threshold=None):
         got = ask_benchmark(lm, bench, list(axes), most, protocol, **how).frame
         pairs = [len(x) for x in memory.nearest(list(got.question), k, threshold)] if memory is not None else 0
-        kept = got[["edit_id", "axis", "subject_id", "token_accuracy"]]
+        kept = got[[*question_columns(got), "subject_id", "token_accuracy"]]
         return kept.assign(exact_match=got.exact_match.astype(float), threshold=name, pairs=pairs)
 
     out = [asked("no memory")]
@@ -44,12 +45,12 @@ def score_thresholds(
             out.append(asked("none" if t is None else f"{t:g}", memory, t))
     return pd.concat(out, ignore_index=True)
 
-# %% ../../nbs/11_analysis/13_thresholds.ipynb #cell-007
+# %% ../../nbs/11_analysis/13_thresholds.ipynb #cell-009
 def accuracy_by_threshold(
     answers: pd.DataFrame,  # of `score_thresholds`
 ) -> pd.DataFrame:
     "Per threshold and axis: accuracy, the mean number of pairs, and the change against no threshold."
-    out, keys = [], ["edit_id", "axis"]
+    out, keys = [], question_columns(answers)
     plain = answers[answers.threshold == "none"].set_index(keys).exact_match
     for (name, axis), part in answers.groupby(["threshold", "axis"], sort=False):
         line = dict(threshold=name, axis=axis, n=len(part), pairs=part.pairs.mean())
@@ -59,7 +60,7 @@ def accuracy_by_threshold(
         out.append(line | interval_columns("change", change, part.subject_id, share=False))
     return pd.DataFrame(out)
 
-# %% ../../nbs/11_analysis/13_thresholds.ipynb #cell-008
+# %% ../../nbs/11_analysis/13_thresholds.ipynb #cell-010
 def pivot_thresholds(
     table: pd.DataFrame,  # of `accuracy_by_threshold`
     metric: str = "exact_match",
@@ -71,7 +72,7 @@ def pivot_thresholds(
     names = [f"{a} (n = {count[a]})" if m == metric else f"pairs ({a})" for m, a in values.columns]
     return values.set_axis(names, axis=1)
 
-# %% ../../nbs/11_analysis/13_thresholds.ipynb #cell-010
+# %% ../../nbs/11_analysis/13_thresholds.ipynb #cell-012
 def draw_thresholds(
     table: pd.DataFrame,  # of `accuracy_by_threshold`
     metric: str = "exact_match",
@@ -92,7 +93,7 @@ def draw_thresholds(
     label_lines(ax)
     return fig
 
-# %% ../../nbs/11_analysis/13_thresholds.ipynb #cell-012
+# %% ../../nbs/11_analysis/13_thresholds.ipynb #cell-014
 def _summarise_threshold(name: str, rows: pd.DataFrame) -> str:
     "The change of accuracy under a threshold, on each axis."
     up, down = (rows.change > 0).any(), (rows.change < 0).any()
@@ -101,7 +102,7 @@ def _summarise_threshold(name: str, rows: pd.DataFrame) -> str:
     changes = ", ".join(f"{r.Index} {signed(r)}" for r in rows.itertuples())
     return f"{name}: {how}; {changes}."
 
-# %% ../../nbs/11_analysis/13_thresholds.ipynb #cell-013
+# %% ../../nbs/11_analysis/13_thresholds.ipynb #cell-015
 def summarise_thresholds(
     table: pd.DataFrame,  # of `accuracy_by_threshold`
 ) -> list[str]:
@@ -111,25 +112,25 @@ def summarise_thresholds(
     effect = ", ".join(f"{a} from {bare[a]:.1%} to {plain[a]:.1%}" for a in plain.index)
     return [f"The plain pairs bring {effect}.", *(_summarise_threshold(name, rows) for name, rows in by.items())]
 
-# %% ../../nbs/11_analysis/13_thresholds.ipynb #cell-017
-def _update_finding(levels: pd.DataFrame) -> tuple:
-    "The paper's finding on update questions."
-    r = levels[levels.threshold == "none"].set_index("axis").loc["update"]
+# %% ../../nbs/11_analysis/13_thresholds.ipynb #cell-019
+def _update_finding(r: pd.Series) -> tuple:
+    "The paper's finding on update questions, from the row without a threshold."
     right = format_percent(r.exact_match, r.exact_match_low, r.exact_match_high)
     high = limit_verdict(r.exact_match_low, r.exact_match_high, 0.9)
     return "near-perfect accuracy on update questions", f"n = {r.n}", right, high
 
-# %% ../../nbs/11_analysis/13_thresholds.ipynb #cell-018
-def _locality_finding(levels: pd.DataFrame) -> tuple:
-    "The paper's finding on locality questions."
-    r = levels[(levels.threshold == "no memory") & (levels.axis == "locality")].iloc[0]
+# %% ../../nbs/11_analysis/13_thresholds.ipynb #cell-020
+def _locality_finding(r: pd.Series) -> tuple:
+    "The paper's finding on locality questions, from the row without a memory."
     seen = f"change {format_percent(-r.change, -r.change_high, -r.change_low)}"
     return "edits remain highly localized", f"n = {r.n}", seen, zero_verdict(-r.change_high, -r.change_low)
 
-# %% ../../nbs/11_analysis/13_thresholds.ipynb #cell-019
+# %% ../../nbs/11_analysis/13_thresholds.ipynb #cell-021
 def memory_findings(
     levels: pd.DataFrame,  # of `accuracy_by_threshold`
 ) -> pd.DataFrame:
     "The findings of WikiBigEdit on update and locality questions, what is seen here, and whether they agree."
-    rows = [_update_finding(levels), _locality_finding(levels)]
+    by, rows = levels.set_index(["threshold", "axis"]), []
+    for key, finding in ((("none", "update"), _update_finding), (("no memory", "locality"), _locality_finding)):
+        rows += [finding(by.loc[key])] if key in by.index else []
     return pd.DataFrame(rows, columns=["the paper says", "questions", "seen here", "verdict"])

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['NestedPair', 'nested_pairs', 'row_probes', 'ReadRow', 'read_row', 'RowsTimestep', 'rows_timestep',
-           'safe_timestep_name', 'RowSource', 'rows_benchmark']
+           'safe_timestep_name', 'RowSource', 'set_aside_lines', 'rows_benchmark']
 
 # %% ../../nbs/06_benchmark/17_own.ipynb #cell-002
 import ast
@@ -17,7 +17,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
-from .columns import ColumnMatch, field_of_column, match_columns
+from .columns import FIELD_MEANINGS, ColumnMatch, field_of_column, match_columns
 from .reader import EDIT_FIELDS, Benchmark, Timestep, edit_ids, parse_timestep_name
 from .rows import JsonRow
 from .tables import text_of_value, table_rows, whole_rows
@@ -137,7 +137,8 @@ class ReadRow:
     @property
     def reason(self) -> str:
         "Why the row cannot be asked; empty if it can."
-        bad = [f"{name}: {kind}" for kind, name, _ in self.faults if kind in ("empty field", "wrong type")]
+        says = {"empty field": "is empty", "wrong type": "is no text"}
+        bad = [f"{FIELD_MEANINGS.get(name, name)} {says[kind]}" for kind, name, _ in self.faults if kind in says]
         return ", ".join(bad)
 
     @property
@@ -313,7 +314,27 @@ class RowSource:
             set_aside=len(self.set_aside), reasons=dict(reasons), first_set_aside=self.set_aside[:20]
         )
 
-# %% ../../nbs/06_benchmark/17_own.ipynb #cell-049
+# %% ../../nbs/06_benchmark/17_own.ipynb #cell-050
+def _with_reasons(what: str, reasons: dict) -> str:
+    why = ", ".join(f"{reason}: {n:,}" for reason, n in reasons.items())
+    return f"{what} ({why})"
+
+
+def set_aside_lines(
+    described: dict,  # `source`: of `RowSource.about`; `set_aside`: questions and reasons
+) -> list[str]:
+    "What could not be asked, in sentences; empty if all of it could."
+    source, asked, out = described.get("source") or {}, described.get("set_aside") or {}, []
+    if n := source.get("set_aside"):
+        what = f"{n:,} of {source['rows']:,} rows of {source['name']} were set aside"
+        out.append(_with_reasons(what, source["reasons"]))
+    if n := source.get("half_probes"):
+        out.append(f"{n:,} probes of {source['name']} have only a question or only an answer, and are not asked")
+    if n := asked.get("questions"):
+        out.append(_with_reasons(f"{n:,} questions could not be asked", asked["reasons"]))
+    return out
+
+# %% ../../nbs/06_benchmark/17_own.ipynb #cell-052
 def rows_benchmark(
     rows: Iterable[JsonRow],
     name: str,

@@ -17,7 +17,7 @@ import pandas as pd
 
 from .answers import alias_f1, alias_match, exact_match
 from .intervals import bootstrap_interval
-from ..records import BadArgument, Score, check_choice, read_table, to_table
+from ..records import BadArgument, Score, check_choice, question_columns, read_table, to_table
 
 # %% ../../nbs/01_metrics/03_summary.ipynb #cell-008
 AXES = ("update", "rephrase", "persona", "multi-hop", "locality")
@@ -50,7 +50,7 @@ def _check_columns(frame: pd.DataFrame):
 # %% ../../nbs/01_metrics/03_summary.ipynb #cell-011
 def _check_rows(frame: pd.DataFrame):
     "Refuse questions that were asked twice at one moment, and scores outside 0 to 1."
-    again = frame.duplicated(["edit_id", "axis", "scored_at"])
+    again = frame.duplicated([*question_columns(frame), "scored_at"])
     if again.any():
         r = frame[again].iloc[0]
         raise BadArgument(
@@ -108,19 +108,21 @@ METRIC_DESCRIPTIONS = {
 # %% ../../nbs/01_metrics/03_summary.ipynb #cell-020
 def _text_metric(frame: pd.DataFrame, names: Mapping, metric) -> list[float]:
     "A metric of each generated answer and its accepted names; NaN where one is missing."
-    keys = zip(frame["edit_id"], frame["axis"])
+    keys = zip(frame["edit_id"], frame["axis"], frame["probe"] if "probe" in frame else [0] * len(frame))
+    accepted = [names.get(key, names.get(key[:2])) for key in keys]
     return [
-        float(metric(answer, names[key])) if isinstance(answer, str) and key in names else np.nan
-        for key, answer in zip(keys, frame["answer"])
+        float(metric(answer, right)) if isinstance(answer, str) and right is not None else np.nan
+        for answer, right in zip(frame["answer"], accepted)
     ]
 
 # %% ../../nbs/01_metrics/03_summary.ipynb #cell-021
 def _locality_metrics(frame: pd.DataFrame) -> pd.DataFrame:
     "`agreement` and `kept` of the locality questions that were also asked of the unedited model."
     locality = frame[frame["axis"] == "locality"]
-    first = locality[locality["scored_at"] == 0].set_index("edit_id")
-    later = locality[(locality["scored_at"] > 0) & locality["edit_id"].isin(first.index)]
-    before = first.loc[later["edit_id"]]
+    keys = pd.MultiIndex.from_frame(locality[question_columns(locality)].astype(dict(axis=str)))
+    first = locality.set_index(keys)[(locality["scored_at"] == 0).to_numpy()]
+    asked = (locality["scored_at"] > 0).to_numpy() & keys.isin(first.index)
+    later, before = locality[asked], first.loc[keys[asked]]
     same = [
         float(exact_match(a, b)) if isinstance(a, str) and isinstance(b, str) else np.nan
         for a, b in zip(before["answer"], later["answer"])
@@ -131,7 +133,7 @@ def _locality_metrics(frame: pd.DataFrame) -> pd.DataFrame:
 # %% ../../nbs/01_metrics/03_summary.ipynb #cell-022
 def add_metrics(
     frame: pd.DataFrame,  # of `read_scores`
-    names: Mapping | None = None,  # (edit id, axis) -> the names accepted as its answer
+    names: Mapping | None = None,  # (edit id, axis) or (edit id, axis, probe) -> the names accepted as its answer
 ) -> pd.DataFrame:
     "Each row with every metric that it has; the others are empty."
     exact = frame["exact_match"].astype(float)
@@ -299,9 +301,10 @@ def change_since_edit(
     rows = read_scores(scores, subjects)
     check_choice(metric, ("exact_match", "token_accuracy"), "metric of a change")
     rows = rows[rows["axis"] == check_choice(axis, AXES, "axis")].assign(value=rows[metric].astype(float))
-    start = rows[rows["when"] == "just edited"].set_index("edit_id")["value"]
-    later = rows[(rows["when"] == "edited earlier") & rows["edit_id"].isin(start.index)]
-    later = later.assign(change=later["value"] - later["edit_id"].map(start).astype(float))
+    keys = [c for c in question_columns(rows) if c != "axis"]
+    start = rows[rows["when"] == "just edited"].rename(columns=dict(value="start"))[[*keys, "start"]]
+    later = rows[rows["when"] == "edited earlier"].merge(start, on=keys)
+    later = later.assign(change=later["value"] - later["start"])
     out = {
         T: bootstrap_interval(part["change"], part["subject_id"], False, repeats, level, seed)
         for T, part in later.groupby("scored_at")
