@@ -3,6 +3,9 @@
 The dumps are bzip2 because it is the smallest form. Everything depends only on the seed and on the versions of world
 and templates, so the (uncompressed) bytes are the same everywhere; tests/test_samples.py compares them. The rest of the
 world (truth, articles, page views) is generated when it is needed.
+
+The recorded runs in data_samples/runs were asked from the files of data_samples/benchmark and know their hashes: with
+other files they have to be made again (`make runs`).
 """
 
 import shutil

@@ -4,10 +4,12 @@ import gzip
 import json
 
 import pytest
+from pandas import read_parquet
 
 from wbe.benchmark.questions import BenchmarkRow
 from wbe.benchmark.series import make_benchmark
 from wbe.records import read_table
+from wbe.wikidata.build import build_facts
 from wbe.wikidata.parse import parse_dump
 from wbe.world.files import World
 from wbe.world.traits import FOCUS_LIST_PROPERTY, TRAITS, WorldTrait, write_with_traits
@@ -130,3 +132,24 @@ def test_the_funnel_counts_what_the_traits_added(both_benchmarks, truth):
         moved = [q for q in both if before[q] != now[q]]
         # the value moved to the other item, and what was said of the twin with it
         assert len(moved) > 0 and removed["renamed or merged"] == 2 * len(moved)
+
+
+def test_redirects_of_xml_dumps_tell_mergings(small_world, tmp_path):
+    "In the XML dumps a merged item is a redirect: the statements that follow it are no updates, as the truth says."
+    merged = small_world.truth("changes").query("kind == 'merging' and tag in ('new', 'update')")
+    t = int(merged.timestep.mode()[0])
+    dumps = [p for p in small_world.paths("dumps") if p.name.endswith(".xml.bz2")][t - 1 : t + 1]
+    built = build_facts(*dumps, tmp_path / "b", rules=False, progress=False)
+    dropped = read_parquet(tmp_path / "b" / "facts" / "dropped.parquet").query("reason == 'renamed or merged'")
+    want = merged[merged.timestep == t]
+    assert len(want) > 3
+    assert set(zip(dropped.subject, dropped.property, dropped.value)) == set(
+        zip(want.subject_id, want.property_id, want.value)
+    )
+    parsed = parse_dump(dumps[1], tmp_path / "p", progress=False)
+    entities = small_world.truth("entities")
+    gone = entities[entities.redirect_to.notna() & (entities["last"] < t)]
+    assert dict(zip(*(parsed.table("redirects")[c].to_pylist() for c in ("id", "target")))) == dict(
+        zip(gone.id, gone.redirect_to)
+    )
+    assert built.counts["filter"]["facts"] > 20

@@ -231,3 +231,15 @@ def funnel(self: BuiltFacts):
 def supported(self: BuiltFacts) -> str:
     "The share of the facts that the audit finds supported, in words."
     return f"{self.audit().supported:.1%}" if self.counts["filter"]["facts"] else "nothing, for there are no facts,"
+
+# %% ../../nbs/04_wikidata/13_build.ipynb #cell-034
+@patch
+def why_empty(self: BuiltFacts) -> str:
+    "Why no facts are left, for a message."
+    changed, funnel = self.counts["compare"]["changed"], self.counts["filter"]["funnel"]
+    if not changed:
+        return "the two dumps hold the same facts; take dumps of two dates"
+    most = max(funnel, key=lambda row: row["removed"])
+    unnamed = most["filter"] in ("no label", "dead property")  # a property without a label counts as dead
+    hint = "; is the language right (--language, --fallback)?" if unnamed else ""
+    return f"of {changed:,} changed facts, the filter {most['filter']!r} removed {most['removed']:,}{hint}"

@@ -94,7 +94,8 @@ _SMALL_WORDS = frozenset("a an and as at by de di du for from in la le of on or 
 
 def contains_words(text: str, name: str) -> bool:
     "Whether all words of a name, at least two, stand in a text in any order."
-    words = [frozenset(re.findall(r"\w+", canonical_text(t).casefold())) - _SMALL_WORDS for t in (text, name)]
+    plain = [re.sub(r"['’]s\b", "", canonical_text(t).casefold()) for t in (text, name)]
+    words = [frozenset(re.findall(r"\w+", t)) - _SMALL_WORDS for t in plain]
     return len(words[1]) > 1 and words[1] <= words[0]
 
 # %% ../../nbs/03_writers/07_checks.ipynb #cell-024
