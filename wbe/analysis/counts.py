@@ -16,7 +16,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -25,7 +24,15 @@ import numpy as np
 from .service import ServiceCache, ServiceRequest, WebService
 from ..http import FetchError, RetryPolicy
 from ..records import BadArgument, install_command, patch
-from ..store import StoreError, check_disk_space, explain_write_errors, format_bytes, make_folder, write_text
+from wbe.store import (
+    StoreError,
+    check_disk_space,
+    explain_write_errors,
+    format_bytes,
+    make_folder,
+    scratch_folder,
+    write_text,
+)
 
 # %% ../../nbs/11_analysis/07_counts.ipynb #cell-007
 _DOCUMENT_BREAK = b"\xff"  # no UTF-8 text holds this byte
@@ -69,7 +76,7 @@ class PlainCounts:
     def __repr__(self) -> str:
         return f"PlainCounts({self.name!r}: {self.documents:,} documents, {format_bytes(len(self.text))})"
 
-# %% ../../nbs/11_analysis/07_counts.ipynb #cell-021
+# %% ../../nbs/11_analysis/07_counts.ipynb #cell-022
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
@@ -108,7 +115,7 @@ class NameCounts:
     def __repr__(self) -> str:
         return f"NameCounts({self.name!r}: {len(self.found):,} names)"
 
-# %% ../../nbs/11_analysis/07_counts.ipynb #cell-027
+# %% ../../nbs/11_analysis/07_counts.ipynb #cell-028
 TOKEN_BYTES, DOCUMENT_START = 2, b"\xff\xff"
 
 
@@ -127,7 +134,7 @@ def write_token_files(texts: Iterable[str], folder) -> dict:
         raise BadArgument(f"{folder}: there are no documents to index")
     return dict(documents=n, bytes=size // TOKEN_BYTES - n, sha256=digest.hexdigest())
 
-# %% ../../nbs/11_analysis/07_counts.ipynb #cell-029
+# %% ../../nbs/11_analysis/07_counts.ipynb #cell-030
 def _index_texts(
     folder: Path,
     most: int = 1 << 26,  # bytes at once
@@ -142,7 +149,7 @@ def _index_texts(
         yield np.where(part > 255, 255, part).astype(np.uint8).tobytes()
         at = stop
 
-# %% ../../nbs/11_analysis/07_counts.ipynb #cell-032
+# %% ../../nbs/11_analysis/07_counts.ipynb #cell-033
 def _sample_text(rng: random.Random, tokens: np.ndarray) -> str:
     "A short string from one document; empty where a document begins or no character fits."
     at, length = rng.randrange(len(tokens)), rng.choice((1, 2, 3, 5, 8, 13, 21, 34))
@@ -150,7 +157,7 @@ def _sample_text(rng: random.Random, tokens: np.ndarray) -> str:
     text = b"" if (part > 255).any() else part.astype(np.uint8).tobytes()
     return text.decode("utf-8", "ignore")
 
-# %% ../../nbs/11_analysis/07_counts.ipynb #cell-033
+# %% ../../nbs/11_analysis/07_counts.ipynb #cell-034
 def sample_strings(folder, n: int = 100, seed: int = 0) -> list[str]:
     "Strings of many lengths that occur in the texts of an index, and as many that probably do not."
     rng, out = random.Random(seed), []
@@ -162,7 +169,7 @@ def sample_strings(folder, n: int = 100, seed: int = 0) -> list[str]:
             break
     return list(dict.fromkeys(out))
 
-# %% ../../nbs/11_analysis/07_counts.ipynb #cell-036
+# %% ../../nbs/11_analysis/07_counts.ipynb #cell-037
 def _run_indexer(
     folder: Path,
     memory: int,  # GiB
@@ -181,12 +188,12 @@ def _run_indexer(
         message = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1]
         raise StoreError(f"the indexer of infini-gram failed: {message}")
 
-# %% ../../nbs/11_analysis/07_counts.ipynb #cell-037
+# %% ../../nbs/11_analysis/07_counts.ipynb #cell-038
 def _not_installed() -> BadArgument:
     command = install_command("infini")
     return BadArgument(f"a local index needs the package infini-gram: {command} (or count with PlainCounts)")
 
-# %% ../../nbs/11_analysis/07_counts.ipynb #cell-038
+# %% ../../nbs/11_analysis/07_counts.ipynb #cell-039
 def _infini_gram_version() -> str:
     "The installed version, or an error that says how to install it."
     from importlib.metadata import PackageNotFoundError, version
@@ -196,7 +203,7 @@ def _infini_gram_version() -> str:
     except PackageNotFoundError:
         raise _not_installed() from None
 
-# %% ../../nbs/11_analysis/07_counts.ipynb #cell-039
+# %% ../../nbs/11_analysis/07_counts.ipynb #cell-040
 def _open_engine(folder: Path):
     "The engine of infini-gram on an index."
     try:
@@ -205,7 +212,7 @@ def _open_engine(folder: Path):
         raise _not_installed() from None
     return InfiniGramEngine(index_dir=str(folder), eos_token_id=65534, vocab_size=65535, token_dtype="u16")
 
-# %% ../../nbs/11_analysis/07_counts.ipynb #cell-040
+# %% ../../nbs/11_analysis/07_counts.ipynb #cell-041
 def _engine_count(engine, s: str) -> int:
     "How often the engine counts a string."
     got = engine.count(input_ids=list(s.encode()))
@@ -213,7 +220,7 @@ def _engine_count(engine, s: str) -> int:
         raise StoreError(f"the index gave no count of {s!r}: {got['error']}")
     return int(got["count"])
 
-# %% ../../nbs/11_analysis/07_counts.ipynb #cell-041
+# %% ../../nbs/11_analysis/07_counts.ipynb #cell-042
 class LocalIndex:
     "An Infini-gram index of any corpus."
 
@@ -239,7 +246,7 @@ class LocalIndex:
         size = f"{self.about['documents']:,} documents, {format_bytes(self.about['bytes'])}"
         return f"LocalIndex({self.name!r}: {size}, checked on {self.about['checked']} strings)"
 
-# %% ../../nbs/11_analysis/07_counts.ipynb #cell-043
+# %% ../../nbs/11_analysis/07_counts.ipynb #cell-044
 _COUNT_SCRIPT = """import json, sys
 from infini_gram.engine import InfiniGramEngine
 engine = InfiniGramEngine(index_dir=sys.argv[1], eos_token_id=65534, vocab_size=65535, token_dtype="u16")
@@ -256,7 +263,7 @@ def _counts_in_process(folder, strings: list[str]) -> list[int]:
         raise StoreError(f"the index is wrong: the engine breaks down on it ({done.returncode}); {_CAUSE}")
     return json.loads(done.stdout.splitlines()[-1])
 
-# %% ../../nbs/11_analysis/07_counts.ipynb #cell-044
+# %% ../../nbs/11_analysis/07_counts.ipynb #cell-045
 def verify_counts(folder, strings: list[str]) -> int:
     "Compare an index with plain counting: the number of strings, or an error if one count differs."
     plain = dict.fromkeys(strings, 0)
@@ -268,7 +275,7 @@ def verify_counts(folder, strings: list[str]) -> int:
             raise StoreError(f"the index is wrong: it counts {s!r} {got:,} times, and it occurs {n:,} times; {_CAUSE}")
     return len(plain)
 
-# %% ../../nbs/11_analysis/07_counts.ipynb #cell-046
+# %% ../../nbs/11_analysis/07_counts.ipynb #cell-047
 def _build_parts(folder: Path, about: dict, memory: int | None, workers: int, check: int, seed: int) -> dict:
     "Index the tokens in a folder and check the index."
     check_disk_space(folder, 20 * about["bytes"])
@@ -276,7 +283,7 @@ def _build_parts(folder: Path, about: dict, memory: int | None, workers: int, ch
     _run_indexer(folder, memory or needed, workers)
     return about | dict(checked=verify_counts(folder, sample_strings(folder, check, seed)))
 
-# %% ../../nbs/11_analysis/07_counts.ipynb #cell-047
+# %% ../../nbs/11_analysis/07_counts.ipynb #cell-048
 def build_index(
     texts: Iterable[str],
     folder,
@@ -290,8 +297,7 @@ def build_index(
     version, folder = _infini_gram_version(), Path(folder)
     if (folder / "index.json").exists():
         raise StoreError(f"{folder}: there is an index here already; open it with LocalIndex, or choose another folder")
-    with tempfile.TemporaryDirectory(prefix="wbe-index-") as part:
-        part = Path(part)
+    with scratch_folder(prefix="wbe-index-") as part:
         about = write_token_files(texts, part) | dict(name=name, infini_gram=version)
         about = _build_parts(part, about, memory, workers, check, seed)
         make_folder(folder)
@@ -301,13 +307,13 @@ def build_index(
         write_text(folder / "index.json", json.dumps(about, indent=1, ensure_ascii=False) + "\n")
     return LocalIndex(folder)
 
-# %% ../../nbs/11_analysis/07_counts.ipynb #cell-048
+# %% ../../nbs/11_analysis/07_counts.ipynb #cell-049
 @patch(cls_method=True)
 def build(cls: LocalIndex, texts: Iterable[str], folder, name: str = "corpus", **options) -> LocalIndex:
     "Index texts in a folder (see `build_index`)."
     return build_index(texts, folder, name, **options)
 
-# %% ../../nbs/11_analysis/07_counts.ipynb #cell-056
+# %% ../../nbs/11_analysis/07_counts.ipynb #cell-057
 INFINI_GRAM_API = "https://api.infini-gram.io/"
 INFINI_GRAM_INDEX = "v4_dolma-v1_7_llama"  # Dolma 1.7; the service's documentation lists the others
 
@@ -340,7 +346,7 @@ class HostedCounts:
     def __repr__(self) -> str:
         return f"HostedCounts({self.index!r} at {self.url}, {len(self.service.cache):,} answers cached)"
 
-# %% ../../nbs/11_analysis/07_counts.ipynb #cell-058
+# %% ../../nbs/11_analysis/07_counts.ipynb #cell-059
 @patch
 def counts(
     self: HostedCounts,

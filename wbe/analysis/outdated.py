@@ -27,7 +27,7 @@ from ..lm.scoring import score
 from ..lm.tokens import QAItem
 from ..records import BadArgument
 
-# %% ../../nbs/11_analysis/16_outdated.ipynb #cell-007
+# %% ../../nbs/11_analysis/16_outdated.ipynb #cell-008
 def _known_pairs(updates: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     "The last update of each question with a known and different old answer, and why others are left out."
     known = updates[updates.previous.notna() & (updates.previous != "")]
@@ -37,7 +37,7 @@ def _known_pairs(updates: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     why |= {"both answers have the same name": len(known) - len(differ), "updated again later": len(differ) - len(last)}
     return last, [f"{n:,} updates: {reason}" for reason, n in why.items() if n]
 
-# %% ../../nbs/11_analysis/16_outdated.ipynb #cell-008
+# %% ../../nbs/11_analysis/16_outdated.ipynb #cell-009
 def outdated_pairs(
     bench: Benchmark,
     most: int | None = None,  # pairs, sampled from all timesteps
@@ -50,6 +50,9 @@ def outdated_pairs(
         lacks = f"benchmark {bench.name!r} does not say what the answers were before (there is no column previous)"
         raise BadArgument(f"{lacks}; build it with wbe, or add it")
     last, missing = _known_pairs(rows)
+    if last.empty:
+        why = f": {'; '.join(missing)}" if missing else ""
+        raise BadArgument(f"benchmark {bench.name!r} has no update whose old answer is known and different{why}")
     if most is not None and most < len(last):
         last = last.sample(most, random_state=seed).sort_index()
     out = last.rename(columns=dict(update="question", ans="updated", previous="outdated"))
@@ -58,14 +61,14 @@ def outdated_pairs(
     out.attrs["missing"] = missing
     return out
 
-# %% ../../nbs/11_analysis/16_outdated.ipynb #cell-013
+# %% ../../nbs/11_analysis/16_outdated.ipynb #cell-014
 def _score_both(lm: LM, pairs: pd.DataFrame, questions: list[str], protocol, too_long: str, progress: bool) -> tuple:
     "The scores of the updated and of the outdated answers."
     items = [QAItem(q, a) for q, a in zip(questions * 2, [*pairs.updated, *pairs.outdated])]
     got = score(lm, items, protocol, too_long=too_long, progress=progress).to_pandas()
     return got.iloc[: len(pairs)], got.iloc[len(pairs) :].reset_index(drop=True)
 
-# %% ../../nbs/11_analysis/16_outdated.ipynb #cell-014
+# %% ../../nbs/11_analysis/16_outdated.ipynb #cell-015
 def score_preferences(
     lm: LM,
     pairs: pd.DataFrame,  # of `outdated_pairs`
@@ -89,7 +92,7 @@ def score_preferences(
     out.attrs["missing"] = [text] if lost else []
     return out[good]
 
-# %% ../../nbs/11_analysis/16_outdated.ipynb #cell-016
+# %% ../../nbs/11_analysis/16_outdated.ipynb #cell-017
 def _preference_shares(part: pd.DataFrame) -> dict:
     "The shares of pairs that are ranked and answered in each way."
     shares = {"prefers": part.prefers, "prefers_per_token": part.prefers_per_token}
@@ -99,7 +102,7 @@ def _preference_shares(part: pd.DataFrame) -> dict:
         out |= interval_columns(name, values.astype(float), part.subject_id)
     return out
 
-# %% ../../nbs/11_analysis/16_outdated.ipynb #cell-017
+# %% ../../nbs/11_analysis/16_outdated.ipynb #cell-018
 def preference_table(
     frame: pd.DataFrame,  # of `score_preferences`
     by=("state",),  # columns to group by
@@ -118,14 +121,14 @@ def preference_table(
         out.append(line | _preference_shares(part) | moved)
     return pd.DataFrame(out)
 
-# %% ../../nbs/11_analysis/16_outdated.ipynb #cell-022
+# %% ../../nbs/11_analysis/16_outdated.ipynb #cell-023
 def _named_editors(editors) -> dict:
     "Editors by name, from names or from editors by name."
     if isinstance(editors, Mapping):
         return dict(editors)
     return {n: editor(n) if isinstance(n, str) else n for n in editors}
 
-# %% ../../nbs/11_analysis/16_outdated.ipynb #cell-023
+# %% ../../nbs/11_analysis/16_outdated.ipynb #cell-024
 def compute_edits(
     lm: LM,
     pairs: pd.DataFrame,  # of `outdated_pairs`
@@ -146,7 +149,7 @@ def compute_edits(
             missing.append(f"{name}: {str(e).splitlines()[0]}")
     return made, missing
 
-# %% ../../nbs/11_analysis/16_outdated.ipynb #cell-025
+# %% ../../nbs/11_analysis/16_outdated.ipynb #cell-026
 def preferences_after_edits(
     lm: LM,
     pairs: pd.DataFrame,  # of `outdated_pairs`
@@ -167,7 +170,7 @@ def preferences_after_edits(
     out.attrs["missing"] = missing
     return out
 
-# %% ../../nbs/11_analysis/16_outdated.ipynb #cell-029
+# %% ../../nbs/11_analysis/16_outdated.ipynb #cell-030
 ANSWER_LOOKS = {"updated": Look("#0072B2", "o"), "outdated": Look("#D55E00", "s")}
 
 
@@ -180,7 +183,7 @@ def _draw_generated_shares(ax, table: pd.DataFrame, names: list[str]):
     percent_axis(ax, "x")
     ax.figure.legend(*ax.get_legend_handles_labels(), loc="outside lower right", ncols=2, frameon=False, fontsize=9)
 
-# %% ../../nbs/11_analysis/16_outdated.ipynb #cell-030
+# %% ../../nbs/11_analysis/16_outdated.ipynb #cell-031
 def draw_preferences(
     table: pd.DataFrame,  # of `preference_table`
     by: str = "state",
@@ -195,12 +198,12 @@ def draw_preferences(
     percent_axis(left, "x")
     return fig
 
-# %% ../../nbs/11_analysis/16_outdated.ipynb #cell-032
+# %% ../../nbs/11_analysis/16_outdated.ipynb #cell-033
 def _points(value: float, low: float, high: float) -> str:
     "A difference with its interval in percentage points."
     return f"{100 * value:+.1f} percentage points [{100 * low:+.1f}, {100 * high:+.1f}]"
 
-# %% ../../nbs/11_analysis/16_outdated.ipynb #cell-033
+# %% ../../nbs/11_analysis/16_outdated.ipynb #cell-034
 def _summarise_preference(r, name: str, moved: str) -> str:
     "Which answers a state prefers and generates."
     side = (
@@ -210,7 +213,7 @@ def _summarise_preference(r, name: str, moved: str) -> str:
     output = f"it generates the updated answer for {r.updated:.1%} and still the outdated one for {r.outdated:.1%}"
     return f"{name} prefers {side}: the updated one is ranked first in {share}{moved}; {output}."
 
-# %% ../../nbs/11_analysis/16_outdated.ipynb #cell-034
+# %% ../../nbs/11_analysis/16_outdated.ipynb #cell-035
 def summarise_preferences(
     table: pd.DataFrame,  # of `preference_table`
     by: str = "state",
@@ -222,7 +225,7 @@ def summarise_preferences(
         out.append(_summarise_preference(r, display_name(getattr(r, by)), moved))
     return out
 
-# %% ../../nbs/11_analysis/16_outdated.ipynb #cell-041
+# %% ../../nbs/11_analysis/16_outdated.ipynb #cell-042
 def _edit_step_by_step(lm: LM, pairs: pd.DataFrame, name: str, one, protocol, progress: bool) -> tuple[list, list[str]]:
     "The preferences of one editor after each timestep and at the end, and what failed."
     done, parts, missing = [], [], []
@@ -238,7 +241,7 @@ def _edit_step_by_step(lm: LM, pairs: pd.DataFrame, name: str, one, protocol, pr
             edit.undo(lm)
     return [p.assign(state=name) for p in parts], missing
 
-# %% ../../nbs/11_analysis/16_outdated.ipynb #cell-042
+# %% ../../nbs/11_analysis/16_outdated.ipynb #cell-043
 def preferences_by_timestep(
     lm: LM,
     pairs: pd.DataFrame,  # of `outdated_pairs`
@@ -257,7 +260,7 @@ def preferences_by_timestep(
     out.attrs["missing"] = missing
     return out
 
-# %% ../../nbs/11_analysis/16_outdated.ipynb #cell-043
+# %% ../../nbs/11_analysis/16_outdated.ipynb #cell-044
 def outdated_share_table(
     frame: pd.DataFrame,  # of `preferences_by_timestep`
 ) -> pd.DataFrame:
@@ -271,12 +274,12 @@ def outdated_share_table(
         rows[display_name(state)] = row
     return pd.DataFrame(rows).T
 
-# %% ../../nbs/11_analysis/16_outdated.ipynb #cell-048
+# %% ../../nbs/11_analysis/16_outdated.ipynb #cell-049
 def _which_answer(text: str, updated: str, outdated: str) -> str:
     "Which of two answers a text is."
     return "updated" if exact_match(text, updated) else "outdated" if exact_match(text, outdated) else "neither"
 
-# %% ../../nbs/11_analysis/16_outdated.ipynb #cell-049
+# %% ../../nbs/11_analysis/16_outdated.ipynb #cell-050
 def _classify_result(name: str, frame: pd.DataFrame, pairs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     "Which answer each generated text of a result is, and what is missing."
     frame = frame[frame.axis == "update"].drop(columns=[c for c in pairs if c != "edit_id"], errors="ignore")
@@ -290,7 +293,7 @@ def _classify_result(name: str, frame: pd.DataFrame, pairs: pd.DataFrame) -> tup
     both = both.assign(output=[_which_answer(*a) for a in answers], state=name)
     return both[["state", *pairs.columns, "output"]], missing
 
-# %% ../../nbs/11_analysis/16_outdated.ipynb #cell-050
+# %% ../../nbs/11_analysis/16_outdated.ipynb #cell-051
 def classify_generated(
     results,  # as for `wbe.analysis.kinds.collect_answers`
     pairs: pd.DataFrame,  # of `outdated_pairs`
@@ -306,7 +309,7 @@ def classify_generated(
     out.attrs["missing"] = missing
     return out
 
-# %% ../../nbs/11_analysis/16_outdated.ipynb #cell-053
+# %% ../../nbs/11_analysis/16_outdated.ipynb #cell-054
 def common_pairs(
     frame: pd.DataFrame,  # of `classify_generated`
     least: float = 0.9,  # of the pairs of the longest result
@@ -321,7 +324,7 @@ def common_pairs(
     out.attrs["missing"] = [f"{n} is not compared: it was asked {k:,} of {asked.max():,} pairs" for n, k in few.items()]
     return out
 
-# %% ../../nbs/11_analysis/16_outdated.ipynb #cell-055
+# %% ../../nbs/11_analysis/16_outdated.ipynb #cell-056
 _OUTPUTS = ("updated", "outdated", "neither")
 
 
@@ -332,16 +335,23 @@ def _output_shares(part: pd.DataFrame) -> dict:
         out |= interval_columns(name, values, part.subject_id)
     return out | interval_columns("more", hits["updated"] - hits["outdated"], part.subject_id, share=False)
 
-# %% ../../nbs/11_analysis/16_outdated.ipynb #cell-056
+# %% ../../nbs/11_analysis/16_outdated.ipynb #cell-057
+_NO_TEXTS = (
+    "no run here has generated answers to updates whose old answer is known (`wbe run --say update` stores them)"
+)
+
+
 def generated_shares(
     frame: pd.DataFrame,  # of `classify_generated`, or better of `common_pairs`
 ) -> pd.DataFrame:
     "For each result, how often it generates either answer or neither, and how much more often the updated one."
+    if frame.empty:
+        raise BadArgument(_NO_TEXTS)
     rows = {name: dict(state=name) | _output_shares(part) for name, part in frame.groupby("state", sort=False)}
     columns = ["state", "n", *(f"{name}{end}" for name in (*_OUTPUTS, "more") for end in ("", "_low", "_high"))]
     return pd.DataFrame([rows[name] for name in display_order(rows)], columns=columns)
 
-# %% ../../nbs/11_analysis/16_outdated.ipynb #cell-059
+# %% ../../nbs/11_analysis/16_outdated.ipynb #cell-060
 def draw_generated_shares(
     table: pd.DataFrame,  # of `generated_shares`
 ):
@@ -352,14 +362,14 @@ def draw_generated_shares(
     _draw_generated_shares(ax, table, names)
     return fig
 
-# %% ../../nbs/11_analysis/16_outdated.ipynb #cell-062
+# %% ../../nbs/11_analysis/16_outdated.ipynb #cell-063
 def _forgets_without_learning(table: pd.DataFrame, base: str) -> pd.DataFrame:
     "Results that generate the outdated answer less often than the base, and mostly neither answer."
     first = table[table.state == base]
     below = table.outdated_high < (first.outdated_low.iloc[0] if len(first) else 0.5)
     return table[below & (table.neither_low > 0.5) & (table.updated_high < 0.25) & (table.state != base)]
 
-# %% ../../nbs/11_analysis/16_outdated.ipynb #cell-063
+# %% ../../nbs/11_analysis/16_outdated.ipynb #cell-064
 def summarise_generated(
     table: pd.DataFrame,  # of `generated_shares`
     base: str = "none",  # the result before any edit

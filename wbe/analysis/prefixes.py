@@ -22,9 +22,9 @@ from ..lm.models import LM
 from ..lm.scoring import score
 from ..lm.tokens import QAItem
 from ..metrics.intervals import bootstrap_interval
-from ..records import check_choice
+from ..records import BadArgument, check_choice
 
-# %% ../../nbs/11_analysis/17_prefixes.ipynb #cell-007
+# %% ../../nbs/11_analysis/17_prefixes.ipynb #cell-008
 def date_prefix(
     day: date,
     how: str = "month",  # or day
@@ -33,7 +33,7 @@ def date_prefix(
     number = "" if check_choice(how, ("month", "day"), "way to write a date") == "month" else f"{day.day} "
     return f"As of {number}{day:%B %Y},"
 
-# %% ../../nbs/11_analysis/17_prefixes.ipynb #cell-009
+# %% ../../nbs/11_analysis/17_prefixes.ipynb #cell-010
 def date_prefixes(
     bench: Benchmark,
     timesteps,  # one name for each question
@@ -42,9 +42,13 @@ def date_prefixes(
 ) -> list[str]:
     "The text in front of each question."
     days = {s.name: getattr(s, check_choice(which, ("new", "old"), "snapshot of a timestep")) for s in bench}
+    if not all(days.values()):
+        raise BadArgument(
+            f"benchmark {bench.name!r} does not say of which days its timesteps are, so no date can be put"
+        )
     return [date_prefix(days[t], how) for t in timesteps]
 
-# %% ../../nbs/11_analysis/17_prefixes.ipynb #cell-014
+# %% ../../nbs/11_analysis/17_prefixes.ipynb #cell-015
 def fact_sets(
     bench: Benchmark,
     unchanged: list[QAItem] = (),  # of `static_items`
@@ -55,6 +59,9 @@ def fact_sets(
     "A row per question: set (new, edited, unchanged), question, expected, timestep, subject_id."
     rows = bench.to_pandas().rename(columns=dict(update="question", ans="expected"))
     kept = rows.assign(set=rows.tag.map(dict(new="new", update="edited")))
+    if kept.set.isna().all():
+        lacks = f"benchmark {bench.name!r} does not say which facts are new and which replace a value"
+        raise BadArgument(f"{lacks}; a column tag does, with new or update in each row")
     kept = kept[["set", "question", "expected", "timestep", "subject_id"]]
     last = [("unchanged", x.question, x.answer, bench.timesteps[-1], x.id.partition("/")[0]) for x in unchanged]
     both = pd.concat([kept, pd.DataFrame(last, columns=list(kept))], ignore_index=True)
@@ -63,7 +70,7 @@ def fact_sets(
     sets = [both[both.set == s] for s in ("new", "edited", "unchanged")]
     return pd.concat([p.sample(min(most or len(p), len(p)), random_state=seed) for p in sets], ignore_index=True)
 
-# %% ../../nbs/11_analysis/17_prefixes.ipynb #cell-016
+# %% ../../nbs/11_analysis/17_prefixes.ipynb #cell-017
 _MONTHS = "January|February|March|April|May|June|July|August|September|October|November|December"
 _DATE_WORD = re.compile(rf"\b(?:{_MONTHS}|[12]\d{{3}})\b")
 
@@ -72,7 +79,7 @@ def _mentions_date(text: str | None, expected: str) -> bool:
     "Whether a text has a date that its expected answer has not."
     return bool(_DATE_WORD.search(text or "")) and not _DATE_WORD.search(expected)
 
-# %% ../../nbs/11_analysis/17_prefixes.ipynb #cell-017
+# %% ../../nbs/11_analysis/17_prefixes.ipynb #cell-018
 def score_with_dates(
     lm: LM,
     facts: pd.DataFrame,  # of `fact_sets`
@@ -91,7 +98,7 @@ def score_with_dates(
         out[f"mentions_{way}"] = [_mentions_date(t, a) for t, a in zip(got.text, out.expected)]
     return out
 
-# %% ../../nbs/11_analysis/17_prefixes.ipynb #cell-019
+# %% ../../nbs/11_analysis/17_prefixes.ipynb #cell-020
 def score_with_dates_after_edits(
     lm: LM,
     edits: Mapping,  # computed edits by name
@@ -108,7 +115,7 @@ def score_with_dates_after_edits(
             parts.append(score_with_dates(lm, facts, bench, protocol, how, progress).assign(state=name))
     return pd.concat(parts, ignore_index=True)
 
-# %% ../../nbs/11_analysis/17_prefixes.ipynb #cell-021
+# %% ../../nbs/11_analysis/17_prefixes.ipynb #cell-022
 def _date_change(part: pd.DataFrame, metric: str) -> dict:
     "Accuracy without and with the date, and the change."
     plain, dated = part[f"{metric}_plain"], part[f"{metric}_dated"]
@@ -116,7 +123,7 @@ def _date_change(part: pd.DataFrame, metric: str) -> dict:
     out = {metric: plain.mean(), f"{metric}_dated": dated.mean()}
     return out | {f"{metric}_change": change.value, f"{metric}_low": change.low, f"{metric}_high": change.high}
 
-# %% ../../nbs/11_analysis/17_prefixes.ipynb #cell-022
+# %% ../../nbs/11_analysis/17_prefixes.ipynb #cell-023
 def date_effect(
     frame: pd.DataFrame,  # of `score_with_dates` or `score_with_dates_after_edits`
 ) -> pd.DataFrame:
@@ -128,7 +135,7 @@ def date_effect(
         out.append(line | dict(mentions=part.mentions_plain.mean(), mentions_dated=part.mentions_dated.mean()))
     return pd.DataFrame(out)
 
-# %% ../../nbs/11_analysis/17_prefixes.ipynb #cell-024
+# %% ../../nbs/11_analysis/17_prefixes.ipynb #cell-025
 def _point_axis(ax, most: float):
     "Label the x axis in percentage points around zero."
     from matplotlib.ticker import FuncFormatter, MaxNLocator
@@ -138,7 +145,7 @@ def _point_axis(ax, most: float):
     ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{round(100 * v, 6):+.0f}" if round(v, 9) else "0"))
     ax.set_xlabel("percentage points")
 
-# %% ../../nbs/11_analysis/17_prefixes.ipynb #cell-025
+# %% ../../nbs/11_analysis/17_prefixes.ipynb #cell-026
 def draw_date_effect(
     effect: pd.DataFrame,  # of `date_effect`
     metric: str = "exact",
@@ -154,7 +161,7 @@ def draw_date_effect(
     ax.set_title("change when the date is put in front")
     return fig
 
-# %% ../../nbs/11_analysis/17_prefixes.ipynb #cell-027
+# %% ../../nbs/11_analysis/17_prefixes.ipynb #cell-028
 def _describe_effect(r, metric: str, least: float) -> str:
     "What the date does to a set."
     change, low, high = (100 * getattr(r, f"{metric}_{k}") for k in ("change", "low", "high"))
@@ -163,7 +170,7 @@ def _describe_effect(r, metric: str, least: float) -> str:
     right = f"{r.right} of {r.n} right without it; {change:+.1f} points [{low:+.1f}, {high:+.1f}]"
     return f"{effect} {r.set} facts ({right})"
 
-# %% ../../nbs/11_analysis/17_prefixes.ipynb #cell-028
+# %% ../../nbs/11_analysis/17_prefixes.ipynb #cell-029
 def summarise_date_effect(
     effect: pd.DataFrame,  # of `date_effect`
     metric: str = "exact",
@@ -178,7 +185,7 @@ def summarise_date_effect(
         out.append(f"{name}: the date in front {effects}. Answers that mention a date: {mentions}.")
     return out
 
-# %% ../../nbs/11_analysis/17_prefixes.ipynb #cell-035
+# %% ../../nbs/11_analysis/17_prefixes.ipynb #cell-036
 def preferences_by_date(
     lm: LM,
     pairs: pd.DataFrame,  # of `outdated_pairs`
