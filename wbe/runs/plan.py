@@ -78,7 +78,7 @@ def plan_editor(plan: RunPlan):  # an Editor; None for the unedited model
     if plan.editor == "none":
         return None
     corpus = dict(corpus=plan.corpus) if plan.corpus and editor_class(plan.editor).takes_corpus else {}
-    return editor(plan.editor, **plan.hparams, **corpus)
+    return editor(plan.editor, **dict(batch=plan.batch) | plan.hparams | corpus)
 
 # %% ../../nbs/10_runs/01_plan.ipynb #cell-014
 def _check_file(path: str | None, what: str):
