@@ -46,8 +46,9 @@ def tidy_text(text: str) -> str:
         .replace(f"{ROOT}/", "")
         .replace(str(ROOT), ".")
     )
-    lines = [line.rsplit("\r", 1)[-1] if line.endswith("\n") else line for line in text.splitlines(keepends=True)]
-    return "".join(line for line in lines if not BAR.search(line))
+    lines = text.splitlines(keepends=True)
+    # what ends with a carriage return was overwritten in the terminal
+    return "".join(line for line in lines if not line.endswith("\r") and not BAR.search(line))
 
 
 def tidy_outputs(outputs: list) -> list:
