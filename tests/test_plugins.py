@@ -235,14 +235,17 @@ def test_nothing_is_imported_to_list_names(site):
 # ---- in other processes -------------------------------------------------------------------------------------------
 
 
-def test_a_sweep_runs_own_editors_in_its_processes(here, site):
+def test_a_sweep_runs_own_editors_in_its_processes(here, site, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     (here / "sweep.toml").write_text(
         f'folder = "swept"\n[common]\nbenchmark = "{BENCH}"\nmax_edits = 2\naxes = ["update"]\nask_lasting = 5\n'
         '[[run]]\neditor = ["gentle", "own_prompt:Mine"]\nname = "{editor}"\n'
     )
     assert list(read_sweep("sweep.toml")[1]) == ["gentle", "own_prompt-Mine"]
     assert set(run_sweep("sweep.toml", jobs=2, progress=False).values()) == {"complete"}
-    assert Run.load(here / "swept" / "gentle").config["editor"]["distribution"] == "gentle"
+    config = Run.load(here / "swept" / "gentle").config
+    assert config["editor"]["distribution"] == "gentle"
+    assert config["hardware"]["threads"] == max(1, len(os.sched_getaffinity(0)) // 2)  # its share of the cores
     assert Run.load(here / "swept" / "own_prompt-Mine").editor == "own_prompt:Mine"
 
 
