@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import sys
 import warnings
 from pathlib import Path
 from unittest import mock
@@ -23,6 +24,7 @@ from wbe.lm.toys import toy_lm
 from wbe.runs.plan import RunPlan, check_plan
 from wbe.runs.records import Run
 from wbe.runs.sweep import read_sweep
+from wbe.runs.watch import tracker
 
 BENCH = Path(__file__).parents[1] / "data_samples" / "benchmark"
 torch.set_num_threads(1)
@@ -113,6 +115,18 @@ def test_a_missing_package_that_was_asked_for_is_named(index, package, tmp_path,
 )
 def test_refused_before_the_first_question(settings, message, tmp_path, tiny, never_asked):
     assert message in refusal(plan(**settings), tmp_path, tiny)
+
+
+def test_a_tracker_is_checked_first_and_opens_its_files_later(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(WbeError, match="the tracker wandb needs that package: pip install"):
+        tracker("wandb", tmp_path / "runs" / "one")
+    opened = []
+    observe = tracker("mine", tmp_path, make=lambda *of: opened.append(of) or (lambda step, values: None))
+    assert not opened
+    observe("begun", {})
+    observe("finished", dict(edits_done=1))
+    assert len(opened) == 1
 
 
 def test_a_model_without_a_corpus_of_its_own_needs_one(tmp_path, never_asked):
