@@ -94,14 +94,14 @@ def _registered_on(group: str, path: tuple) -> list[EntryPoint]:
     )
     return sorted(set(found))
 
-
+# %% ../nbs/00_core/08_plugins.ipynb #cell-024
 def find_entry_points(
     group: str,  # like wbe.editors
 ) -> list[EntryPoint]:
     "What installed packages register in a group, by name."
     return _registered_on(group, tuple(sys.path))
 
-# %% ../nbs/00_core/08_plugins.ipynb #cell-026
+# %% ../nbs/00_core/08_plugins.ipynb #cell-027
 @dataclass
 class Registry:
     "Things of one kind by name: our own, those of packages, and `module:Class`."
@@ -114,7 +114,7 @@ class Registry:
     more: str = ""  # what else may be given, for messages
     warned: set = field(default_factory=set, repr=False)  # packages whose names were refused
 
-# %% ../nbs/00_core/08_plugins.ipynb #cell-029
+# %% ../nbs/00_core/08_plugins.ipynb #cell-030
 def _refusal(registry: Registry, point: EntryPoint, points: list[EntryPoint]) -> str:
     "Why a registered name is refused; empty if it is not."
     if point.name in registry.own:
@@ -124,7 +124,7 @@ def _refusal(registry: Registry, point: EntryPoint, points: list[EntryPoint]) ->
         return f"{others[0]} registers the name {point.name!r} too; use {point.place}"
     return f"a name has no colon; use {point.place}" if ":" in point.name else ""
 
-# %% ../nbs/00_core/08_plugins.ipynb #cell-031
+# %% ../nbs/00_core/08_plugins.ipynb #cell-032
 class RegistryEntry(NamedTuple):
     "A line of a list of what there is."
 
@@ -134,7 +134,7 @@ class RegistryEntry(NamedTuple):
     package: str  # that registers it; empty for our own
     refused: str = ""  # why it cannot be asked for by this name
 
-# %% ../nbs/00_core/08_plugins.ipynb #cell-032
+# %% ../nbs/00_core/08_plugins.ipynb #cell-033
 @patch
 def entries(self: Registry) -> list[RegistryEntry]:
     "All that can be asked for by name, and what is refused; nothing is imported."
@@ -143,13 +143,13 @@ def entries(self: Registry) -> list[RegistryEntry]:
     points = find_entry_points(self.group)
     return rows + [RegistryEntry(p.name, p.place, "", p.package, _refusal(self, p, points)) for p in points]
 
-# %% ../nbs/00_core/08_plugins.ipynb #cell-034
+# %% ../nbs/00_core/08_plugins.ipynb #cell-035
 @patch
 def names(self: Registry) -> list[str]:
     "The names that can be asked for."
     return [e.name for e in self.entries() if not e.refused]
 
-# %% ../nbs/00_core/08_plugins.ipynb #cell-037
+# %% ../nbs/00_core/08_plugins.ipynb #cell-038
 @patch
 def place(
     self: Registry,
@@ -172,7 +172,7 @@ def place(
             warnings.warn(text, stacklevel=4)
     return usable[check_choice(name, [*usable, *filter(None, [self.more]), "module:Class"], self.what)].place
 
-# %% ../nbs/00_core/08_plugins.ipynb #cell-040
+# %% ../nbs/00_core/08_plugins.ipynb #cell-041
 def _fault(registry: Registry, found) -> str:
     "What is wrong with an object; empty if it is of the right kind."
     if registry.base and not isinstance(found, type):
@@ -182,7 +182,7 @@ def _fault(registry: Registry, found) -> str:
     missing = [m for m in registry.methods if not callable(getattr(found, m, None))]
     return f"has no method {missing[0]}" if missing else ""
 
-# %% ../nbs/00_core/08_plugins.ipynb #cell-041
+# %% ../nbs/00_core/08_plugins.ipynb #cell-042
 def _fitting_hint(registry: Registry, place: str) -> str:
     "A hint with the first class of the same module that would do."
     module = sys.modules[place.partition(":")[0]]
@@ -190,7 +190,7 @@ def _fitting_hint(registry: Registry, place: str) -> str:
     fitting = [x.__name__ for x in own if place_of(x) != registry.base and not _fault(registry, x)]
     return f"; did you mean {module.__name__}:{fitting[0]}?" if fitting else ""
 
-# %% ../nbs/00_core/08_plugins.ipynb #cell-042
+# %% ../nbs/00_core/08_plugins.ipynb #cell-043
 @patch
 def get(
     self: Registry,
@@ -205,13 +205,13 @@ def get(
         raise BadArgument(f"{name} is no {self.what}: it {fault}{_fitting_hint(self, place)}")
     return found
 
-# %% ../nbs/00_core/08_plugins.ipynb #cell-045
+# %% ../nbs/00_core/08_plugins.ipynb #cell-046
 def _distribution_of(module: str) -> dict:
     "Name and version of the distribution that a module belongs to; empty for a loose file."
     names = metadata.packages_distributions().get(module.split(".")[0], [])
     return dict(distribution=names[0], version=metadata.version(names[0])) if names else {}
 
-# %% ../nbs/00_core/08_plugins.ipynb #cell-046
+# %% ../nbs/00_core/08_plugins.ipynb #cell-047
 def _source_hash(found) -> str | None:
     "The hash of the file that defines an object, or of its own text; None if there is no text."
     file = getattr(sys.modules.get(found.__module__), "__file__", None)
@@ -221,19 +221,19 @@ def _source_hash(found) -> str | None:
         return None
     return hashlib.sha256(text).hexdigest()
 
-# %% ../nbs/00_core/08_plugins.ipynb #cell-047
+# %% ../nbs/00_core/08_plugins.ipynb #cell-048
 def describe_source(
     found,  # a class or function
 ) -> dict:
     "Where an object comes from: its place, its package with version, and the hash of its source."
     return dict(place=place_of(found), **_distribution_of(found.__module__), sha256=_source_hash(found))
 
-# %% ../nbs/00_core/08_plugins.ipynb #cell-050
+# %% ../nbs/00_core/08_plugins.ipynb #cell-051
 def export_import_path() -> list[str]:
     "The folders in which this process finds modules, for another process."
     return [os.path.abspath(p) for p in sys.path]
 
-
+# %% ../nbs/00_core/08_plugins.ipynb #cell-052
 def adopt_import_path(folders: list[str]):
     "Also look for modules in the folders of another process."
     sys.path += [p for p in folders if p not in sys.path]

@@ -22,14 +22,14 @@ def _in_notebook() -> bool:
     shell = ipython and ipython.get_ipython()
     return "IPKernelApp" in (getattr(shell, "config", None) or ())
 
-
+# %% ../nbs/00_core/09_progress.ipynb #cell-006
 def is_watched(
     stream=None,  # stderr by default
 ) -> bool:
     "Whether a person sees the output as it comes: a terminal or a notebook."
     return _in_notebook() or bool(getattr(stream or sys.stderr, "isatty", bool)())
 
-# %% ../nbs/00_core/09_progress.ipynb #cell-008
+# %% ../nbs/00_core/09_progress.ipynb #cell-009
 def log_seconds() -> float:
     "The seconds between two lines of progress in a log: `WBE_PROGRESS_SECONDS`, or 30."
     text = os.environ.get("WBE_PROGRESS_SECONDS", "30")
@@ -38,7 +38,7 @@ def log_seconds() -> float:
     except ValueError:
         raise BadArgument(f"WBE_PROGRESS_SECONDS is {text!r}, but it must be a number of seconds") from None
 
-# %% ../nbs/00_core/09_progress.ipynb #cell-011
+# %% ../nbs/00_core/09_progress.ipynb #cell-012
 class LogBar:
     "Progress as lines in a log, now and then."
 
@@ -87,7 +87,7 @@ class LogBar:
                 yield x
                 self.update()
 
-# %% ../nbs/00_core/09_progress.ipynb #cell-012
+# %% ../nbs/00_core/09_progress.ipynb #cell-013
 @patch
 def status(self: LogBar) -> str:
     "The state in words."
@@ -100,14 +100,14 @@ def status(self: LogBar) -> str:
         return f"{text} in {clock(spent)}{self.postfix}"
     return f"{text} ({self.n / self.total:.0%}), {clock(spent * (self.total - self.n) / made)} left{self.postfix}"
 
-# %% ../nbs/00_core/09_progress.ipynb #cell-014
+# %% ../nbs/00_core/09_progress.ipynb #cell-015
 @patch
 def write(self: LogBar):
     "Write a line."
     print(f"{time.strftime('%H:%M:%S')} {self.status()}", file=self.file or sys.stderr, flush=True)
     self.last, self.written = time.monotonic(), self.written + 1
 
-
+# %% ../nbs/00_core/09_progress.ipynb #cell-016
 @patch
 def close(self: LogBar):
     "End the bar, with a last line if it had others."
@@ -115,7 +115,7 @@ def close(self: LogBar):
         self.write()
         self.written = 0
 
-# %% ../nbs/00_core/09_progress.ipynb #cell-021
+# %% ../nbs/00_core/09_progress.ipynb #cell-023
 def progress_bar(
     iterable: Iterable | None = None,
     desc: str = "",

@@ -166,7 +166,7 @@ def hparams_for(self: Editor, lm: LM) -> HParams:
 def _lists_to_tuples(value):
     return tuple(map(_lists_to_tuples, value)) if isinstance(value, (list, tuple)) else value
 
-
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-021
 @patch
 def use_recorded(
     self: Editor,
@@ -177,7 +177,7 @@ def use_recorded(
     self.hparams = self.HParams(**{k: _lists_to_tuples(v) for k, v in hparams.items() if k in known})
     self.overrides = {}
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-025
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-026
 def describe_model(lm: LM) -> dict:
     "What a result says about its model."
     return dict(
@@ -189,7 +189,7 @@ def describe_model(lm: LM) -> dict:
         dtype=str(lm.dtype).replace("torch.", ""),
     )
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-027
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-028
 @patch
 def _edit_batch(self: Editor, lm: LM, batch: list[EditRequest], hparams: HParams) -> EditResult:
     "The result of a batch, with what describes it."
@@ -208,7 +208,7 @@ def _edit_batch(self: Editor, lm: LM, batch: list[EditRequest], hparams: HParams
         ids=[r.id for r in batch],
     )
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-029
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-030
 @patch
 def _check_model(self: Editor, lm: LM):
     "Raise an error if the editor does not work with this kind of model."
@@ -218,13 +218,13 @@ def _check_model(self: Editor, lm: LM):
             "LoRA, retrieval and the prompt work with it"
         )
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-030
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-031
 def edited_layers(hparams: HParams) -> list:
     "What the hyper-parameters `layers` or `layer` name."
     layers = getattr(hparams, "layers", getattr(hparams, "layer", ()))
     return list(layers) if isinstance(layers, (list, tuple)) else [layers]
 
-
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-032
 def _check_layers(lm: LM, hparams: HParams):
     "Raise an error if a hyper-parameter names a layer that the model does not have."
     for layer in edited_layers(hparams):
@@ -233,7 +233,7 @@ def _check_layers(lm: LM, hparams: HParams):
         if not -lm.layers <= layer < lm.layers:
             raise BadArgument(f"layer {layer}, but {lm.name} has the layers 0 to {lm.layers - 1}")
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-031
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-033
 @patch
 def check_for(
     self: Editor,
@@ -247,7 +247,7 @@ def check_for(
     self.check(lm, hparams)
     return hparams
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-033
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-035
 @patch
 def edit(
     self: Editor,
@@ -275,7 +275,7 @@ def edit(
             r.undo(lm)
     return combine_edits(results)
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-051
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-053
 EDITOR_CLASSES = {  # name: (where its class is, what it does)
     "rome": (
         "wbe.editors.weights.rome:ROME",
@@ -301,7 +301,7 @@ EDITOR_CLASSES = {  # name: (where its class is, what it does)
     ),
 }
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-053
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-055
 EDITORS = Registry("editor", "wbe.editors", EDITOR_CLASSES, "wbe.editors.protocol:Editor")
 
 
@@ -312,7 +312,7 @@ def editor_class(
     name = str(name).strip()
     return EDITORS.get(name.lower() if name.lower() in EDITOR_CLASSES else name)
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-054
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-056
 def editor(
     name: str,  # one of EDITORS.names(), or module:Class
     **options,  # hyper-parameters, and `batch`
@@ -320,7 +320,7 @@ def editor(
     "An editor by name."
     return editor_class(name)(**options)
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-055
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-057
 def editor_hparams(
     name: str,  # one of EDITORS.names(), or module:Class
     lm: LM,

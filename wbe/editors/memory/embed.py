@@ -216,7 +216,7 @@ def _is_sentence_model(name: str) -> bool:
         return True
     return EMBEDDERS.place(name) == _SENTENCES
 
-
+# %% ../../../nbs/09_editors/memory/01_embed.ipynb #cell-043
 def check_embedder(name: str):
     "Raise an error if there is no embedder of this name, or if its package is not installed; no weights are loaded."
     if _is_sentence_model(name):
@@ -224,7 +224,7 @@ def check_embedder(name: str):
     else:
         EMBEDDERS.get(name)
 
-# %% ../../../nbs/09_editors/memory/01_embed.ipynb #cell-043
+# %% ../../../nbs/09_editors/memory/01_embed.ipynb #cell-044
 def embedder(
     name="hashed",  # one of EMBEDDERS.names(), owner/name or a folder for sentence-transformers, module:Class, …
     **options,  # of the class

@@ -257,7 +257,7 @@ _INDEX_PACKAGES = dict(annoy="annoy", faiss="faiss")  # index: the module that i
 def _is_installed(module: str | None) -> bool:
     return module is None or importlib.util.find_spec(module) is not None
 
-
+# %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-036
 def _installed_choices(h: RetrievalHParams) -> dict:
     "Hyper-parameters that must differ because a package is missing."
     other = {}
@@ -267,13 +267,13 @@ def _installed_choices(h: RetrievalHParams) -> dict:
         other["index"] = "faiss" if _is_installed("faiss") else "exact"
     return other
 
-# %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-037
+# %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-038
 @cache
 def _warn_of_replacements(text: str):
     "Warn once in a process."
     warnings.warn(text, stacklevel=6)
 
-
+# %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-039
 def _use_installed(
     h: RetrievalHParams,
     given,  # names of hyper-parameters that the user has set
@@ -290,7 +290,7 @@ def _use_installed(
     _warn_of_replacements(f"rag: without {missing}, {used} is used. The paper's: {'; '.join(dict.fromkeys(commands))}")
     return replace(h, **other, source=f"{h.source}; {used}, because {missing} is not installed")
 
-# %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-040
+# %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-042
 class RetrievalEditor(Editor):
     "Question-answer pairs in a memory."
 
