@@ -6,8 +6,6 @@
 __all__ = ['Chain', 'real_chains', 'compatible_chains', 'find_chains']
 
 # %% ../../nbs/06_benchmark/05_chains.ipynb #cell-002
-import shutil
-import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,7 +28,7 @@ from wbe.benchmark.paths import (
 )
 from ..engine import open_engine
 from ..records import BadArgument, col, to_table
-from ..store import Manifest, Stage, make_folder, write_table
+from ..store import Manifest, Stage, scratch_folder, write_table
 
 # %% ../../nbs/06_benchmark/05_chains.ipynb #cell-009
 @dataclass
@@ -330,11 +328,8 @@ def find_chains(
     if stage.done and not force:
         return stage.manifest
     with stage, open_engine(engine, memory, spill) as e:
-        work = Path(tempfile.mkdtemp(dir=make_folder(out), prefix=".chains-"))
-        try:
+        with scratch_folder(out, ".chains-") as work:
             chains = _collect_chains(e, inputs, work, params, kind)
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
         write_table(path, to_table(chains, Chain))
         stage.outputs.append(path)
         stage.counts |= _count_chains(chains, longest)

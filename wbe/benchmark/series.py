@@ -160,7 +160,9 @@ def _build_facts(
     for step in todo:
         log(f"{step.name}: facts")
         built = build_facts(step.old_dump, step.new_dump, step.work, dates=(step.old, step.new), **use, **how)
-        if built.counts["filter"]["facts"] and (audit := built.audit()).supported < 1:
+        if not built.counts["filter"]["facts"]:
+            raise StoreError(f"{step.name}: no facts are left to ask about: {built.why_empty()}")
+        if (audit := built.audit()).supported < 1:
             unsupported = "the audit finds facts that the newer dump does not support"
             raise StoreError(f"{built.folder}: {unsupported}; look at {audit.path}")
 

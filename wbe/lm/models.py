@@ -206,7 +206,9 @@ _GATED = (
 )
 _OWN_CODE = "it brings its own code; if you have read it and trust it, pass trust_remote_code=True"
 _NO_SUCH_MODEL = "there is no such folder and no such model on the hub; private ones need `hf auth login`"
+_DAMAGED = "its weights are damaged ({message}): fetch or save them again"
 _LOAD_REMEDIES = (  # each: alternatives of words that must all occur; what to do
+    ((("safetensorerror",),), _DAMAGED),
     ((("gated",), ("401", "restricted")), _GATED),
     ((("trust_remote_code",),), _OWN_CODE),
     ((("bitsandbytes",),), "quantised loading needs bitsandbytes: {install}"),
@@ -219,15 +221,15 @@ _LOAD_REMEDIES = (  # each: alternatives of words that must all occur; what to d
 # %% ../../nbs/07_lm/02_models.ipynb #cell-045
 def _load_error(name: str, e: Exception, revision: str | None = None) -> ModelError:
     "What an error in loading means and what to do."
-    message = str(e)
+    message = str(e).strip()
+    first = message.splitlines()[0] if message else type(e).__name__
     asked = "asked-for-revision" if revision else ""
     low = f"{type(e).__name__} {message} {type(e.__cause__).__name__} {asked}".lower()
     for alternatives, remedy in _LOAD_REMEDIES:
         if any(all(word in low for word in words) for words in alternatives):
-            return ModelError(
-                f"{name}: {remedy.format(name=name, revision=revision, install=install_command('quant'))}"
-            )
-    return ModelError(f"{name}: {message.splitlines()[0] if message else type(e).__name__}")
+            about = dict(name=name, revision=revision, install=install_command("quant"))
+            return ModelError(f"{name}: {remedy.format(**about, message=first)}")
+    return ModelError(f"{name}: {first}")
 
 # %% ../../nbs/07_lm/02_models.ipynb #cell-048
 _DEVICES = ("auto", "cpu", "cuda", "mps", "xpu")  # kinds of devices; cuda:1 is the second GPU
@@ -329,9 +331,11 @@ def load(
         model_options["attn_implementation"] = attention
     if device_map is not None or quant:
         model_options["device_map"] = device_map or {"": device}
+    from safetensors import SafetensorError
+
     try:
         config, model, tokenizer = _from_pretrained(source, options, model_options)
-    except (OSError, ValueError, ImportError, KeyError) as e:
+    except (OSError, ValueError, ImportError, KeyError, SafetensorError) as e:
         raise _load_error(name_or_path, e, revision) from e
     if "device_map" not in model_options:
         model = model.to(device)

@@ -13,8 +13,6 @@ __all__ = ['CREATION_PROPERTIES', 'RULES', 'NO_RULE', 'PAIR_RULE', 'RULES_BY_NAM
 # %% ../../nbs/04_wikidata/09_rules.ipynb #cell-002
 import bz2
 import gzip
-import shutil
-import tempfile
 from contextlib import nullcontext
 from datetime import date
 from pathlib import Path
@@ -25,7 +23,7 @@ import narwhals as nw
 from ..dates import day_number, day_text
 from ..engine import open_engine
 from ..records import BadArgument
-from ..store import Manifest, Stage, StoreError, atomic_write, explain_read_errors, make_folder
+from ..store import Manifest, Stage, StoreError, atomic_write, explain_read_errors, scratch_folder
 from .changes import SUBJECT_PROPERTY, TRIPLE_KEY
 from .screening import count_by, first_case, mark_members, period_start, preprocess
 
@@ -418,12 +416,9 @@ def classify(
     if stage.done and not force:
         return stage.manifest
     with open_engine(engine) if isinstance(engine, str) else nullcontext(engine) as e, stage:
-        work = Path(tempfile.mkdtemp(prefix=".rules-", dir=make_folder(out)))
-        try:
+        with scratch_folder(out, ".rules-") as work:
             stage.counts |= _write_classified(e, (old, new), out, work, (t_old, t_new), literal)
             stage.counts |= _write_updates(e, new, out, work, views, factor, seed)
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
         stage.outputs += [out / name for name in RULE_OUTPUTS]
     return stage.manifest
 
