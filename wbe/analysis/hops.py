@@ -30,7 +30,7 @@ from ..lm.scoring import score
 from ..lm.tokens import QAItem, encode_items
 from ..records import BadArgument
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-007
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-008
 def _edits_by_subject(edits: pd.DataFrame) -> dict[str, list[dict]]:
     "The edits about each subject, by its id and by its name (after a ~)."
     out = {}
@@ -39,7 +39,7 @@ def _edits_by_subject(edits: pd.DataFrame) -> dict[str, list[dict]]:
             out.setdefault(key, []).append(e)
     return out
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-008
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-009
 def _second_fact(first: pd.Series, expected: str, by_subject: dict) -> dict:
     "The edits that are the second fact of a question; `where` says why there is none."
     about = by_subject.get(first.object_id or f"~{first.object}", [])
@@ -52,13 +52,15 @@ def _second_fact(first: pd.Series, expected: str, by_subject: dict) -> dict:
     out = dict(second=[e["edit_id"] for e in right], where=where, second_property=pid)
     return out | dict(second_question=last.get("update"), second_answer=last.get("ans"))
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-009
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-010
 def hop_questions(bench: Benchmark) -> pd.DataFrame:
     "A row per multi-hop question with its first fact, and the edits that are its second fact."
     edits, out = bench.to_pandas(), []
     asked = probe_table(bench, ["multi-hop"], at=bench.timesteps[-1]).drop(columns="axis")
     if asked.empty:
-        raise BadArgument(f"benchmark {bench.name!r} has no multi-hop questions that are valid after its last timestep")
+        raise BadArgument(
+            f"benchmark {bench.name!r} has no multi-hop questions (none that are valid after its last timestep)"
+        )
     by_subject = _edits_by_subject(edits)
     for q in asked.rename(columns={"answer": "expected"}).to_dict("records"):
         first = edits.loc[q["edit_id"]]
@@ -66,7 +68,7 @@ def hop_questions(bench: Benchmark) -> pd.DataFrame:
         out.append(q | facts | _second_fact(first, q["expected"], by_subject))
     return pd.DataFrame(out)
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-014
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-015
 def guess_second_hop(
     hops: pd.DataFrame,  # of `hop_questions`
     bench: Benchmark,
@@ -81,7 +83,7 @@ def guess_second_hop(
         right.append(bool(best) and best[0][0] == q["expected"])
     return hops.assign(guess=right)
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-015
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-016
 SEX_OR_GENDER = "P21"
 
 
@@ -92,7 +94,7 @@ def split_by_sex_questions(
     sex = frame.second_property == SEX_OR_GENDER
     return {"all": frame} | ({"sex": frame[sex], "all but sex": frame[~sex]} if sex.any() and not sex.all() else {})
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-018
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-019
 @contextmanager
 def edits_in_memory(
     lm: LM,
@@ -112,17 +114,17 @@ def edits_in_memory(
     with combine_edits(results).on(lm):
         yield retrieval_memory(lm)
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-021
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-022
 def _fact_of_edit(edit_id: str) -> str:
     "The part of an edit id that names its fact."
     return edit_id.partition("@")[0]
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-022
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-023
 def _rank(hits) -> int | None:
     "The rank of the first hit, from 1."
     return next((n for n, hit in enumerate(hits, 1) if hit), None)
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-023
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-024
 def _ranks_of_facts(question: dict, pairs: list) -> tuple:
     "The ranks of the first fact, of the second, and of a stale pair."
     first, second = _fact_of_edit(question["edit_id"]), {_fact_of_edit(e) for e in question["second"]}
@@ -131,7 +133,7 @@ def _ranks_of_facts(question: dict, pairs: list) -> tuple:
     stale = [root and f.rpartition("/")[0] == root and o for f, o in zip(facts, other)]
     return _rank(f == first for f in facts), _rank(f in second for f in facts), _rank(stale)
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-024
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-025
 def locate_facts(
     hops: pd.DataFrame,  # of `hop_questions`
     memory: PairMemory,
@@ -142,7 +144,7 @@ def locate_facts(
     ranks = [_ranks_of_facts(q, pairs) for q, pairs in zip(hops.to_dict("records"), near)]
     return hops.assign(**{name: np.array(r, float) for name, r in zip(("first", "second", "stale"), zip(*ranks))})
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-026
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-027
 def retrieval_shares(
     frame: pd.DataFrame,  # of `locate_facts`
     ks=(2, 4, 8),
@@ -158,19 +160,19 @@ def retrieval_shares(
         out.append(line)
     return pd.DataFrame(out)
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-034
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-035
 def _retrieved(frame: pd.DataFrame, k: int) -> np.ndarray:
     "Which facts are among the nearest k."
     one, two = (frame["first"] <= k).to_numpy(), (frame["second"] <= k).to_numpy()
     return np.select([one & two, one, two], ["both", "first only", "second only"], "neither")
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-035
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-036
 def _scores(lm: LM, items: list[QAItem], protocol) -> dict[str, np.ndarray]:
     "Exact match and token accuracy of items."
     got = score(lm, items, protocol, too_long="truncate", progress=False).to_pandas()
     return dict(exact_match=got.exact_match.astype(float).to_numpy(), token_accuracy=got.token_accuracy.to_numpy())
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-036
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-037
 def score_with_retrieval(
     lm: LM,
     bench: Benchmark,
@@ -192,7 +194,7 @@ def score_with_retrieval(
         out.append(frame.assign(k=k, found=_retrieved(frame, k), cut=cut, **after, **scores))
     return pd.concat(out, ignore_index=True)
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-037
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-038
 RETRIEVAL_STATES = ("neither", "second only", "first only", "both")
 _BEFORE = dict(exact_match="exact_before", token_accuracy="token_before")
 
@@ -204,7 +206,7 @@ def _accuracy_line(part: pd.DataFrame) -> dict:
         line |= interval_columns(metric, part[metric], part.subject_id) | {before: part[before].mean()}
     return line | interval_columns("change", part.exact_match - part.exact_before, part.subject_id, share=False)
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-038
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-039
 def accuracy_by_retrieval(
     frame: pd.DataFrame,  # of `score_with_retrieval`
 ) -> pd.DataFrame:
@@ -215,7 +217,7 @@ def accuracy_by_retrieval(
         out += [dict(k=k, found=state) | _accuracy_line(part) for state, part in parts.items() if len(part)]
     return pd.DataFrame(out)
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-045
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-046
 def _gain_difference(both: pd.DataFrame, first: pd.DataFrame, repeats: int) -> tuple[float, float, float]:
     "The mean change of one set minus that of the other, with its interval."
     gains = [p.exact_match - p.exact_before for p in (both, first)]
@@ -223,7 +225,7 @@ def _gain_difference(both: pd.DataFrame, first: pd.DataFrame, repeats: int) -> t
     samples = [bootstrap_means(g, s, repeats, seed) for seed, (g, s) in enumerate(zip(gains, subjects))]
     return gains[0].mean() - gains[1].mean(), *np.quantile(samples[0] - samples[1], [0.025, 0.975])
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-046
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-047
 def compare_both_with_first(
     frame: pd.DataFrame,  # of `score_with_retrieval`
     repeats: int = 2000,
@@ -236,7 +238,7 @@ def compare_both_with_first(
         out.append((k, len(both), len(first), *difference))
     return pd.DataFrame(out, columns=["k", "both", "first_only", "difference", "low", "high"])
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-051
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-052
 GIVEN_FACTS = ("nothing", "first", "second", "both")
 
 
@@ -259,7 +261,7 @@ def score_given_facts(
         out.append(known.assign(given=what, **_scores(lm, items, protocol)))
     return pd.concat(out, ignore_index=True)
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-052
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-053
 def accuracy_by_given_facts(
     answers: pd.DataFrame,  # of `score_given_facts`
 ) -> pd.DataFrame:
@@ -272,7 +274,7 @@ def accuracy_by_given_facts(
         out.append(line)
     return pd.DataFrame(out)
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-053
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-054
 def accuracy_of_given_facts(
     lm: LM,
     hops: pd.DataFrame,  # of `hop_questions`
@@ -281,7 +283,7 @@ def accuracy_of_given_facts(
     "Accuracy with nothing, the pair of the first fact, of the second, or both in the prompt."
     return accuracy_by_given_facts(score_given_facts(lm, hops, protocol))
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-055
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-056
 def gain_of_given_facts(
     answers: pd.DataFrame,  # of `score_given_facts`
     what: str,  # one of GIVEN_FACTS
@@ -292,7 +294,7 @@ def gain_of_given_facts(
     one, two = (answers[answers.given == w].set_index("edit_id") for w in (what, over))
     return bootstrap_interval(one[metric] - two[metric].reindex(one.index), one.subject_id)
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-058
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-059
 HOP_LOOKS = {"first": Look("#0072B2", "o"), "second": Look("#E69F00", "s"), "both": Look("#009E73", "D", (0, (4, 2)))}
 HOP_LOOKS |= {"neither": Look("#777777", "v"), "nothing": Look("#777777", "v")}
 HOP_LOOKS |= {"first only": HOP_LOOKS["first"], "second only": HOP_LOOKS["second"]}
@@ -312,7 +314,7 @@ def _draw_retrieval_shares(ax, shares: pd.DataFrame):
     panel_title(ax, "questions whose facts are found")
     percent_axis(ax)
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-059
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-060
 def _draw_accuracy_rows(ax, rows: pd.DataFrame, names: list[str], looks: list[Look], title: str, metric: str):
     "Draw the accuracy of each row, and that of the unedited model where it is known."
     ax.grid(axis="x", color="#E6E6E6", lw=0.7)
@@ -322,7 +324,7 @@ def _draw_accuracy_rows(ax, rows: pd.DataFrame, names: list[str], looks: list[Lo
     panel_title(ax, title)
     percent_axis(ax, "x")
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-060
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-061
 def draw_hops(
     shares: pd.DataFrame,  # of `retrieval_shares`
     table: pd.DataFrame,  # of `accuracy_by_retrieval`
@@ -345,12 +347,12 @@ def draw_hops(
     label_lines(axes[0])
     return fig
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-064
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-065
 def _signed_change(r) -> str:
     "The change of accuracy with its interval."
     return f"{r.change:+.1%} [{r.change_low:+.1%}, {r.change_high:+.1%}]"
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-065
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-066
 def _summarise_state(r) -> str:
     "The effect of the pairs where both facts, or only the first, were found."
     effect = "help" if r.change_low > 0 else "hurt" if r.change_high < 0 else "make no sure difference"
@@ -360,7 +362,7 @@ def _summarise_state(r) -> str:
         f"{r.exact_before:.1%}, so that the pairs {effect} ({_signed_change(r)})."
     )
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-066
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-067
 def _summarise_found(table: pd.DataFrame, k: int) -> list[str]:
     "The accuracy by what was found, for the smallest k and for others."
     rows = {r.found: r for r in table[table.k == k].itertuples()}
@@ -375,7 +377,7 @@ def _summarise_found(table: pd.DataFrame, k: int) -> list[str]:
         out.append(f"With {r.k} pairs both were found for {r.n} questions: {right}.")
     return out
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-067
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-068
 def summarise_hops(
     shares: pd.DataFrame,  # of `retrieval_shares`
     table: pd.DataFrame,  # of `accuracy_by_retrieval`
@@ -397,7 +399,7 @@ def summarise_hops(
         out.append(f"Given by hand: nothing {e['nothing']}, {given}.")
     return out
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-074
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-075
 def _search_findings(of: str, places: pd.DataFrame, k: int):
     "The paper's findings on what is retrieved."
     one, two = places["first"] <= k, places["second"] <= k
@@ -410,7 +412,7 @@ def _search_findings(of: str, places: pd.DataFrame, k: int):
     often = "seen" if both.low <= 0.1 <= both.high else "not seen: more often" if both.low > 0.1 else "not seen: rarer"
     yield "both for about 10%", of, format_percent(*both[:3]), often
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-075
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-076
 def _answer_findings(name: str, answers: pd.DataFrame, handed: pd.DataFrame, k: int):
     "The paper's findings on answers over two facts."
     at_k = answers[answers.k == k]
@@ -426,7 +428,7 @@ def _answer_findings(name: str, answers: pd.DataFrame, handed: pd.DataFrame, k: 
     seen = f"more right by {format_percent(*more[:3])}"
     yield "the same, given by hand", f"{name}, n = {more.n}", seen, zero_verdict(more.low, more.high)
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-076
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-077
 def retrieval_findings(
     places: pd.DataFrame,  # of `locate_facts`
     answers: pd.DataFrame,  # of `score_with_retrieval`
@@ -435,7 +437,7 @@ def retrieval_findings(
 ) -> pd.DataFrame:
     "The findings of WikiBigEdit on retrieval, what is seen here, and whether they agree."
     parts, out = [split_by_sex_questions(f) for f in (places, answers, handed)], []
-    for name in [n for n in parts[0] if n != "sex"]:
+    for name in [n for n in parts[0] if n != "sex" and all(n in p for p in parts)]:
         found, scored, given = (p[name] for p in parts)
         out += _search_findings(f"{name}, n = {len(found)}", found, k)
         out += _answer_findings(name, scored, given, k)

@@ -242,6 +242,7 @@ def accuracy_by_kind(
     out, missing, own = [], [], ["timestep", "tag", "property_id", "kind", "guess"]
     for name, frame, gaps in collect_answers(results, moment):
         frame = frame[frame.axis == axis].drop(columns=own, errors="ignore")
+        frame = frame[frame["probe"] == 0] if "probe" in frame else frame  # kinds are those of the first answers
         both = frame.merge(asked, on=["edit_id", "axis"])
         missing += gaps + _unmatched_answers(name, axis, len(frame), len(asked), both)
         for tag in tags:
