@@ -10,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -146,3 +147,84 @@ def test_a_journal_of_other_parameters_is_not_resumed(tmp_path):
     World(5, 600).write(tmp_path / "w", dates=["2024-02-01"], articles=False, views=False, progress=False)
     World(5, 600).write(tmp_path / "clean", dates=["2024-02-01"], articles=False, views=False, progress=False)
     assert contents(tmp_path / "w") == contents(tmp_path / "clean")
+
+
+# The engine: what DuckDB reports in its own way is reported as everywhere.
+
+SORT = """
+import sys
+from wbe.engine import DuckDB
+def work():
+    with DuckDB("60MiB", threads=1) as e:
+        print("begun", flush=True)
+        rows = e.con.sql(f"select md5(i::varchar) m, md5((i + 1)::varchar) n from range({sys.argv[1]}) t(i) order by m")
+        rows.write_parquet(sys.argv[2])
+"""
+MAIN = """
+import wbe.cli.main as cli
+cli.app = work
+cli.main()
+"""
+
+
+def spilled(folder: Path) -> list[str]:
+    return sorted(p.name for p in folder.glob("wbe-spill-*"))
+
+
+def start_sort(rows: int, tmp_path: Path, **env) -> subprocess.Popen:
+    words = [sys.executable, "-c", SORT + MAIN, str(rows), str(tmp_path / "sorted.parquet")]
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(words, **pipes, env={**os.environ, "TMPDIR": str(tmp_path), **env})
+    assert process.stdout.readline() == "begun\n"
+    return process
+
+
+def test_ctrl_c_in_a_query_is_an_interruption_and_no_error_of_the_query(tmp_path):
+    process = start_sort(200_000_000, tmp_path)
+    time.sleep(1.0)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode in (130, -signal.SIGINT), err
+    assert "Query interrupted" not in err.splitlines()[-1] and "KeyboardInterrupt" in err.splitlines()[-1]
+    assert spilled(tmp_path) == []
+
+
+def test_what_a_killed_process_spilled_is_removed_by_the_next(tmp_path):
+    process = start_sort(200_000_000, tmp_path)
+    process.kill()
+    process.wait()
+    assert len(spilled(tmp_path)) == 1
+    process = start_sort(1000, tmp_path)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert spilled(tmp_path) == []
+
+
+@pytest.mark.parametrize("full, message", [("spill", "--temp"), ("result", "the disk is full")])
+def test_a_full_disk_under_a_query(tmp_path, full, message):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", disk]
+    if os.geteuid() or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("a small disk can be mounted by root only")
+    try:
+        rows, out = (2_000_000, tmp_path) if full == "spill" else (400_000, disk)
+        process = start_sort(rows, out, TMPDIR=str(disk if full == "spill" else tmp_path))
+        _, err = process.communicate(timeout=120)
+        assert process.returncode == 1 and err.count("\n") == 1, err
+        assert err.startswith("wbe: ") and "the disk is full" in err and message in err
+        assert str(disk) in err and spilled(disk) == spilled(tmp_path) == []
+    finally:
+        subprocess.run(["umount", disk], check=True)
+
+
+def test_scratch_can_be_moved(tmp_path, monkeypatch):
+    from wbe.cli.app import use_temp
+    from wbe.engine import DuckDB
+
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", tempfile.tempdir)
+    (tmp_path / "elsewhere").mkdir()
+    use_temp(tmp_path / "elsewhere")
+    with DuckDB("100MiB") as e:
+        assert e.spill.parent == tmp_path / "elsewhere"
