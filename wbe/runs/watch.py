@@ -57,10 +57,17 @@ class ProgressTable:
         (self.write or tqdm.write)(text)
 
 # %% ../../nbs/10_runs/08_watch.ipynb #cell-013
-def _columns(first: str, edits: str, cells) -> str:
-    return " ".join([first.ljust(9), edits.rjust(7), *(cell.rjust(10) for cell in cells)])
+def _columns(
+    first: str,
+    edits: str,
+    cells: list[str],
+    names: list[str],  # of the columns
+) -> str:
+    "A line of the table; with all axes it has fewer than 80 characters."
+    widths = [max(len(name), 6) for name in names]
+    return " ".join([first.ljust(9), edits.rjust(7), *(cell.rjust(w) for cell, w in zip(cells, widths))])
 
-# %% ../../nbs/10_runs/08_watch.ipynb #cell-014
+# %% ../../nbs/10_runs/08_watch.ipynb #cell-015
 @patch
 def write_moment(
     self: ProgressTable,
@@ -68,8 +75,9 @@ def write_moment(
 ):
     "Write the line of a moment, and the header before the first."
     metrics, axes = moment_metrics(data), [a for a in choose_axes() if a in set(data["scores"].axis)]
+    names = [*axes, "earlier", "lasting"]
     if not self.has_header:
-        self.line(_columns("after", "edits", [*axes, "earlier", "lasting"]))
+        self.line(_columns("after", "edits", names, names))
         self.has_header = True
     before = f"before/T{last_asked_timestep(data)}"
     moments = (before, "curve", "current", "past")
@@ -79,9 +87,9 @@ def write_moment(
         when = f"T{last_asked_timestep(data)} before"
     keys = (*(f"{moment}/{a}" for a in axes), "past/update", "lasting facts/exact_match")
     shares = [f"{metrics[k]:.1%}" if k in metrics else "" for k in keys]
-    self.line(_columns(when, f"{data['edits_done']:,}", shares))
+    self.line(_columns(when, f"{data['edits_done']:,}", shares, names))
 
-# %% ../../nbs/10_runs/08_watch.ipynb #cell-020
+# %% ../../nbs/10_runs/08_watch.ipynb #cell-021
 def _tensorboard() -> Callable:  # (folder, config) -> log(step, values)
     try:
         from torch.utils.tensorboard import SummaryWriter
@@ -100,7 +108,7 @@ def _tensorboard() -> Callable:  # (folder, config) -> log(step, values)
 
     return open_log
 
-# %% ../../nbs/10_runs/08_watch.ipynb #cell-021
+# %% ../../nbs/10_runs/08_watch.ipynb #cell-022
 def _wandb() -> Callable:  # (folder, config) -> log(step, values)
     try:
         import wandb
@@ -114,7 +122,7 @@ def _wandb() -> Callable:  # (folder, config) -> log(step, values)
 
     return open_log
 
-# %% ../../nbs/10_runs/08_watch.ipynb #cell-022
+# %% ../../nbs/10_runs/08_watch.ipynb #cell-023
 TRACKERS = {"tensorboard": _tensorboard, "wandb": _wandb}
 
 

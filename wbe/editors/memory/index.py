@@ -317,7 +317,7 @@ def __repr__(self: AnnoyForestIndex) -> str:
     head = f"AnnoyForestIndex({self.count:,} vectors of {self.size} numbers; forests: {parts or 'none'}"
     return f"{head}; tail: {self.count - self.sealed:,})"
 
-# %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-049
+# %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-051
 class FaissIndex(VectorIndex):
     "A graph of neighbours (HNSW)."
 
@@ -358,14 +358,14 @@ class FaissIndex(VectorIndex):
     def describe(self) -> dict:
         return super().describe() | dict(neighbours=self.neighbours, recall=self.recall)
 
-# %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-050
+# %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-052
 @patch
 def _look(self: FaissIndex, queries, k: int, effort: int):
     "A search with a number of candidates: cosines and numbers."
     self.graph.hnsw.efSearch = int(effort)
     return self.graph.search(np.ascontiguousarray(queries), k)
 
-# %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-051
+# %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-053
 @patch
 def _search(self: FaissIndex, v: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     if self.count >= 1.5 * self.measured:
@@ -375,14 +375,14 @@ def _search(self: FaissIndex, v: np.ndarray, k: int) -> tuple[np.ndarray, np.nda
     sims, ids = self._look(v, k, max(self.effort, k))
     return top_k(sims, ids, k)
 
-# %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-054
+# %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-056
 INDEX_CLASSES = {
     "exact": (ExactIndex, "compares with every vector; always right"),
     "annoy": (AnnoyForestIndex, "forests of trees, as in the paper; needs a C++ compiler"),
     "faiss": (FaissIndex, "a graph of neighbours"),
 }
 
-# %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-055
+# %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-057
 def vector_index(
     name: str,  # one of INDEX_CLASSES
     size: int,  # numbers in a vector
@@ -391,7 +391,7 @@ def vector_index(
     "An empty index."
     return INDEX_CLASSES[check_choice(name, INDEX_CLASSES, "index")][0](size, **options)
 
-# %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-058
+# %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-060
 def _saved_vector_files(folder: Path, index: VectorIndex) -> list[str]:
     "The files in a folder that hold the first vectors of this index."
     try:
@@ -407,12 +407,12 @@ def _saved_vector_files(folder: Path, index: VectorIndex) -> list[str]:
     except (OSError, ValueError, KeyError):
         return []
 
-# %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-059
+# %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-061
 def _write_vectors(path: str, rows: np.ndarray):
     with open(path, "wb") as f:
         np.save(f, rows, allow_pickle=False)
 
-# %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-061
+# %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-063
 @patch
 def save(self: VectorIndex, folder) -> Path:  # the folder
     "Write the index to a folder; files of an earlier save stay."
@@ -429,7 +429,7 @@ def save(self: VectorIndex, folder) -> Path:  # the folder
     _remove_others(folder, {*names, *files})
     return folder
 
-# %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-062
+# %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-064
 def _remove_others(folder: Path, names: set):
     "Remove files of an index that the manifest does not name."
     for pattern in ("vectors-*.npy", "forest-*.ann", "graph-*.faiss"):
@@ -437,7 +437,7 @@ def _remove_others(folder: Path, names: set):
             if path.name not in names:
                 path.unlink()
 
-# %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-064
+# %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-066
 @patch
 def _save_built(
     self: VectorIndex,
@@ -447,12 +447,12 @@ def _save_built(
     "Write what was built from the vectors."
     return {}
 
-# %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-065
+# %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-067
 @patch
 def _load_built(self: VectorIndex, folder: Path, files: dict):
     "Read what was built from the vectors, or build it again."
 
-# %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-066
+# %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-068
 def _read_vectors(path: Path) -> np.ndarray:
     "The vectors of one file."
     with explain_read_errors(path):
@@ -461,7 +461,7 @@ def _read_vectors(path: Path) -> np.ndarray:
         except (ValueError, EOFError) as e:
             raise StoreError(f"{path}: cannot be read ({e}); build the index again from the pairs") from None
 
-# %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-067
+# %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-069
 @patch(cls_method=True)
 def load(
     cls: VectorIndex,
@@ -487,7 +487,7 @@ def load(
     out._load_built(folder, more)
     return out
 
-# %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-069
+# %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-071
 def _write_once(
     path: Path,
     write: Callable,  # called with a path
@@ -497,7 +497,7 @@ def _write_once(
         with atomic_write(path) as part:
             write(str(part))
 
-# %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-070
+# %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-072
 @patch
 def _save_built(self: AnnoyForestIndex, folder: Path, known: bool) -> dict:
     out = {}
@@ -509,7 +509,7 @@ def _save_built(self: AnnoyForestIndex, folder: Path, known: bool) -> dict:
         out[name] = {k: v for k, v in p.items() if k != "forest"} | dict(bytes=(folder / name).stat().st_size)
     return out
 
-# %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-071
+# %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-073
 @patch
 def _load_built(self: AnnoyForestIndex, folder: Path, files: dict):
     for name, about in files.items():
@@ -519,7 +519,7 @@ def _load_built(self: AnnoyForestIndex, folder: Path, files: dict):
         else:
             self.parts.append(self._build_forest(about["start"], about["end"]))
 
-# %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-073
+# %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-075
 @patch
 def _save_built(self: FaissIndex, folder: Path, known: bool) -> dict:
     import faiss
@@ -531,7 +531,7 @@ def _save_built(self: FaissIndex, folder: Path, known: bool) -> dict:
     size = (folder / name).stat().st_size
     return {name: dict(measured=self.measured, effort=self.effort, got=self.got, bytes=size)}
 
-# %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-074
+# %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-076
 @patch
 def _load_built(self: FaissIndex, folder: Path, files: dict):
     import faiss
