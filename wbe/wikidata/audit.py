@@ -10,7 +10,6 @@ __all__ = ['AUDIT_VERDICTS', 'SUPPORTED_VERDICTS', 'OLD_STATES', 'AUDIT_FIELDS',
 # %% ../../nbs/04_wikidata/11_audit.ipynb #cell-002
 import gzip
 import re
-import tempfile
 from contextlib import nullcontext
 from dataclasses import dataclass
 from html import escape
@@ -20,7 +19,7 @@ import narwhals as nw
 
 from ..engine import open_engine
 from ..records import SchemaError, check_choice, col, patch, schema, to_table
-from ..store import Stage, StageFolder, StoreError, explain_write_errors, write_table
+from ..store import Stage, StageFolder, StoreError, explain_write_errors, scratch_folder, write_table
 from .changes import SUBJECT_PROPERTY
 
 # %% ../../nbs/04_wikidata/11_audit.ipynb #cell-011
@@ -193,7 +192,7 @@ def read_rows(
 def _require_table(path: Path):
     "Raise an error with the remedy when a table of a snapshot is not there."
     if not path.exists():
-        with_roles = "parse the dump again and ask for qualifier and reference values"
+        with_roles = "parse the dump again with --roles, for the values of qualifiers and references"
         raise StoreError(f"{path}: not there; {with_roles if path.stem == 'roles' else 'parse the dump first'}")
 
 # %% ../../nbs/04_wikidata/11_audit.ipynb #cell-034
@@ -345,10 +344,11 @@ def row_verdicts(
     rows,  # of `read_rows`
     new,  # folder of the new snapshot
     old=None,  # folder of the old snapshot
+    roles: bool = True,  # also look among qualifiers and references
 ):
     "The verdict of every readable row, as an Arrow table."
     c, group = nw.col, SUBJECT_PROPERTY
-    with tempfile.TemporaryDirectory(prefix="wbe-audit-") as tmp:
+    with scratch_folder(prefix="wbe-audit-") as tmp:
 
         def stored(name, frame, by):
             engine.write(frame, Path(tmp) / f"{name}.parquet", by)
@@ -356,7 +356,7 @@ def row_verdicts(
 
         asked = engine.table(_readable_rows(rows))
         keys = stored("keys", asked.select(*group).unique(), group)
-        uses = nw.concat([statement_uses(engine, new, keys), role_uses(engine, new, keys)])
+        uses = nw.concat([read(engine, new, keys) for read in (statement_uses, role_uses)[: 1 + roles]])
         uses = stored("uses", uses, [*group, "value"])
         labels = stored("labels", _needed_names(engine, new, uses, asked), ["id"])
         own = labels.rename({"id": "object_id", "label": "own_label"})
@@ -409,20 +409,22 @@ def audit_benchmark(
     out="audit",  # folder for the result
     engine="duckdb",  # name of an engine, or one that is open
     strict: bool = False,  # an unreadable row is an error, not a verdict
+    roles: bool = True,  # also look among qualifiers and references; without, a value there counts as absent
 ) -> "Audit":
     "Find for every row of a benchmark file what the dump says about it."
-    tables = [Path(new) / f"{n}.parquet" for n in ("statements", "labels", "roles")]
+    names = ("statements", "labels", *(["roles"] if roles else []))
+    tables = [Path(new) / f"{n}.parquet" for n in names]
     tables += [Path(old) / "statements.parquet"] if old else []
     for path in tables:
         _require_table(path)
     stage = Stage(out, "audit", dict(strict=strict), [Path(file), *tables])
-    roles = zip([Path(file), *tables], ("file", "new", "new", "new", "old"))
-    stage.params |= {f"{role} {p.name}": stage.inputs[str(p)]["sha256"][:16] for p, role in roles}
+    sources = zip([Path(file), *tables], ("file", *["new"] * len(names), "old"))
+    stage.params |= {f"{source} {p.name}": stage.inputs[str(p)]["sha256"][:16] for p, source in sources}
     if stage.done:
         return Audit(out)
     rows = read_rows(file, strict)
     with stage, open_engine(engine) if isinstance(engine, str) else nullcontext(engine) as e:
-        table = _verdict_table(rows, row_verdicts(e, rows, new, old))
+        table = _verdict_table(rows, row_verdicts(e, rows, new, old, roles))
         write_table(Path(out) / "verdicts.parquet", table)
         stage.outputs.append(Path(out) / "verdicts.parquet")
         supported = sum(verdict in SUPPORTED_VERDICTS for verdict in table["verdict"].to_pylist())
