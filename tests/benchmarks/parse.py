@@ -8,6 +8,7 @@ measurement is repeated and the best is taken. Larger dumps repeat the dump of o
 
 import gzip
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -20,8 +21,9 @@ import psutil
 
 from wbe.records import Label, Statement, schema
 from wbe.wikidata.claims import entity_decoder
-from wbe.wikidata.entities import parse_lines
+from wbe.wikidata.entities import FALLBACK, parse_lines
 from wbe.wikidata.parse import parse_dump, parquet_piece
+from wbe.wikidata.text import DumpText
 from wbe.world.files import World
 
 REAL = Path(__file__).parents[2] / ".." / "shared" / "data" / "wikidata_real_49.json.gz"
@@ -37,14 +39,15 @@ def entity_lines(path) -> list[bytes]:
         return [line.rstrip(b",\n") for line in f if line.startswith(b"{")]
 
 
-def write_dump(path: Path, lines: list[bytes], times: int) -> Path:
-    "A dump that repeats these entities: one compressed member, many times."
-    member = gzip.compress(b"".join(line + b",\n" for line in lines), 6)
-    with open(path, "wb") as f:
-        f.write(gzip.compress(b"[\n"))
-        for _ in range(times):
-            f.write(member)
-        f.write(gzip.compress(lines[-1] + b"\n]\n"))
+def copies(lines: list[bytes], times: int) -> list[bytes]:
+    "These entities many times, each time with other ids: a parser drops an entity that it has read before."
+    ids = re.compile(rb'"id":"[QP]\d+"')
+    return [ids.sub(b'"id":"Q%d"' % (n * 10_000 + i), line, count=1) for n in range(times) for i, line in enumerate(lines, 1)]
+
+
+def write_dump(path: Path, lines: list[bytes]) -> Path:
+    with gzip.open(path, "wb", compresslevel=6) as f:
+        f.write(b"[\n" + b",\n".join(lines) + b"\n]\n")
     return path
 
 
@@ -124,32 +127,38 @@ def cpu(work, times: int) -> float:
 def speeds(name: str, path: Path, small: Path, folder: Path) -> dict:
     "MB of JSON a second on one core; `small` is a shorter dump of the same entities, for the slow reader."
     lines, few = entity_lines(path), entity_lines(small)
+    assert len({bytes(msgspec.json.decode(x, type=dict[str, msgspec.Raw])["id"]) for x in lines}) == len(lines)
     mb, few_mb = sum(map(len, lines)) / 1e6, sum(map(len, few)) / 1e6
-    typed = entity_decoder(("en",)).decode
+    typed = entity_decoder(("en", *FALLBACK)).decode
 
     def from_lines():
         parsed = parse_lines(lines)
+        assert parsed.counts["duplicates"] == 0 == parsed.counts["rejected"]
         parquet_piece(parsed.statements), parquet_piece(parsed.labels)
 
-    def from_file():
+    def from_file(roles=False):
         shutil.rmtree(folder / "out", ignore_errors=True)
-        parse_dump(path, folder / "out", workers=1, progress=False)
+        parse_dump(path, folder / "out", workers=1, progress=False, roles=roles)
 
-    qwikidata, untyped, decoding, piece, whole = (
+    qwikidata, inflated, untyped, decoding, piece, whole, roles = (
         few_mb / cpu(lambda: with_qwikidata(small, folder), 2),
+        mb / cpu(lambda: [len(text) for text in DumpText(path)], 3),
         mb / cpu(lambda: [msgspec.json.decode(line) and None for line in lines], 2),
         mb / cpu(lambda: [typed(line) and None for line in lines], 3),
         mb / cpu(from_lines, 3),
         mb / cpu(from_file, 3),
+        mb / cpu(lambda: from_file(True), 2),
     )
     return {
         "entities": name,
         "MB of JSON": mb,
         "qwikidata: file to the same tables": qwikidata,
+        "file inflated, no more": inflated,
         "msgspec: lines decoded, no types": untyped,
         "msgspec: lines decoded, our types": decoding,
         "wbe: lines to Parquet": piece,
         "wbe: file to Parquet": whole,
+        "wbe: file to Parquet, with roles": roles,
         "wbe / qwikidata, from file": whole / qwikidata,
         "wbe / msgspec without types, from lines": piece / untyped,
         "wbe / msgspec with our types, from lines": piece / decoding,
@@ -186,7 +195,7 @@ def main(sizes):
         )
         lines = entity_lines(world.paths("dumps")[0])
         cases = [("the world's", lines, 8, 1)] + ([("real ones", entity_lines(REAL), 30, 2)] if REAL.exists() else [])
-        dump = lambda name, some, times: write_dump(folder / f"{name}.json.gz", some, times)
+        dump = lambda name, some, times: write_dump(folder / f"{name}.json.gz", copies(some, times))
         table = pd.DataFrame(
             [speeds(name, dump("a", some, many), dump("b", some, few), folder) for name, some, many, few in cases]
         )
@@ -194,7 +203,7 @@ def main(sizes):
         print(table.set_index("entities").T.map(lambda x: f"{x:.2f}" if x < 10 else f"{x:.0f}").to_string())
         rows = []
         for n in sizes:
-            path = write_dump(folder / "a.json.gz", lines, max(1, round(n / len(lines))))
+            path = write_dump(folder / "a.json.gz", copies(lines, max(1, round(n / len(lines)))))
             rows += [memory(path, n, workers, folder) for workers in sorted({1, os.cpu_count() or 1})]
         print("\nmemory of all processes together:")
         print(pd.DataFrame(rows).round(1).to_string(index=False))

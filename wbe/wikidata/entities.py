@@ -41,11 +41,11 @@ def _entity_terms(
 
 # %% ../../nbs/04_wikidata/05_entities.ipynb #cell-012
 _SITELINKS_DECODER = msgspec.json.Decoder(dict[str, Raw] | EMPTY_MAP)
-_ENWIKI_DECODER = msgspec.json.Decoder(defstruct("Links", [("enwiki", defstruct("Link", [("title", str)]))]))
+_LINK = defstruct("Link", [("title", str | None, None)], frozen=True)
+_ENWIKI_DECODER = msgspec.json.Decoder(defstruct("Links", [("enwiki", _LINK, _LINK())]))
 _TEXT_DECODER = msgspec.json.Decoder(str)
-_ENWIKI_HEAD = (
-    b'"enwiki":{"site":"enwiki","title":'  # as Wikidata writes it; a text cannot contain it, its quotes are escaped
-)
+# as Wikidata writes it; a text cannot contain it, because its quotes are escaped
+_ENWIKI_HEAD = b'"enwiki":{"site":"enwiki","title":'
 _JSON_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"')
 
 
