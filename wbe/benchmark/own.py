@@ -180,6 +180,8 @@ def read_row(
     for axis, question, answer in found:
         if (question or "").strip() and (answer or "").strip():
             out.probes.append((axis, question, answer))
+        elif axis in ("rephrase", "persona") and out.reason:  # they lack only the answer that the edit lacks
+            continue
         elif (question or "").strip() or (answer or "").strip():
             what = f"no answer to {question!r}" if question else f"no question for {answer!r}"
             out.faults.append(("half a probe", axis, what))

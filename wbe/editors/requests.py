@@ -63,6 +63,11 @@ def _check_request(
         text = getattr(r, field)
         if not isinstance(text, str) or not text.strip():
             raise BadArgument(f"{_request_label(n, r)}: the {field} is empty; leave the edit out")
+    if need_subject and not r.subject.strip():
+        raise BadArgument(
+            f"{_request_label(n, r)}: the edit has no subject, and this editor looks for one in the question; "
+            "give it (in a table: a column subject, or --map COLUMN=subject)"
+        )
     if need_subject and r.span is None:
         raise BadArgument(
             f"{_request_label(n, r)}: the subject {r.subject!r} is not in the question; "

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from ..benchmark.reader import AXIS_FIELDS, Benchmark, Timestep
+from ..benchmark.reader import AXIS_FIELDS, Benchmark, Timestep, subject_keys
 from .protocol import Editor, editor
 from .requests import EditRequest, check_requests, requests_from_rows
 from ..lm.models import LM
@@ -22,7 +22,7 @@ from ..lm.scoring import score
 from ..lm.tokens import QAItem
 from ..metrics.intervals import bootstrap_interval
 from ..progress import progress_bar
-from ..records import BadArgument, patch
+from ..records import BadArgument, patch, question_columns
 from ..store import format_bytes
 
 # %% ../../nbs/09_editors/06_single.ipynb #cell-009
@@ -32,7 +32,7 @@ def _own_questions(requests: list[EditRequest]) -> tuple[dict, object]:
 
     ids = [r.id or str(i) for i, r in enumerate(requests)]
     rows = [
-        dict(edit_id=i, subject_id=r.subject or i, axis="update", question=r.question, expected=r.answer)
+        dict(edit_id=i, subject_id=r.subject or i, axis="update", probe=0, question=r.question, expected=r.answer)
         for i, r in zip(ids, requests)
     ]
     return dict(zip(ids, requests)), pd.DataFrame(rows)
@@ -41,17 +41,17 @@ def _own_questions(requests: list[EditRequest]) -> tuple[dict, object]:
 def _timestep_questions(timestep: Timestep) -> tuple[dict, object]:
     "Requests by id, and a data frame of the questions of a timestep."
     requests = requests_from_rows(timestep.edits, timestep.edit_ids, need_subject=False)
-    subjects = dict(zip(timestep.edit_ids, timestep.edits.column("subject_id").to_pylist()))
+    subjects = dict(zip(timestep.edit_ids, subject_keys(timestep.edits, timestep.edit_ids)))
     probes = timestep.probes().to_pandas().rename(columns={"answer": "expected"})
     questions = probes.assign(subject_id=probes["edit_id"].map(subjects))
-    return {r.id: r for r in requests}, questions[["edit_id", "subject_id", "axis", "question", "expected"]]
+    return {r.id: r for r in requests}, questions[["edit_id", "subject_id", "axis", "probe", "question", "expected"]]
 
 # %% ../../nbs/09_editors/06_single.ipynb #cell-011
 def sample_edits(
     of,  # a Benchmark, a Timestep, or requests
     n: int | None = 100,  # number of edits; all if it is None
     seed: int = 0,
-) -> tuple[dict, object]:  # requests by id, and the questions: edit_id, subject_id, axis, question, expected
+) -> tuple[dict, object]:  # requests by id, and the questions: edit_id, subject_id, axis, probe, question, expected
     "A sample of edits, with their questions as a data frame."
     import pandas as pd
 
@@ -163,7 +163,7 @@ def summary(
     import pandas as pd
 
     frame, rows = self.frame, {}
-    unedited = frame.drop_duplicates(["edit_id", "axis"]).assign(editor="unedited")
+    unedited = frame.drop_duplicates(question_columns(frame)).assign(editor="unedited")
     unedited[metric] = unedited[f"{metric}_before"]
     interval = lambda part, column: bootstrap_interval(
         part[column].astype(float), part["subject_id"], True, repeats, level
