@@ -48,9 +48,12 @@ $(EXTRAS_READY): $(READY) nbs/_dev/extras.py
 demo: $(READY)
 	$(BIN)/wbe demo
 
+# Two processes with a thread for each core between them are slower than two with one thread each.
+test test-extras: export OMP_NUM_THREADS ?= 1
+
 test: $(READY)
 	$(BIN)/nbdev_test --n_workers 2 --do_print --timing
-	$(BIN)/python -m pytest tests -n 2 --dist loadfile
+	$(BIN)/python -m pytest tests -n 2 --dist loadfile --no-loadscope-reorder
 
 # Skipped elsewhere, run here: a test that is skipped for an unexpected reason fails (see tests/conftest.py).
 test-extras: export WBE_STRICT = 1

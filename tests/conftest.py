@@ -55,7 +55,12 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "extra(*names): needs these extras of settings.ini; see `make test-extras`")
 
 
+# Files of tests that take longest, in order: begun first, they do not keep one process busy when the others are done.
+SLOW_FILES = ("test_lifelong", "test_docs", "test_cli", "test_audit", "test_faults", "test_wise", "test_wheel")
+
+
 def pytest_collection_modifyitems(items):
+    items.sort(key=lambda item: SLOW_FILES.index(item.path.stem) if item.path.stem in SLOW_FILES else len(SLOW_FILES))
     if os.environ.get("WBE_EXTRAS"):
         return
     for item in items:
@@ -92,10 +97,13 @@ def pytest_make_collect_report():
 
 @pytest.fixture(scope="session")
 def small_world(tmp_path_factory):
-    "The world of the demo in all formats, as a user would write it."
-    return World(seed=7, entities=1500).write(
-        tmp_path_factory.mktemp("world"), formats=("json.gz", "xml.bz2"), progress=False
-    )
+    "The world of the demo in all formats, as a user would write it; written once for all of pytest's processes."
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    with open(folder / "world.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the second process finds a complete world
+        return World(seed=7, entities=1500).write(folder / "world", formats=("json.gz", "xml.bz2"), progress=False)
 
 
 def on_terminal(words, cwd=None) -> tuple[int, str]:

@@ -3,10 +3,12 @@
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
+from functools import partial
+from multiprocessing import get_context
+from multiprocessing.forkserver import ensure_running
 from pathlib import Path
 
 import pytest
@@ -37,22 +39,46 @@ def scores(folder):
     return Run.load(folder).scores.drop(columns="seconds")
 
 
-def begin(folder: Path, *words) -> subprocess.Popen:
-    code = """
-import sys, wbe.runs.lifelong as w
-from functools import partial
-w.run_lifelong = partial(w.run_lifelong, checkpoint_seconds=0.0)  # a checkpoint after every batch
-from wbe.cli.main import main
-sys.argv[0] = "wbe"
-main()
-"""
-    return subprocess.Popen(
-        [sys.executable, "-c", code, "run", *WORDS, *words, "--runs", str(folder.parent), "--name", folder.name],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
+def work(folder: Path, words: tuple):
+    "The command `wbe run` with a checkpoint after every batch; what it prints goes to a file."
+    import wbe.runs.lifelong as module
+
+    module.run_lifelong = partial(module.run_lifelong, checkpoint_seconds=0.0)
+    from wbe.cli.main import main
+
+    printed = os.open(f"{folder}.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    for stream in (1, 2):
+        os.dup2(printed, stream)
+    sys.argv = ["wbe", "run", *WORDS, *words, "--runs", str(folder.parent), "--name", folder.name]
+    main()
+
+
+@pytest.fixture(scope="module")
+def begin():
+    """A function that begins a run in a process of its own, on one core.
+
+    The process is forked from one that has imported everything, which takes longer than the run.
+    """
+    context = get_context("forkserver")
+    context.set_forkserver_preload(
+        ["wbe.runs.lifelong", "wbe.lm.models", "transformers.models.gpt2.modeling_gpt2", "peft"]
     )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        ensure_running()
+
+    def begin(folder: Path, *words):
+        process = context.Process(target=work, args=(folder, words))
+        process.start()
+        return process
+
+    return begin
+
+
+def finish(process, folder: Path):
+    "Wait for a run, which succeeds."
+    process.join()
+    assert process.exitcode == 0, Path(f"{folder}.txt").read_text()
 
 
 @pytest.mark.parametrize(
@@ -66,19 +92,17 @@ main()
         ("memit", ["--set", "steps=2", "--set", "samples=50", "--batch", "4"], ("state/current.json",)),
     ],
 )
-def test_killed_anywhere_a_run_ends_with_the_same_scores(tmp_path, editor, more, kills):
-    whole = begin(tmp_path / "whole", "-e", editor, *more)
-    assert whole.wait() == 0, whole.stderr.read()
+def test_killed_anywhere_a_run_ends_with_the_same_scores(tmp_path, begin, editor, more, kills):
+    finish(begin(tmp_path / "whole", "-e", editor, *more), tmp_path / "whole")
     wanted, folder = scores(tmp_path / "whole"), tmp_path / "killed"
     parts = lambda: len(list((folder / "scores").glob("*.parquet")))
     for what in kills:  # killed when this appears
         p, seen = begin(folder, "-e", editor, *more), parts()
-        while p.poll() is None and not (parts() > seen if what == "scores" else (folder / what).exists()):
+        while p.is_alive() and not (parts() > seen if what == "scores" else (folder / what).exists()):
             time.sleep(0.002)
-        p.send_signal(signal.SIGKILL)
-        p.wait()
-    p = begin(folder, "-e", editor, *more)
-    assert p.wait() == 0, p.stderr.read()
+        p.kill()
+        p.join()
+    finish(begin(folder, "-e", editor, *more), folder)
     assert scores(folder).equals(wanted)
     assert Run.load(folder).batches.edits.tolist() == Run.load(tmp_path / "whole").batches.edits.tolist()
     left = [f for f in (folder / "state").iterdir() if f.name not in ("current.json", "results")]
@@ -132,7 +156,7 @@ def test_a_damaged_checkpoint_and_a_damaged_table_are_named(tmp_path):
         len(Run.load(tmp_path / "run").scores)
 
 
-def test_two_processes_cannot_work_on_one_run(tmp_path):
+def test_two_processes_cannot_work_on_one_run(tmp_path, begin):
     folder = tmp_path / "run"
     p = begin(folder, "-e", "ft")
     while not (folder / "config.json").exists():
@@ -142,7 +166,7 @@ def test_two_processes_cannot_work_on_one_run(tmp_path):
             run_lifelong(plan(), folder, progress=False)
     finally:
         p.kill()
-        p.wait()
+        p.join()
 
 
 def bench_of(folder: Path, change) -> str:

@@ -32,7 +32,7 @@ dl.params dt { font-family: var(--font-stack--monospace); }
 
 CONF = """
 project = "wbe"
-extensions = ["myst_nb", "wbe_math"]
+extensions = ["myst_nb", "wbe_site"]
 html_theme = "furo"
 html_title = "wbe"
 html_static_path = ["static"]
@@ -47,8 +47,8 @@ html_math_renderer = "mathml"
 suppress_warnings = ["mystnb.unknown_mime_type", "myst.header", "misc.highlighting_failure"]
 """
 
-MATH = '''
-"""Formulas as MathML, which browsers show without a script."""
+EXTENSION = '''
+"""Formulas as MathML, which browsers show without a script; a navigation of one room."""
 from latex2mathml.converter import convert
 
 
@@ -62,8 +62,15 @@ def block(self, node):
     raise __import__("docutils").nodes.SkipNode
 
 
+def short_navigation(app, page, template, context, doctree):
+    "Beside a page stand the rooms and the pages of its own room. All pages on every page took most of the time."
+    if whole := context.get("toctree"):
+        context["toctree"] = lambda **options: whole(**options | {"collapse": True})
+
+
 def setup(app):
     app.add_html_math_renderer("mathml", (inline, None), (block, None))
+    app.connect("html-page-context", short_navigation, priority=400)  # before the theme's own
     return {"parallel_read_safe": True}
 '''
 
@@ -244,7 +251,7 @@ def write_sources(folder: Path) -> None:
     (folder / "static").mkdir()
     (folder / "static" / "wbe.css").write_text(CSS)
     (folder / "conf.py").write_text(f"import sys\nsys.path.insert(0, {str(folder)!r})\n{CONF}")
-    (folder / "wbe_math.py").write_text(MATH)
+    (folder / "wbe_site.py").write_text(EXTENSION)
     (folder / "command-line.md").write_text(command_line())
     (folder / "api").mkdir()
     found = modules()
