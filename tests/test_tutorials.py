@@ -28,11 +28,11 @@ def code_cells(name: str) -> list[str]:
 
 
 @pytest.fixture
-def execute(monkeypatch):
+def execute():
     "Execute a tutorial with its marked cell replaced; returns its variables and what it printed."
     from execnb.shell import CaptureShell
 
-    start, before = Path.cwd(), dict(os.environ)
+    start, before, path, main = Path.cwd(), dict(os.environ), list(sys.path), sys.modules["__main__"]
 
     def run(name: str, cell: str, until: str = "") -> tuple[dict, str]:
         os.chdir(FOLDER)
@@ -47,6 +47,9 @@ def execute(monkeypatch):
 
     yield run
     os.chdir(start)
+    sys.path[:] = path
+    sys.modules["__main__"] = main
+    sys.modules.pop("my_editor", None)
     os.environ.clear()
     os.environ.update(before)
 
@@ -118,7 +121,7 @@ OWN_COLUMNS = dict(ask="frage", now="antwort", about="thema", in_other_words="an
 def test_own_edits_from_another_csv(execute, tmp_path):
     "Eight rows with German column names, semicolons, an empty answer, and another editor, up to the page."
     rows = pd.read_csv(FOLDER / "my_edits.csv").drop(columns="was").rename(columns=OWN_COLUMNS).head(8)
-    rows.loc[8] = rows.loc[0] | dict(frage="Who chairs Kibordesh?", antwort="")
+    rows.loc[8] = dict(rows.loc[0]) | dict(frage="Who chairs Kibordesh?", antwort="")
     rows.to_csv(tmp_path / "meine.csv", index=False, sep=";")
     columns = dict(frage="question", antwort="answer", thema="subject", bleibt="locality")
     columns |= {"anders gefragt": "rephrase", "bleibt wie": "locality_answer"}
