@@ -1,13 +1,24 @@
 """The command line end to end, as a shell sees it."""
 
+import csv
+import io
 import json
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
 from conftest import on_terminal
+from wbe.world.files import World
+
+SAMPLES = Path(__file__).parents[1] / "data_samples"
 
 
 def wbe(*words, cwd=None, env=None):
@@ -21,7 +32,7 @@ def test_demo_needs_no_network_and_ends_in_a_table_and_a_figure(tmp_path):
         "import socket\n"
         "def refuse(*a): raise OSError('the demo asked for the network')\n"
         "socket.socket.connect = socket.create_connection = socket.getaddrinfo = refuse\n"
-        "import sys; sys.argv = ['wbe', 'demo', '--editors', 'prompt']\n"
+        "import sys; sys.argv = ['wbe', 'demo', '--editors', 'prompt', '--entities', '700']\n"
         "from wbe.cli.main import main; main()"
     )
     code, printed = on_terminal([sys.executable, "-c", script], cwd=tmp_path)
@@ -31,7 +42,8 @@ def test_demo_needs_no_network_and_ends_in_a_table_and_a_figure(tmp_path):
     assert "just edited" in printed and "prompt" in printed  # the table of editors
     for name in ("timesteps", "editors"):
         assert (tmp_path / "wbe-demo" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-    code, printed = on_terminal([sys.executable, "-m", "wbe", "demo", "--editors", "prompt"], cwd=tmp_path)
+    again = "demo --editors prompt --entities 700".split()
+    code, printed = on_terminal([sys.executable, "-m", "wbe", *again], cwd=tmp_path)
     assert code == 0 and "writing the world" not in printed
     status = wbe("status", tmp_path)
     assert status.returncode == 0 and "whole" in status.stdout
@@ -140,7 +152,7 @@ def test_build_and_audit_from_two_dumps(tmp_path):
         == 0
     )
     dumps = sorted((tmp_path / "w" / "dumps").iterdir())
-    out = wbe("build", *dumps, "-o", tmp_path / "t1")
+    out = wbe("build", *dumps, "-o", tmp_path / "t1", "--roles")
     assert out.returncode == 0, out.stderr
     assert "100.0% supported" in out.stdout
     start = time.perf_counter()
@@ -184,3 +196,206 @@ def test_a_truncated_dump_is_read_to_its_end_and_reported_by_the_exit_code(tmp_p
     out = wbe("build", old, new, "-o", tmp_path / "t1")
     assert out.returncode == 3 and "damaged" in out.stderr and "fetch it again" in out.stderr
     assert (tmp_path / "t1" / "facts" / "facts.parquet").exists()
+
+
+# In this process: what the entry point prints and returns.
+
+
+@pytest.fixture
+def command(monkeypatch, capsys, tmp_path):
+    "Call the entry point in an empty folder; returns exit code, standard output and standard error."
+    from wbe.cli.main import main
+
+    for name in ("FORCE_COLOR", "CLICOLOR_FORCE", "WBE_DEBUG"):
+        monkeypatch.delenv(name, raising=False)
+    for name, text in dict(COLUMNS="80", NO_COLOR="1", TMPDIR=tempfile.gettempdir()).items():
+        monkeypatch.setenv(name, text)
+    monkeypatch.setattr(tempfile, "tempdir", tempfile.tempdir)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+
+    def call(*words):
+        monkeypatch.setattr(sys, "argv", ["wbe", *map(str, words)])
+        capsys.readouterr()
+        try:
+            main()
+            code = 0
+        except SystemExit as e:
+            code = e.code or 0
+        printed = capsys.readouterr()
+        return code, printed.out, printed.err
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def two_dumps(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("two")
+    world = World(7, 600).write(
+        folder, ["2024-05-01", "2024-06-01"], articles=False, views=False, truth=False, progress=False
+    )
+    return world.paths()
+
+
+RUN = ("run", "-b", SAMPLES / "benchmark", "--max-edits", 2)
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (("build", "OLD", "NEW", "-o", "x", "--memory", "lots"), "like 4GB"),
+        (("build", "OLD", "NEW", "-o", "x", "--temp", "nowhere"), "no such folder"),
+        (("build", "OLD", "2024-13-45", "-o", "x"), "is not a date"),
+        (("world", "x", "--date", "2024-13-45"), "is not a date"),
+        (("fetch", "yesterday", "-o", "x"), "is not a date"),
+        (("fetch", "2024-02-01", "-o", "x", "--kind", "json.zip"), "did you mean 'json.gz'"),
+        (("benchmark", "x", "OLD", "NEW", "--memory", "4"), "like 4GB"),
+        (("benchmark", "x", "OLD", "NEW", "--engine", "foo"), "Choose from: duckdb"),
+        (("benchmark", "x", "OLD", "NEW", "--closeness", "foo"), "Choose from: name, graph"),
+        (("benchmark", "x", "OLD", "NEW", "--writer", "foo"), "no writer 'foo'"),
+        (("benchmark", "x", "OLD", "NEW", "--writer", "openai"), "add --model NAME"),
+        (("benchmark", "x", "OLD", "NEW", "--writer", "local"), "add --model NAME"),
+        (("benchmark", "x", "OLD", "NEW", "--budget", "5"), "for a paid writer"),
+        (
+            ("benchmark", "x", "OLD", "NEW", "--writer", "openai", "--model", "m", "--budget", "-1"),
+            "cannot be negative",
+        ),
+        (("benchmark", "x", "OLD", "NEW", "--writer", "openai", "--model", "m", "--prices", "1"), "like --prices 0.15"),
+        (("benchmark", "x", "OLD", "NEW", "--csv", "-", "--json", "-"), "a file of its own"),
+        (("benchmark", "x", "OLD", "NEW", "--json", "."), "is a folder"),
+        (("benchmark", "x", "OLD", "OLD"), "two snapshots at least"),
+        ((*RUN, "--runs", "x", "--device", "gpu"), "did you mean 'cuda'"),
+        ((*RUN, "--runs", "x", "--say", "foo"), "no axis 'foo'"),
+        ((*RUN, "--runs", "x", "--editor", "rome", "--set", "layer=abc"), "must be a whole number"),
+        ((*RUN, "--runs", "x", "--name", "../../evil"), "give a plain name"),
+        ((*RUN, "--runs", "x", "--model", "DAMAGED"), "its weights are damaged"),
+        (("train-tiny", "x", "--device", "gpu"), "did you mean 'cuda'"),
+        (("score", SAMPLES / "benchmark", "--device", "gpu"), "did you mean 'cuda'"),
+        (("score", SAMPLES / "benchmark", "--under", "foo"), "no protocol 'foo'"),
+        (("demo", "x", "--editors", "foo"), "no editor 'foo'"),
+        (("demo", "x", "--entities", "5"), "at least 500 entities"),
+        (("compare", "x"), "no runs in x"),
+        (("runs", "x"), "no such folder"),
+    ],
+)
+def test_a_wrong_word_gives_one_line_and_writes_nothing(command, two_dumps, tmp_path, words, message):
+    if "DAMAGED" in words:
+        shutil.copytree(SAMPLES / "wbe-tiny", tmp_path / "DAMAGED")
+        weights = tmp_path / "DAMAGED" / "model.safetensors"
+        weights.write_bytes(weights.read_bytes()[:100_000])
+    names = dict(OLD=two_dumps[0], NEW=two_dumps[1], DAMAGED=tmp_path / "DAMAGED")
+    code, out, err = command(*(names.get(w, w) for w in words))
+    last = [line for line in err.splitlines() if not line.startswith("· ")]
+    assert code == 1 and out == ""
+    assert len(last) == 1 and last[0].startswith("wbe: ") and message in last[0]
+    assert [p for p in (tmp_path / "here").rglob("*") if p.is_file()] == []
+    assert not (tmp_path / "evil").exists() and not (tmp_path.parent / "evil").exists()
+
+
+def test_no_facts_are_one_line(command, two_dumps, tmp_path):
+    code, out, err = command(
+        "build", *two_dumps, "-o", "x", "--language", "xx-nope", "--fallback", "yy", "--workers", "1"
+    )
+    assert code == 1 and err.splitlines()[-1].startswith("wbe: no facts are left: ") and "--language" in err
+    shutil.copy(two_dumps[0], "wikidata-20240901-all.json.gz")
+    code, out, err = command("benchmark", "y", two_dumps[0], "wikidata-20240901-all.json.gz")
+    assert code == 1 and "the two dumps hold the same facts" in err.splitlines()[-1]
+    assert "Traceback" not in err and not (tmp_path / "here" / "y" / "release").exists()
+
+
+# Tables for people and for programs.
+
+
+def test_tables_fit_80_columns_and_lose_nothing(command, two_dumps):
+    world = two_dumps[0].parents[1]
+    commands = [("compare", SAMPLES / "runs"), ("runs", SAMPLES / "runs"), ("editors",), ("status", world)]
+    for words in [*commands, *(("compare", SAMPLES / "runs" / a, SAMPLES / "runs" / "none") for a in ("rome", "rag"))]:
+        code, out, err = command(*words)
+        assert code == 0, err
+        assert max(map(len, out.splitlines())) <= 80, words
+        assert "…" not in out
+    code, out, err = command("compare", SAMPLES / "runs")
+    names = [p.name for p in (SAMPLES / "runs").iterdir() if (p / "config.json").exists()]
+    assert len(names) > 10 and all(out.count(f"\n{name} ") >= 3 for name in names)
+
+
+def test_every_help_fits_80_columns():
+    from typer.main import get_command
+
+    from wbe.cli.main import app
+
+    for name in get_command(app).commands:
+        result = CliRunner().invoke(app, [name, "--help"], env=dict(COLUMNS="80", NO_COLOR="1"))
+        assert result.exit_code == 0 and "For example:" in result.output, name
+        assert max(map(len, result.output.splitlines())) <= 80, name
+
+
+def test_numbers_for_programs_are_those_of_the_library(command, tmp_path):
+    from wbe.runs.records import compare_runs, load_runs
+
+    folders = [SAMPLES / "runs" / name for name in ("none", "rome", "rag")]
+    want = compare_runs([r for f in folders for r in load_runs(f)])
+    code, out, err = command("compare", *folders, "--json", "-", "--csv", "table.csv")
+    rows = json.loads(out)["runs"]
+    table = pd.read_csv("table.csv", index_col="run")
+    assert [r["run"] for r in rows] == list(want.index) == list(table.index)
+    for (axis, moment), column in want.items():
+        if column.notna().any():
+            name = f"{axis}: {moment}"
+            got = [r[name] for r in rows]
+            assert [None if x != x else x for x in column] == got
+            np.testing.assert_array_equal(table[name], column)
+
+
+@pytest.mark.parametrize(
+    "words, name, columns",
+    [
+        (("runs", SAMPLES / "runs"), "runs", {"run", "editor", "edits", "state"}),
+        (("editors",), "editors", {"editor", "what it does"}),
+        (("status", "WORLD"), "stages", {"stage", "folder", "bytes", "state"}),
+        (("validate", SAMPLES / "benchmark"), "findings", None),
+        (("compare", SAMPLES / "runs"), "runs", {"run", "update: just edited", "edits: made"}),
+    ],
+)
+def test_json_and_csv_hold_the_same(command, two_dumps, words, name, columns):
+    words = [two_dumps[0].parents[1] if w == "WORLD" else w for w in words]
+    code, out, err = command(*words, "--json", "-")
+    assert code == 0, err
+    rows = json.loads(out)[name]
+    code, text, err = command(*words, "--csv", "-")
+    assert len(list(csv.DictReader(io.StringIO(text)))) == len(rows)
+    if columns:
+        assert rows and columns <= set(rows[0])
+
+
+# The demo, repeated.
+
+
+def test_a_repeated_demo_says_at_once_what_there_is(tmp_path):
+    words = ("demo", tmp_path / "d", "--entities", "600", "--editors", "")
+    first = wbe(*words)
+    assert first.returncode == 0, first.stderr
+    stamps = {p: p.stat().st_mtime_ns for p in (tmp_path / "d").rglob("*") if p.is_file()}
+    code = (
+        "import sys, time; start = time.perf_counter(); from wbe.cli.main import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "heavy = [m for m in ('torch', 'pandas', 'duckdb', 'matplotlib') if m in sys.modules]\n"
+        "print(heavy, time.perf_counter() - start)"
+    )
+    again = subprocess.run([sys.executable, "-c", code, *map(str, words)], capture_output=True, text=True)
+    *lines, last = again.stdout.strip().splitlines()
+    heavy, seconds = last.rsplit(" ", 1)
+    assert heavy == "[]" and float(seconds) < 2, last
+    assert "holds the demo already" in lines[0] and "nanobind" not in again.stderr + first.stderr
+    assert lines[-8:] == first.stdout.strip().splitlines()[-8:]
+    assert stamps == {p: p.stat().st_mtime_ns for p in (tmp_path / "d").rglob("*") if p.is_file()}
+
+    other = wbe("demo", tmp_path / "d", "--entities", "700", "--editors", "")
+    assert other.returncode == 0 and "holds the demo already" not in other.stdout
+    manifest = json.loads((tmp_path / "d" / "demo.manifest.json").read_text())
+    assert manifest["params"]["entities"] == 700
+    fresh = wbe("demo", tmp_path / "e", "--entities", "700", "--editors", "")
+    assert fresh.returncode == 0
+    for p in (tmp_path / "e" / "benchmark" / "release").glob("wiki_big_edit*.json"):
+        assert (tmp_path / "d" / "benchmark" / "release" / p.name).read_bytes() == p.read_bytes()

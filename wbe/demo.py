@@ -7,6 +7,7 @@ __all__ = ['CHANGE_CAUSES', 'DEMO_EDITORS', 'timestep_table', 'draw_change_cause
            'draw_demo_runs']
 
 # %% ../nbs/12_app/01_demo.ipynb #cell-002
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -14,7 +15,7 @@ from typing import NamedTuple
 from .benchmark.reader import Benchmark
 from .benchmark.release import WORLD_SOURCE, Release
 from .benchmark.series import Series, make_benchmark
-from .store import atomic_write
+from .store import Manifest, StoreError, atomic_write
 from .wikidata.build import BuiltFacts, build_facts
 from .world.files import World, WorldFiles
 from .world.state import SNAPSHOTS, TIMESTEPS
@@ -93,7 +94,26 @@ class Demo(NamedTuple):
 def _ignore(message: str):
     pass
 
-# %% ../nbs/12_app/01_demo.ipynb #cell-015
+# %% ../nbs/12_app/01_demo.ipynb #cell-016
+def _set_aside(path: Path, name: str):
+    "Rename a folder that is there; an earlier one of that name stays too."
+    if path.exists():
+        names = (path.with_name(name + more) for more in ("", *(f"-{n}" for n in range(2, 1000))))
+        path.rename(next(p for p in names if not p.exists()))
+
+
+def _leave_other_world(
+    folder: Path,  # of the demo
+    seed: int,
+    entities: int,
+):
+    "Make room when the folder holds the demo of another world."
+    before = Manifest.of(folder / "world", "world")
+    if before and (before.params["seed"], before.params["entities"]) != (seed, entities):
+        _set_aside(folder / "runs", f"runs-seed{before.params['seed']}-{before.params['entities']}")
+        shutil.rmtree(folder / "benchmark", ignore_errors=True)
+
+# %% ../nbs/12_app/01_demo.ipynb #cell-018
 def run_demo(
     folder="wbe-demo",  # where the files go
     seed: int = 7,
@@ -102,9 +122,10 @@ def run_demo(
     log: Callable = _ignore,  # is called with a line for every step
 ) -> Demo:
     "Write the world, count its changes, draw them, and make the benchmark of its eight timesteps."
-    folder = Path(folder)
+    folder, world = Path(folder), World(seed, entities)
+    _leave_other_world(folder, seed, entities)
     log("write the world")
-    files = World(seed, entities).write(folder / "world", progress=progress)
+    files = world.write(folder / "world", progress=progress)
     table, figure = timestep_table(files), folder / "timesteps.png"
     with atomic_write(figure) as part:
         draw_change_causes(table).savefig(part, dpi=150, format="png")
@@ -115,7 +136,23 @@ def run_demo(
     built = build_facts(step.old_dump, step.new_dump, step.work, parsed=step.parsed.parent, rules=False, progress=False)
     return Demo(files, table, figure, built, release)
 
-# %% ../nbs/12_app/01_demo.ipynb #cell-022
+# %% ../nbs/12_app/01_demo.ipynb #cell-025
+def _finished_run(
+    folder: Path,  # of the run
+    plan,  # a RunPlan
+):
+    "The run in a folder if it is that of the plan and finished, else None."
+    from wbe.runs.plan import RunPlan
+    from wbe.runs.records import Run
+
+    try:
+        run = Run.load(folder)
+    except StoreError:
+        return None
+    same = RunPlan.from_config(run.config["plan"]).identity() == plan.identity()
+    return run if same and run.config["finished"] and not run.missing else None
+
+# %% ../nbs/12_app/01_demo.ipynb #cell-026
 DEMO_EDITORS = ("rome", "lora", "rag")
 
 
@@ -136,12 +173,15 @@ def edit_demo(
     folder, runs = Path(folder), []
     settings = dict(timesteps=timesteps, max_edits=max_edits, sample=sample)
     for name in ("none", *editors):
-        log(f"{name}: {'the unedited tiny model' if name == 'none' else 'edit the tiny model'}")
         plan = RunPlan(benchmark=str(folder / "benchmark" / "release"), editor=name, **settings)
-        runs.append(run_lifelong(plan, folder / "runs" / name, progress=progress, callbacks=callbacks))
+        run = _finished_run(folder / "runs" / name, plan)
+        if run is None:
+            log(f"{name}: {'the unedited tiny model' if name == 'none' else 'edit the tiny model'}")
+            run = run_lifelong(plan, folder / "runs" / name, progress=progress, callbacks=callbacks)
+        runs.append(run)
     return runs
 
-# %% ../nbs/12_app/01_demo.ipynb #cell-025
+# %% ../nbs/12_app/01_demo.ipynb #cell-029
 def draw_demo_runs(runs: list):
     "A figure of what the runs answer exactly, per axis, just after the edits."
     from matplotlib.figure import Figure

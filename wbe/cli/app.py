@@ -132,25 +132,38 @@ def _column_blocks(
     return blocks
 
 # %% ../../nbs/12_app/02_app.ipynb #cell-023
+def _final_widths(
+    natural: list[int],  # widths at which nothing wraps
+    least: list[int],
+    room: int,  # for all columns, without the gaps
+) -> list[int]:
+    "The widths of columns beside each other: room that is left goes to those that need it, small needs first."
+    widths, extra = list(least), room - sum(least)
+    needy = sorted(range(len(least)), key=lambda i: natural[i] - least[i])
+    for k, i in enumerate(needy):
+        more = max(0, min(natural[i] - least[i], extra // (len(needy) - k)))
+        widths[i] += more
+        extra -= more
+    return widths
+
+# %% ../../nbs/12_app/02_app.ipynb #cell-025
 def _rich_table(
     columns: list[list[str]],  # each with its header
-    least: list[int],  # their least widths
+    widths: list[int],
 ):
     from rich import box
-    from rich.cells import cell_len
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, collapse_padding=True)
-    for cells, w in zip(columns, least):
-        fixed, numeric = max(map(cell_len, cells)) <= w, _is_numeric(cells[1:])
-        how = dict(no_wrap=fixed, min_width=w, overflow="fold")
-        table.add_column(Text(cells[0]), justify="right" if numeric else "left", **how)
+    for cells, w in zip(columns, widths):
+        justify = "right" if _is_numeric(cells[1:]) else "left"
+        table.add_column(Text(cells[0]), justify=justify, width=w, overflow="fold")
     for row in zip(*(cells[1:] for cells in columns)):
         table.add_row(*map(Text, row))
     return table
 
-# %% ../../nbs/12_app/02_app.ipynb #cell-024
+# %% ../../nbs/12_app/02_app.ipynb #cell-026
 def print_table(
     columns,  # headers
     rows,  # sequences of values
@@ -159,6 +172,7 @@ def print_table(
     width: int | None = None,  # that of the terminal by default
 ):
     "Print a table that fits the terminal."
+    from rich.cells import cell_len
     from rich.console import Console
     from rich.text import Text
 
@@ -166,14 +180,16 @@ def print_table(
     forms = [floats.get(c, ",.3g") if isinstance(floats, dict) else floats for c in names]
     cells = [[name, *(cell_text(row[i], forms[i]) for row in rows)] for i, name in enumerate(names)]
     console = Console(file=sys.stdout, force_jupyter=False, width=width)
-    least = [_least_width(column) for column in cells]
+    least, natural = [_least_width(column) for column in cells], [max(map(cell_len, column)) for column in cells]
     if title:
         console.print(Text(title, style="bold"))
     for block in _column_blocks(least, console.width):
-        console.print(_rich_table([cells[i] for i in block], [least[i] for i in block]))
+        room = console.width - 2 * (len(block) - 1)
+        widths = _final_widths([natural[i] for i in block], [least[i] for i in block], room)
+        console.print(_rich_table([cells[i] for i in block], widths))
         console.print()
 
-# %% ../../nbs/12_app/02_app.ipynb #cell-027
+# %% ../../nbs/12_app/02_app.ipynb #cell-029
 def fits_terminal(
     columns,  # headers
     rows,  # of texts
@@ -185,7 +201,7 @@ def fits_terminal(
     widths = [max(map(cell_len, column)) for column in zip(columns, *rows)]
     return sum(widths) + 2 * (len(widths) - 1) <= Console(file=sys.stdout, force_jupyter=False).width
 
-# %% ../../nbs/12_app/02_app.ipynb #cell-033
+# %% ../../nbs/12_app/02_app.ipynb #cell-035
 CsvOption = Annotated[
     str,
     typer.Option("--csv", metavar="FILE", rich_help_panel="Output", help="Write the table as CSV; - for stdout."),
@@ -195,7 +211,7 @@ JsonOption = Annotated[
     typer.Option("--json", metavar="FILE", rich_help_panel="Output", help="Write the tables as JSON; - for stdout."),
 ]
 
-# %% ../../nbs/12_app/02_app.ipynb #cell-034
+# %% ../../nbs/12_app/02_app.ipynb #cell-036
 def csv_text(
     columns,
     rows,
@@ -207,7 +223,7 @@ def csv_text(
     table.writerows([plain_value(x) for x in row] for row in rows)
     return out.getvalue()
 
-# %% ../../nbs/12_app/02_app.ipynb #cell-036
+# %% ../../nbs/12_app/02_app.ipynb #cell-038
 def json_text(
     tables: dict,  # by name: columns and rows
 ) -> str:
@@ -218,7 +234,7 @@ def json_text(
     }
     return json.dumps(plain, indent=1, ensure_ascii=False) + "\n"
 
-# %% ../../nbs/12_app/02_app.ipynb #cell-038
+# %% ../../nbs/12_app/02_app.ipynb #cell-040
 class TableOutput:
     "What a command tells: tables and lines for people, or the tables for programs."
 
@@ -257,7 +273,7 @@ class TableOutput:
         "Print a line for people."
         typer.echo(text, err=self.for_programs)
 
-# %% ../../nbs/12_app/02_app.ipynb #cell-039
+# %% ../../nbs/12_app/02_app.ipynb #cell-041
 @patch
 def write(self: TableOutput):
     "Write the tables for programs."
@@ -269,7 +285,7 @@ def write(self: TableOutput):
             write_text(path, text)
             self.line(f"The tables: {path}")
 
-# %% ../../nbs/12_app/02_app.ipynb #cell-041
+# %% ../../nbs/12_app/02_app.ipynb #cell-043
 @patch
 def __enter__(self: TableOutput) -> TableOutput:
     return self
@@ -280,12 +296,12 @@ def __exit__(self: TableOutput, kind, *error):
     if kind is None or issubclass(kind, typer.Exit):
         self.write()
 
-# %% ../../nbs/12_app/02_app.ipynb #cell-045
+# %% ../../nbs/12_app/02_app.ipynb #cell-047
 def print_step(message: str):
     "Print a line about a step of a long command."
     typer.echo(f"· {message}", err=True)
 
-# %% ../../nbs/12_app/02_app.ipynb #cell-048
+# %% ../../nbs/12_app/02_app.ipynb #cell-050
 def call_command(
     *words,  # of the command line
     hide: str | Path = "",  # a folder that is shown as …
@@ -305,7 +321,7 @@ def call_command(
         raise RuntimeError(f"exit code {result.exit_code}, but {code} was expected")
     return output
 
-# %% ../../nbs/12_app/02_app.ipynb #cell-051
+# %% ../../nbs/12_app/02_app.ipynb #cell-053
 def checked(
     function: str,  # like wbe.engine:memory_limit; it raises an error for a wrong value
 ):
@@ -319,7 +335,7 @@ def checked(
 
     return callback
 
-# %% ../../nbs/12_app/02_app.ipynb #cell-054
+# %% ../../nbs/12_app/02_app.ipynb #cell-056
 def use_temp(folder: Path | None) -> Path | None:
     "Use a folder for temporary files, also in the processes that this one starts."
     if folder is not None:
@@ -328,7 +344,7 @@ def use_temp(folder: Path | None) -> Path | None:
         os.environ["TMPDIR"], tempfile.tempdir = str(folder.absolute()), None
     return folder
 
-# %% ../../nbs/12_app/02_app.ipynb #cell-056
+# %% ../../nbs/12_app/02_app.ipynb #cell-058
 _MACHINE = dict(rich_help_panel="Machine")
 EngineOption = Annotated[
     str,
@@ -353,21 +369,25 @@ TempOption = Annotated[
         **_MACHINE,
     ),
 ]
-MirrorOption = Annotated[str, typer.Option(help="Address of a mirror. \\[default: Wikimedia]")]
-LanguageOption = Annotated[str, typer.Option(help="Language of labels and descriptions.")]
+_DUMPS = dict(rich_help_panel="Dumps and languages")
+MirrorOption = Annotated[str, typer.Option(help="Address of a mirror. \\[default: Wikimedia]", **_DUMPS)]
+LanguageOption = Annotated[str, typer.Option(help="Language of labels and descriptions.", **_DUMPS)]
 FallbackOption = Annotated[
-    list[str], typer.Option(help="Language to use where a text is missing; may be repeated. \\[default: mul]")
+    list[str], typer.Option(help="Language to use where a text is missing; may be repeated. \\[default: mul]", **_DUMPS)
 ]
-KindOption = Annotated[str, typer.Option(help="Kind of dumps that are fetched by date: json.gz, json.bz2 or xml.bz2.")]
-InsistOption = Annotated[bool, typer.Option("--insist", help="Use dumps that are damaged or not whole.")]
+KindOption = Annotated[
+    str, typer.Option(help="Kind of dumps that are fetched by date: json.gz, json.bz2 or xml.bz2.", **_DUMPS)
+]
+InsistOption = Annotated[bool, typer.Option("--insist", help="Use dumps that are damaged or not whole.", **_DUMPS)]
 RolesOption = Annotated[
-    bool, typer.Option("--roles", help="Keep the values of qualifiers and references too; `wbe audit` needs them.")
+    bool,
+    typer.Option("--roles", help="Keep the values of qualifiers and references too; `wbe audit` needs them.", **_DUMPS),
 ]
 WorkersOption = Annotated[
     int, typer.Option(help="Number of processes. \\[default: one per core for large dumps]", **_MACHINE)
 ]
 
-# %% ../../nbs/12_app/02_app.ipynb #cell-058
+# %% ../../nbs/12_app/02_app.ipynb #cell-060
 AxisOption = Annotated[
     list[str],
     typer.Option(

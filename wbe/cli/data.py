@@ -93,8 +93,9 @@ def _print_stages(rows: list[tuple], out: TableOutput):
     "The stages for people."
     from wbe.store import format_bytes
 
-    columns = ("folder", "stage", "holds", "size", "state")
-    out.show(columns, [(row[0], row[1], row[2], format_bytes(row[4]), row[6]) for row in rows])
+    out.show(("stage", "folder", "holds", "size"), [(r[1], r[0], r[2], format_bytes(r[4])) for r in rows])
+    faults = [f"{Path(r[0]) / r[1]}: {r[6]}" for r in rows if r[6] != "whole"]
+    out.line("\n".join(faults) or f"All {len(rows)} are whole.")
 
 # %% ../../nbs/12_app/03_data.ipynb #cell-014
 @app.command(name="status", rich_help_panel=PANELS["start"])
@@ -199,6 +200,8 @@ def _print_built(
     out.table("steps", ("step", "what it found"), steps)
     out.show(*out.tables["funnel"])
     facts = folder / "facts" / "facts.parquet"
+    if not built.counts["filter"]["facts"]:
+        raise BadArgument(f"no facts are left: {built.why_empty()}")
     out.line(f"{built!r}; the audit finds {built.supported} supported. The facts: {facts}")
     damaged = ", ".join(step for step, counts in built.counts.items() if "damage" in counts)
     if damaged:

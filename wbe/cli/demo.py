@@ -6,36 +6,42 @@
 __all__ = ['demo_command']
 
 # %% ../../nbs/12_app/07_demo.ipynb #cell-002
+import json
+import time
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from .app import app, print_step, print_table
+from .app import PANELS, app, print_step, print_table
 from .runs import print_comparison
 from ..records import install_command
+from ..store import Manifest, describe_file, versions, write_text
 
 # %% ../../nbs/12_app/07_demo.ipynb #cell-005
-def _cells(table) -> list[list]:
-    "The rows of a data frame, with thousands separated."
-    return [[f"{x:,}" if isinstance(x, int) else x for x in row] for row in table.astype(object).values.tolist()]
-
-# %% ../../nbs/12_app/07_demo.ipynb #cell-007
 def _print_benchmark(
     demo,  # what `run_demo` returned
 ):
-    print_table(demo.changes.columns, _cells(demo.changes), "Facts between entities, by timestep")
+    print_table(demo.changes.columns, demo.changes.values.tolist(), "Facts between entities, by timestep")
     funnel = demo.built.counts["filter"]["funnel"]
-    rows = [(r["filter"], f"{r['removed']:,}", f"{r['left']:,}") for r in funnel]
+    rows = [(r["filter"], r["removed"], r["left"]) for r in funnel]
     print_table(("filter", "removed", "left"), rows, "From the changes of T5 to facts that can become questions")
     typer.echo(f"The audit finds {demo.built.supported} of these facts supported by the dump.\n")
     table = demo.release.table().drop(columns=["from", "tokens"]).reset_index()
     title = "The benchmark: edits, and the share of them with a question on each axis"
-    print_table(table.columns, _cells(table), title)
+    print_table(table.columns, table.astype(object).values.tolist(), title)
     print_table(("axis", "question", "answer"), demo.example(), "One edit")
 
-# %% ../../nbs/12_app/07_demo.ipynb #cell-009
+# %% ../../nbs/12_app/07_demo.ipynb #cell-007
+_REPORT_PACKAGES = ("nbclient", "nbformat", "ipykernel")
+
+
+def _installed(*packages: str) -> bool:
+    return all(find_spec(name) for name in packages)
+
+# %% ../../nbs/12_app/07_demo.ipynb #cell-008
 def _print_editors(
     folder: Path,  # of the demo
     editors: list[str],
@@ -45,32 +51,98 @@ def _print_editors(
     from wbe.runs.watch import ProgressTable
     from wbe.store import atomic_write
 
-    if find_spec("torch") is None:
+    if not _installed("torch"):
         typer.echo(f"To see what editors do to a language model: {install_command('lm')}, and run the demo again.\n")
         return
     runs = edit_demo(folder, editors, log=print_step, callbacks=[ProgressTable()])
     print_comparison(runs)
     with atomic_write(folder / "editors.png") as part:
         draw_demo_runs(runs).savefig(part, dpi=150, format="png")
-    if any(find_spec(name) is None for name in ("nbclient", "nbformat", "ipykernel")):
+    if not _installed(*_REPORT_PACKAGES):
         typer.echo(f"For a report of these runs: {install_command('report')}, then: wbe report {folder / 'runs'}")
         return
     from wbe.analysis.report import make_report
 
-    typer.echo(f"The report:    {make_report(folder / 'runs', folder / 'report.html', log=print_step)}")
+    make_report(folder / "runs", folder / "report.html", log=print_step)
 
 # %% ../../nbs/12_app/07_demo.ipynb #cell-010
+def _editor_names(text: str) -> list[str]:
+    "The editors that a comma-separated text names; an error for an unknown one."
+    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    if names and _installed("torch"):
+        from wbe.editors.protocol import EDITORS
+
+        for name in names:
+            EDITORS.get(name)
+    return [name for name in names if name != "none"]
+
+# %% ../../nbs/12_app/07_demo.ipynb #cell-013
+def _demo_files(
+    folder: Path,  # of the demo
+    editors: list[str],
+) -> list[Path]:
+    "The files that a demo is asked for."
+    runs = [folder / "runs" / name / "config.json" for name in ("none", *editors)] if editors else []
+    pages = [p for p in (folder / "editors.png", folder / "report.html") if editors and p.exists()]
+    release = sorted(p for p in (folder / "benchmark" / "release").iterdir() if p.is_file())
+    return [folder / "world" / "world.manifest.json", folder / "timesteps.png", *release, *runs, *pages]
+
+# %% ../../nbs/12_app/07_demo.ipynb #cell-014
+def _write_demo_manifest(
+    folder: Path,
+    settings: dict,  # seed and entities
+    editors: list[str],
+    counts: dict,
+    seconds: float,
+):
+    "Write down that the demo is finished."
+    outputs = {str(p.relative_to(folder)): describe_file(p) for p in _demo_files(folder, editors)}
+    params = dict(settings, editors=editors, report="report.html" in outputs)
+    manifest = Manifest("demo", params, {}, outputs, counts, round(seconds, 3), versions())
+    write_text(folder / "demo.manifest.json", json.dumps(asdict(manifest), indent=1) + "\n")
+
+# %% ../../nbs/12_app/07_demo.ipynb #cell-015
+def _finished_demo(
+    folder: Path,
+    settings: dict,  # seed and entities
+    editors: list[str],
+) -> Manifest | None:
+    "The manifest of a demo that needs no more work; None otherwise."
+    made = Manifest.of(folder, "demo")
+    if made is None or settings != {name: made.params[name] for name in settings}:
+        return None
+    editors = editors if _installed("torch") else []
+    report_due = bool(editors) and not made.params["report"] and _installed(*_REPORT_PACKAGES)
+    if report_due or not set(editors) <= set(made.params["editors"]):
+        return None
+    for name, known in made.outputs.items():
+        path = folder / name
+        if not path.exists() or describe_file(path, known)["sha256"] != known["sha256"]:
+            return None
+    return made
+
+# %% ../../nbs/12_app/07_demo.ipynb #cell-016
 _NEXT = """The benchmark: {release}
 The figures:   {folder}/*.png
 The world:     {world} (dumps, articles, page views, ground truth)
 
 What exists in the folder:   wbe status {folder}
 A benchmark of your dumps:   wbe benchmark bench OLD.json.gz NEW.json.gz
-Another editor or model:     wbe run -b {release} -e memit -m MODEL --runs {folder}/runs
+Another editor or model:     wbe run -b {release} -e memit -m MODEL \\
+                             --runs {folder}/runs
 Every command:               wbe --help"""
 
 
-@app.command(name="demo")
+def _print_places(folder: Path, made: Manifest):
+    "Where everything is, and what to do next."
+    if made.params["editors"]:
+        typer.echo(f"The runs:      {folder / 'runs'} (wbe compare {folder / 'runs'})")
+    if made.params["report"]:
+        typer.echo(f"The report:    {folder / 'report.html'}")
+    typer.echo(_NEXT.format(release=folder / "benchmark" / "release", folder=folder, world=folder / "world"))
+
+# %% ../../nbs/12_app/07_demo.ipynb #cell-017
+@app.command(name="demo", rich_help_panel=PANELS["start"])
 def demo_command(
     folder: Annotated[Path, typer.Argument(help="Folder for the files.")] = Path("wbe-demo"),
     seed: Annotated[int, typer.Option(help="Random seed; each seed gives another world.")] = 7,
@@ -83,13 +155,37 @@ def demo_command(
     """Make a benchmark of the embedded world and edit the tiny model, offline.
 
     The demo writes a world that changes, makes a benchmark of its eight timesteps, and shows what three editors do to
-    a model.
+    a model. Repeated, it says what there is; with other editors, it only runs these.
+
+    For example:  wbe demo --editors rome,wise
     """
+    settings, start = dict(seed=seed, entities=entities), time.perf_counter()
+    made = _finished_demo(folder, settings, [e.strip() for e in editors.split(",") if e.strip() not in ("", "none")])
+    if made:
+        counts = ", ".join(f"{n:,} {what}" for what, n in made.counts.items())
+        runs = f"; runs of {', '.join(['none', *made.params['editors']])}" if made.params["editors"] else ""
+        typer.echo(f"{folder} holds the demo already: {counts}{runs}. Nothing to do.\n")
+    else:
+        made = _make_demo(folder, settings, _editor_names(editors), start)
+    _print_places(folder, made)
+
+# %% ../../nbs/12_app/07_demo.ipynb #cell-018
+def _make_demo(
+    folder: Path,
+    settings: dict,  # seed and entities
+    editors: list[str],
+    start: float,  # when the command began
+) -> Manifest:
+    "Do what is left of the demo, and print what it shows."
     from wbe.demo import run_demo
 
-    demo = run_demo(folder, seed, entities, log=print_step)
+    before = Manifest.of(folder, "demo")
+    demo = run_demo(folder, **settings, log=print_step)
     _print_benchmark(demo)
-    names = [name.strip() for name in editors.split(",") if name.strip()]
-    if names:
-        _print_editors(folder, names)
-    typer.echo(_NEXT.format(release=demo.release.folder, folder=folder, world=demo.files.folder))
+    if editors:
+        _print_editors(folder, editors)
+    kept = before.params["editors"] if before and settings == {k: before.params[k] for k in settings} else []
+    done = [name for name in dict.fromkeys([*kept, *editors]) if (folder / "runs" / name / "config.json").exists()]
+    counts = dict(timesteps=len(demo.changes), edits=int(demo.release.table().loc["all", "samples"]))
+    _write_demo_manifest(folder, settings, done, counts, time.perf_counter() - start)
+    return Manifest.of(folder, "demo")

@@ -12,36 +12,32 @@ from typing import Annotated
 import typer
 
 from .app import AxisOption, DeviceOption, DtypeOption, ProtocolOption, QuantOption, RevisionOption, TrustOption
-from .app import MapOption, app, print_table
+from .app import PANELS, CsvOption, JsonOption, MapOption, TableOutput, app
 
 # %% ../../nbs/12_app/05_models.ipynb #cell-005
-def _percent(x) -> str:
-    "A share as a percentage; texts stay, missing values are empty."
-    return x if isinstance(x, str) else f"{x:.1%}" if x == x else ""
-
-# %% ../../nbs/12_app/05_models.ipynb #cell-007
 def _print_answers(
     answers,  # of `ask_benchmark`
     model: str,
+    out: TableOutput,
 ):
     from wbe.metrics.summary import format_summary
 
-    table = format_summary(answers.summary()).reset_index()
-    title = f"{model} under {answers.about['protocol']}, before any edit"
-    print_table(table.columns, table.astype(str).values.tolist(), title)
+    summary, title = answers.summary(), f"{model} under {answers.about['protocol']}, before any edit"
+    plain, table = summary.reset_index(), format_summary(summary).reset_index()
+    out.keep("scores", plain.columns, plain.values.tolist())
+    out.show(table.columns, table.astype(str).values.tolist(), title)
     unsolved = answers.unsolved().reset_index()
-    rows = [[_percent(x) for x in row] for row in unsolved.values.tolist()]
-    print_table(unsolved.columns, rows, "The unsolved share")
+    out.table("unsolved", unsolved.columns, unsolved.values.tolist(), "The unsolved share", floats=".1%")
 
-# %% ../../nbs/12_app/05_models.ipynb #cell-008
-@app.command(name="score")
+# %% ../../nbs/12_app/05_models.ipynb #cell-006
+@app.command(name="score", rich_help_panel=PANELS["runs"])
 def score_command(
     bench: Annotated[
         str, typer.Argument(help="A benchmark: a release, any file of rows, or a name on the Hugging Face hub.")
     ],
     model: Annotated[str, typer.Option(help="A name on the hub, a folder, or wbe-tiny.")] = "wbe-tiny",
     axis: AxisOption = None,
-    most: Annotated[int, typer.Option(help="Sample this many edits of each timestep. \\[default: all]")] = None,
+    most: Annotated[int, typer.Option(help="Sample this many edits of each timestep. \\[default: all]", min=1)] = None,
     protocol: ProtocolOption = "paper",
     generate: Annotated[bool, typer.Option(help="Also generate answers.")] = True,
     seed: Annotated[int, typer.Option(help="Random seed of the sample.")] = 0,
@@ -51,7 +47,11 @@ def score_command(
     quant: QuantOption = None,
     revision: RevisionOption = None,
     trust_remote_code: TrustOption = False,
-    out: Annotated[Path, typer.Option("--output", "-o", help="Folder for the answers.")] = None,
+    folder: Annotated[
+        Path, typer.Option("--output", "-o", help="Folder for the answers.", rich_help_panel="Output")
+    ] = None,
+    csv: CsvOption = None,
+    json: JsonOption = None,
 ):
     """Score a model on a benchmark before any edit: per axis with 95% intervals, and the unsolved share per timestep.
 
@@ -60,22 +60,28 @@ def score_command(
     For example:  wbe score wbe-demo/benchmark/release --model gpt2
     """
     from wbe.benchmark.opening import open_benchmark
+    from wbe.benchmark.own import set_aside_lines
     from wbe.lm.models import load
     from wbe.lm.probes import ask_benchmark
+    from wbe.lm.prompts import get_protocol
     from wbe.lm.scoring import process_rank
 
+    get_protocol(protocol)
     benchmark = open_benchmark(bench, map)
     lm = load(model, dtype, device, quant=quant, revision=revision, trust_remote_code=trust_remote_code)
     answers = ask_benchmark(lm, benchmark, axis or None, most, protocol, generate, seed)
     if process_rank(lm)[0]:
         return
-    _print_answers(answers, lm.name)
-    if out:
-        answers.save(out)
-        typer.echo(f"The answers: {out / 'answers.parquet'}")
+    with TableOutput(csv, json) as out:
+        _print_answers(answers, lm.name, out)
+        for line in set_aside_lines(answers.about):
+            out.line(f"{line}.")
+        if folder:
+            answers.save(folder)
+            out.line(f"The answers: {folder / 'answers.parquet'}")
 
-# %% ../../nbs/12_app/05_models.ipynb #cell-014
-@app.command(name="train-tiny")
+# %% ../../nbs/12_app/05_models.ipynb #cell-012
+@app.command(name="train-tiny", rich_help_panel=PANELS["runs"])
 def train_tiny_command(
     folder: Annotated[Path, typer.Argument(help="Folder for the model.")],
     seed: Annotated[int, typer.Option(help="Random seed; each seed gives another model.")] = 0,
@@ -91,23 +97,33 @@ def train_tiny_command(
     """Train the tiny model of the controlled world: about an hour on one core.
 
     A stopped training continues with the same command.
+
+    For example:  wbe train-tiny tiny --quick
     """
+    from wbe.lm.models import check_load_options
     from wbe.tiny.training import train_tiny
 
+    check_load_options("wbe-tiny", device=device)
     more = {"steps": steps} if steps else {}
     typer.echo(f"The model: {train_tiny(folder, seed, **more, device=device, quick=quick, force=force)}")
 
-# %% ../../nbs/12_app/05_models.ipynb #cell-017
-@app.command(name="editors")
-def editors_command():
+# %% ../../nbs/12_app/05_models.ipynb #cell-015
+@app.command(name="editors", rich_help_panel=PANELS["runs"])
+def editors_command(
+    csv: CsvOption = None,
+    json: JsonOption = None,
+):
     """List the editors, those of installed packages included, each with a line on what it does.
 
     An editor of your own needs no registration: --editor my_editor:Mine names the class Mine in my_editor.py.
+
+    For example:  wbe editors
     """
     from wbe.editors.protocol import EDITORS
 
     rows = [(e.name, e.about or f"{e.place}, of {e.package}") for e in EDITORS.entries() if not e.refused]
-    print_table(("editor", "what it does"), rows)
-    for e in EDITORS.entries():
-        if e.refused:
-            typer.echo(f"Refused: {e.name} of {e.package}: {e.refused}")
+    with TableOutput(csv, json) as out:
+        out.table("editors", ("editor", "what it does"), rows)
+        for e in EDITORS.entries():
+            if e.refused:
+                out.line(f"Refused: {e.name} of {e.package}: {e.refused}")
