@@ -22,11 +22,11 @@ COLUMN_NAMES = {  # field: names of columns that hold it, in lower case with _ b
         *("paraphrase", "paraphrases", "paraphrase_prompt", "paraphrase_prompts"),
     ),
     "personas": ("persona", "persona_prompt", "persona_question"),
-    "loc": ("locality", "locality_prompt", "locality_prompts", "locality_question", "loc_question"),
+    "loc": ("locality", "locality_prompt", "locality_prompts", "locality_question", "loc_question", "locality_inputs"),
     "loc_ans": ("locality_ground_truth", "locality_answer", "locality_answers", "loc_answer"),
     "mhop": (
         *("multi_hop", "multihop", "multi_hop_question", "multihop_question", "mhop_question"),
-        *("portability", "portability_prompt", "portability_prompts", "portability_question"),
+        *("portability", "portability_prompt", "portability_prompts", "portability_question", "portability_inputs"),
     ),
     "mhop_ans": (
         *("multi_hop_answer", "multihop_answer", "mhop_answer"),
