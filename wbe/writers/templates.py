@@ -676,7 +676,7 @@ def templates_fingerprint() -> str:
     content = repr((sorted(PHRASES.items()), _PERSONA_FRAMES, _PERSONA_WORDS))
     return blake2b(content.encode(), digest_size=6).hexdigest()
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-150
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-151
 _NUMBERED_ID = re.compile(r"^(.*)/(\d{1,6})$")
 
 
@@ -687,7 +687,7 @@ def _pick_number(request: Request, seed: int) -> int:
     fields = (str(seed), stem, request.subject, request.persona or "", *(h.property_id for h in request.hops))
     return int.from_bytes(blake2b("\x1f".join(fields).encode(), digest_size=6).digest(), "big") + count
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-152
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-153
 class TemplateWriter:
     "Writes questions from templates, without any model."
 
