@@ -71,6 +71,13 @@ def test_directives_and_hidden_cells_do_not_show(site):
         assert not re.search(r"^\s*#\| ?\w", plain, re.M), page.name
 
 
+def test_tutorials_come_first_and_once(site):
+    text = (site / "tutorials" / "00_overview.html").read_text(encoding="utf-8")
+    tree = text.partition('class="sidebar-tree"')[2].partition("</aside>")[0]
+    assert re.findall(r'class="caption-text">([^<]+)<', tree)[0] == "Tutorials"
+    assert tree.count('href="01_one_fact.html"') == 1
+
+
 def test_formulas_are_mathml(site):
     assert "<math" in (site / "09_editors" / "weights" / "03_rome.html").read_text(encoding="utf-8")
 

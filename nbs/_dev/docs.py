@@ -234,9 +234,9 @@ def write_sources(folder: Path) -> None:
     url = config["DEFAULT"]["git_url"].replace("%(user)s", config["DEFAULT"]["user"])
     pages = notebooks()
     by_room = rooms(pages)
+    tutorials = by_room.pop("tutorials", [])  # all of them stand beside every page
     trees = {f"{room}/00_overview": toctree([p.split("/", 1)[1] for p in own if not p.endswith("00_overview")])
              for room, own in by_room.items()}  # fmt: skip
-    tutorials = by_room.pop("tutorials", [])
     numbered = [f"{room}/00_overview" if f"{room}/00_overview" in own else own[0] for room, own in by_room.items()]
     front = "\n\n".join(
         [toctree(tutorials, "Tutorials")] * bool(tutorials)
