@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import resource
 import shutil
 import subprocess
 import sys
@@ -46,7 +47,7 @@ def test_demo_needs_no_network_and_ends_in_a_table_and_a_figure(tmp_path):
     code, printed = on_terminal([sys.executable, "-m", "wbe", *again], cwd=tmp_path)
     assert code == 0 and "writing the world" not in printed
     status = wbe("status", tmp_path)
-    assert status.returncode == 0 and "whole" in status.stdout
+    assert status.returncode == 0 and "Whole: " in status.stdout
 
 
 def test_the_world_is_written_as_its_options_request(tmp_path):
@@ -126,8 +127,8 @@ def test_other_parameters_write_a_new_world(tmp_path):
 
 
 def test_help_is_quick_and_completion_is_there():
-    best = min(_seconds("--help") for _ in range(3))
-    assert best < 1.0, f"wbe --help took {best:.2f} s"
+    best = min(_cpu_seconds("--help") for _ in range(3))
+    assert best < 0.7, f"wbe --help took {best:.2f} s of the processor"
     assert "--install-completion" in wbe("--help").stdout
 
 
@@ -137,10 +138,12 @@ def test_help_shows_text_in_brackets(monkeypatch):
     assert wbe("run", "--help").stdout.count("[default: all]") >= 2
 
 
-def _seconds(*words):
-    start = time.perf_counter()
+def _cpu_seconds(*words) -> float:
+    "Seconds of the processor, so that other work on the machine does not count."
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert wbe(*words).returncode == 0
-    return time.perf_counter() - start
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def test_build_and_audit_from_two_dumps(tmp_path):
@@ -176,7 +179,7 @@ def test_build_reports_bad_input(tmp_path):
     assert out.returncode == 1 and "neither the file of a dump nor a date" in out.stderr and out.stderr.count("\n") == 1
 
 
-def test_a_truncated_dump_is_read_to_its_end_and_reported_by_the_exit_code(tmp_path):
+def test_a_truncated_dump_is_refused_and_read_to_its_end_when_somebody_insists(tmp_path):
     assert (
         wbe(
             "world",
@@ -192,8 +195,11 @@ def test_a_truncated_dump_is_read_to_its_end_and_reported_by_the_exit_code(tmp_p
         == 0
     )
     old, new = sorted((tmp_path / "w" / "dumps").iterdir())
-    new.write_bytes(new.read_bytes()[:-50_000])
+    old.write_bytes(old.read_bytes()[:-50_000])
     out = wbe("build", old, new, "-o", tmp_path / "t1")
+    assert out.returncode == 3 and old.name in out.stderr and "fetch it again" in out.stderr
+    assert not (tmp_path / "t1" / "facts").exists()
+    out = wbe("build", old, new, "-o", tmp_path / "t1", "--insist")
     assert out.returncode == 3 and "damaged" in out.stderr and "fetch it again" in out.stderr
     assert (tmp_path / "t1" / "facts" / "facts.parquet").exists()
 

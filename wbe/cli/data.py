@@ -95,7 +95,7 @@ def _print_stages(rows: list[tuple], out: TableOutput):
 
     out.show(("stage", "folder", "holds", "size"), [(r[1], r[0], r[2], format_bytes(r[4])) for r in rows])
     faults = [f"{Path(r[0]) / r[1]}: {r[6]}" for r in rows if r[6] != "whole"]
-    out.line("\n".join(faults) or f"All {len(rows)} are whole.")
+    out.line("\n".join(faults) or f"Whole: {len(rows)} of {len(rows)}.")
 
 # %% ../../nbs/12_app/03_data.ipynb #cell-014
 @app.command(name="status", rich_help_panel=PANELS["start"])
@@ -240,7 +240,7 @@ def parse_command(
     else:
         parsed = parse_dump(dump, folder, language, fallback, roles, workers, force=force)
     with TableOutput(csv, json) as out:
-        out.table("counts", ("what", "count"), [(k, n) for k, n in parsed.counts.items() if isinstance(n, int)])
+        out.table("counts", ("what", "count"), [(k, n) for k, n in parsed.counts.items() if type(n) is int])
         out.line(f"The tables: {folder}")
     if parsed.damage:
         remedy = "what can be read before that is kept. Fetch it again and run this command again"
