@@ -26,7 +26,7 @@ from .gather import labelled_runs
 from .headline import reportable_runs
 from ..store import StoreError, write_text
 
-# %% ../../nbs/11_analysis/24_report.ipynb #cell-007
+# %% ../../nbs/11_analysis/24_report.ipynb #cell-008
 _OUTPUT_FOLDERS: list[Path] = []  # where figures and tables are also written as files, if anywhere
 
 
@@ -34,14 +34,14 @@ def set_output_folder(folder):
     "From now on, write figures also as PNG and PDF, and tables also as Markdown and LaTeX."
     _OUTPUT_FOLDERS[:] = [Path(folder)] if folder else []
 
-# %% ../../nbs/11_analysis/24_report.ipynb #cell-008
+# %% ../../nbs/11_analysis/24_report.ipynb #cell-009
 def _display(data: dict, **about):
     "Display data with metadata for the page."
     from IPython.display import display
 
     display(data, raw=True, metadata={"wbe": about})
 
-# %% ../../nbs/11_analysis/24_report.ipynb #cell-009
+# %% ../../nbs/11_analysis/24_report.ipynb #cell-010
 def show_figure(
     fig,
     alt: str,  # a description of the figure
@@ -53,7 +53,7 @@ def show_figure(
     data = {"image/svg+xml": style.figure_svg(fig), "text/plain": alt}
     _display(data, kind="figure", alt=alt, broad=bool(fig.get_figwidth() > 7.5))
 
-# %% ../../nbs/11_analysis/24_report.ipynb #cell-011
+# %% ../../nbs/11_analysis/24_report.ipynb #cell-012
 def show_table(
     frame: pd.DataFrame,
     name: str,  # of the files
@@ -67,28 +67,28 @@ def show_table(
     body = tables.as_html(frame, formats, caption).replace("<table>", '<table class="sortable">', 1)
     _display({"text/html": body, "text/plain": tables.as_markdown(frame, formats)}, kind="table")
 
-# %% ../../nbs/11_analysis/24_report.ipynb #cell-012
+# %% ../../nbs/11_analysis/24_report.ipynb #cell-013
 def show_text(text: str):
     "Show sentences, one per line."
     _display({"text/plain": text}, kind="say")
 
-# %% ../../nbs/11_analysis/24_report.ipynb #cell-013
+# %% ../../nbs/11_analysis/24_report.ipynb #cell-014
 def show_missing(lines: Iterable[str]):
     "Show what is missing, if anything is."
     if lines := list(lines):
         _display({"text/plain": "\n".join(lines)}, kind="note")
 
-# %% ../../nbs/11_analysis/24_report.ipynb #cell-014
+# %% ../../nbs/11_analysis/24_report.ipynb #cell-015
 def show_code(text: str):
     "Show commands."
     _display({"text/plain": text}, kind="code")
 
-# %% ../../nbs/11_analysis/24_report.ipynb #cell-016
+# %% ../../nbs/11_analysis/24_report.ipynb #cell-017
 def settings_table(settings: dict) -> pd.DataFrame:
     "Settings as a table of two columns."
     return pd.DataFrame(settings.items(), columns=["setting", "value"]).set_index("setting")
 
-# %% ../../nbs/11_analysis/24_report.ipynb #cell-017
+# %% ../../nbs/11_analysis/24_report.ipynb #cell-018
 RESULTS_NOTEBOOK = "results.ipynb"  # beside this module
 
 
@@ -111,7 +111,7 @@ def results_notebook(
             cell.source = "\n".join(f"{name} = {value!r}" for name, value in given.items())
     return nb
 
-# %% ../../nbs/11_analysis/24_report.ipynb #cell-018
+# %% ../../nbs/11_analysis/24_report.ipynb #cell-019
 def notebook_sections(nb) -> list[tuple]:
     "The key, title, text and cell of each section of a results notebook."
     out = []
@@ -121,7 +121,7 @@ def notebook_sections(nb) -> list[tuple]:
             out.append((cell.metadata["wbe"], title, intro, cell))
     return out
 
-# %% ../../nbs/11_analysis/24_report.ipynb #cell-022
+# %% ../../nbs/11_analysis/24_report.ipynb #cell-023
 _DEAD_KERNEL = "the kernel that made the report died; was there enough memory? Fewer runs at a time need less"
 
 
@@ -148,12 +148,12 @@ def execute_notebook(
         raise StoreError(_DEAD_KERNEL) from e
     return nb
 
-# %% ../../nbs/11_analysis/24_report.ipynb #cell-024
+# %% ../../nbs/11_analysis/24_report.ipynb #cell-025
 def _inline_html(line: str) -> str:
     "A line of text as HTML, with code in backticks."
     return re.sub("`(.+?)`", r"<code>\1</code>", html.escape(line))
 
-# %% ../../nbs/11_analysis/24_report.ipynb #cell-025
+# %% ../../nbs/11_analysis/24_report.ipynb #cell-026
 def _text_html(text: str) -> str:
     "A paragraph, or a list if there are several lines."
     lines = [_inline_html(line) for line in text.strip().splitlines()]
@@ -161,20 +161,20 @@ def _text_html(text: str) -> str:
         return f"<p>{lines[0]}</p>"
     return f'<ul class="said">{"".join(f"<li>{line}</li>" for line in lines)}</ul>'
 
-# %% ../../nbs/11_analysis/24_report.ipynb #cell-026
+# %% ../../nbs/11_analysis/24_report.ipynb #cell-027
 def _note_html(lines: Iterable[str], head: str = "Missing") -> str:
     "A list of notes under a heading; empty if there are none."
     items = "".join(f"<li>{_inline_html(line)}</li>" for line in lines)
     return f'<div class="note" role="note"><strong>{head}</strong><ul>{items}</ul></div>' if items else ""
 
-# %% ../../nbs/11_analysis/24_report.ipynb #cell-028
+# %% ../../nbs/11_analysis/24_report.ipynb #cell-029
 def _scrolling(content: str, label: str, kind: str = "wide") -> str:
     "Content that scrolls by itself in a narrow window."
     return (
         f'<div class="{kind}" tabindex="0" role="region" aria-label="{html.escape(label, quote=True)}">{content}</div>'
     )
 
-# %% ../../nbs/11_analysis/24_report.ipynb #cell-029
+# %% ../../nbs/11_analysis/24_report.ipynb #cell-030
 def _image_html(svg: str, about: dict) -> str:
     "A figure as an image within the file."
     width, height = (float(re.search(rf'<svg[^>]*\b{d}="([\d.]+)pt"', svg)[1]) * 4 / 3 for d in ("width", "height"))
@@ -184,7 +184,7 @@ def _image_html(svg: str, about: dict) -> str:
     image = f'<img{kind} alt="{alt}" {size} src="data:image/svg+xml;base64,{data}">'
     return f"<figure>{_scrolling(image, about['alt'])}</figure>"
 
-# %% ../../nbs/11_analysis/24_report.ipynb #cell-030
+# %% ../../nbs/11_analysis/24_report.ipynb #cell-031
 def _table_html(
     text: str,  # of a table
     long: int = 16,  # tables with more rows are folded
@@ -195,14 +195,21 @@ def _table_html(
     body = _scrolling(text, name, "wide scroll")
     return f"<details><summary>{name} ({rows} rows)</summary>{body}</details>" if rows > long else body
 
-# %% ../../nbs/11_analysis/24_report.ipynb #cell-032
+# %% ../../nbs/11_analysis/24_report.ipynb #cell-034
+_OWN_ERRORS = ("BadArgument", "StoreError", "SchemaError")
+_FAULT = "the section could not be made; the notebook that `wbe report --notebook FILE` writes holds the reason"
+
+
+def _why_not_shown(output) -> str:
+    "Why a cell could not show something."
+    return output.evalue.rstrip(".") if output.ename in _OWN_ERRORS else _FAULT
+
+
 def _error_html(output) -> str:
     "An error as a note."
-    known = output.ename in ("BadArgument", "StoreError")
-    text = output.evalue if known else f"This could not be made: {output.ename}: {output.evalue}"
-    return _note_html([text], "Not shown")
+    return _note_html([_why_not_shown(output)], "Not shown")
 
-# %% ../../nbs/11_analysis/24_report.ipynb #cell-033
+# %% ../../nbs/11_analysis/24_report.ipynb #cell-035
 def output_html(
     output,  # of a cell
 ) -> str:
@@ -222,7 +229,7 @@ def output_html(
         return _note_html(text.splitlines())
     return f"<pre>{html.escape(text)}</pre>" if kind == "code" else _text_html(text)
 
-# %% ../../nbs/11_analysis/24_report.ipynb #cell-035
+# %% ../../nbs/11_analysis/24_report.ipynb #cell-037
 def _facts_html(runs) -> str:
     "Model, benchmark and numbers of the runs."
     first = runs[0].config
@@ -241,7 +248,7 @@ def _facts_html(runs) -> str:
     rows = "".join(f"<div><dt>{k}</dt><dd>{v}</dd></div>" for k, v in shown.items())
     return f'<dl class="facts">{rows}</dl>'
 
-# %% ../../nbs/11_analysis/24_report.ipynb #cell-036
+# %% ../../nbs/11_analysis/24_report.ipynb #cell-038
 def _section_html(key: str, title: str, intro: str, cell) -> str:
     "A section of the page, with the cell that made it."
     shown = "\n".join(map(output_html, cell.outputs))
@@ -249,29 +256,51 @@ def _section_html(key: str, title: str, intro: str, cell) -> str:
     head = f"<h2>{html.escape(title)}</h2><p>{html.escape(intro)}</p>"
     return f'<section id="{key}">{head}\n{shown}\n{source}</section>'
 
-# %% ../../nbs/11_analysis/24_report.ipynb #cell-037
-def _more_html(lines: list[str]) -> str:
-    "The section that lists what other sections need."
-    intro = "These sections need something beside the runs. Repeat the command with"
-    listed = _text_html("\n".join([*dict.fromkeys(lines), ""]))
-    return f'<section id="more"><h2>What else there is</h2><p>{intro}</p>{listed}</section>'
+# %% ../../nbs/11_analysis/24_report.ipynb #cell-040
+def _folded_html(reasons: dict[str, list[str]]) -> str:
+    "One line with the titles of the sections that could not be made, by reason."
+    parts = [f"{', '.join(titles)} ({why})" for why, titles in reasons.items()]
+    return _text_html(f"Not shown: {'; '.join(parts)}.") if parts else ""
 
-# %% ../../nbs/11_analysis/24_report.ipynb #cell-038
+# %% ../../nbs/11_analysis/24_report.ipynb #cell-042
+def _more_html(needs: list[str], reasons: dict[str, list[str]]) -> str:
+    "The section that lists what other sections need, and which could not be made."
+    intro = "These sections need something beside the runs. Repeat the command with"
+    listed = f"<p>{intro}</p>" + _text_html("\n".join([*dict.fromkeys(needs), ""])) if needs else ""
+    return f'<section id="more"><h2>What else there is</h2>{listed}{_folded_html(reasons)}</section>'
+
+# %% ../../nbs/11_analysis/24_report.ipynb #cell-043
+_SHOWN_KINDS = ("figure", "table", "say", "code")
+
+
+def _error_of(cell):
+    "The error of a cell, if it has one."
+    return next((o for o in cell.outputs if o.output_type == "error"), None)
+
+
+def _shows_something(cell) -> bool:
+    "Whether a cell has made a figure, a table or a text before its end."
+    return any(o.get("metadata", {}).get("wbe", {}).get("kind") in _SHOWN_KINDS for o in cell.outputs)
+
+# %% ../../nbs/11_analysis/24_report.ipynb #cell-044
 def _sections_html(nb) -> tuple[dict[str, str], str]:
     "The titles of the sections by key, and their HTML."
-    titles, body, more = {}, [], []
+    titles, body, needs, reasons = {}, [], [], {}
     for key, title, intro, cell in notebook_sections(nb):
-        needs = [o.evalue for o in cell.outputs if o.output_type == "error" and o.ename == "SourceNotGiven"]
-        more += needs
-        if not needs:
+        error = _error_of(cell)
+        if error is not None and error.ename == "SourceNotGiven":
+            needs.append(error.evalue)
+        elif error is not None and not _shows_something(cell):
+            reasons.setdefault(_why_not_shown(error), []).append(title)
+        else:
             titles[key] = title
             body.append(_section_html(key, title, intro, cell))
-    if more:
+    if needs or reasons:
         titles["more"] = "What else there is"
-        body.append(_more_html(more))
+        body.append(_more_html(needs, reasons))
     return titles, "\n".join(body)
 
-# %% ../../nbs/11_analysis/24_report.ipynb #cell-039
+# %% ../../nbs/11_analysis/24_report.ipynb #cell-045
 def _page_parts(nb, runs) -> dict[str, str]:
     "The parts of the page that the template puts in their places."
     titles, body = _sections_html(nb)
@@ -282,7 +311,7 @@ def _page_parts(nb, runs) -> dict[str, str]:
     parts = dict(lead=html.escape(lead), facts=_facts_html(runs), contents=links, body=body)
     return parts | dict(made=made, version=html.escape(wbe.__version__))
 
-# %% ../../nbs/11_analysis/24_report.ipynb #cell-040
+# %% ../../nbs/11_analysis/24_report.ipynb #cell-046
 def report_page(
     nb,  # an executed results notebook
     runs,
@@ -299,13 +328,13 @@ def report_page(
     missing = _note_html(trouble, "What is missing")
     return template.substitute(title=html.escape(title), missing=missing, **_page_parts(nb, runs))
 
-# %% ../../nbs/11_analysis/24_report.ipynb #cell-042
+# %% ../../nbs/11_analysis/24_report.ipynb #cell-048
 def _run_folders(path: Path) -> list[Path]:
     "The run in a folder, or those in its folders."
     inside = sorted(p.parent for p in path.glob("*/config.json"))
     return [path] if (path / "config.json").exists() or not inside else inside
 
-# %% ../../nbs/11_analysis/24_report.ipynb #cell-044
+# %% ../../nbs/11_analysis/24_report.ipynb #cell-050
 def make_report(
     paths,  # folders of runs, or folders of such folders
     out="report.html",
