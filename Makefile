@@ -59,7 +59,7 @@ test: $(READY)
 test-extras: export WBE_STRICT = 1
 test-extras: export WBE_EXTRAS = 1
 test-extras: $(EXTRAS_READY)
-	$(EXTRAS)/bin/python -m pytest tests -m extra -n 2
+	$(EXTRAS)/bin/python -m pytest tests -m extra -n 2 --dist loadfile --no-loadscope-reorder
 	$(EXTRAS)/bin/python nbs/_dev/extras.py notebooks
 
 check: $(READY)

@@ -56,7 +56,16 @@ def pytest_configure(config):
 
 
 # Files of tests that take longest, in order: begun first, they do not keep one process busy when the others are done.
-SLOW_FILES = ("test_lifelong", "test_docs", "test_cli", "test_audit", "test_faults", "test_wise", "test_wheel")
+SLOW_FILES = (
+    "test_lifelong",
+    "test_spark",
+    "test_docs",
+    "test_cli",
+    "test_audit",
+    "test_faults",
+    "test_wise",
+    "test_wheel",
+)
 
 
 def pytest_collection_modifyitems(items):
