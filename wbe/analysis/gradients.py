@@ -16,7 +16,7 @@ from .style import GREY, Look, label_lines, new_figure
 from ..metrics.intervals import bootstrap_interval
 from ..records import BadArgument
 
-# %% ../../nbs/11_analysis/19_gradients.ipynb #cell-012
+# %% ../../nbs/11_analysis/19_gradients.ipynb #cell-013
 def cliffs_delta(a, b) -> float:
     "The share of pairs with a > b, minus that with a < b."
     a, b = np.asarray(a, float), np.sort(np.asarray(b, float))
@@ -24,14 +24,14 @@ def cliffs_delta(a, b) -> float:
         return float("nan")
     return float((np.searchsorted(b, a, "left") - (len(b) - np.searchsorted(b, a, "right"))).mean() / len(b))
 
-# %% ../../nbs/11_analysis/19_gradients.ipynb #cell-014
+# %% ../../nbs/11_analysis/19_gradients.ipynb #cell-015
 def cohens_d(a, b) -> float:
     "The difference of two means in pooled standard deviations."
     a, b = np.asarray(a, float), np.asarray(b, float)
     pooled = ((len(a) - 1) * a.var(ddof=1) + (len(b) - 1) * b.var(ddof=1)) / (len(a) + len(b) - 2)
     return float((a.mean() - b.mean()) / pooled**0.5)
 
-# %% ../../nbs/11_analysis/19_gradients.ipynb #cell-016
+# %% ../../nbs/11_analysis/19_gradients.ipynb #cell-017
 def _resample_weights(a, b, repeats: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     "How often each fact is in each resample of the subjects, with all facts of a subject in both sets."
     subjects = [*a.subject_id, *b.subject_id] if "subject_id" in a else range(len(a) + len(b))
@@ -40,7 +40,7 @@ def _resample_weights(a, b, repeats: int, seed: int) -> tuple[np.ndarray, np.nda
     times = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), repeats).astype(float)[:, code]
     return times[:, : len(a)], times[:, len(a) :]
 
-# %% ../../nbs/11_analysis/19_gradients.ipynb #cell-017
+# %% ../../nbs/11_analysis/19_gradients.ipynb #cell-018
 def cliffs_delta_interval(
     a,  # a data frame of facts
     b,
@@ -57,15 +57,16 @@ def cliffs_delta_interval(
         return (float("nan"),) * 3
     one, two = _resample_weights(a, b, repeats, seed)
     total, sums = (((one @ m) * two).sum(1) for m in (pairs, larger * pairs))
-    low, high = np.quantile(sums[total > 0] / total[total > 0], [(1 - level) / 2, (1 + level) / 2])
+    deltas = sums[total > 0] / total[total > 0]  # a resample of few facts may have no pair
+    low, high = np.quantile(deltas, [(1 - level) / 2, (1 + level) / 2]) if len(deltas) else (np.nan, np.nan)
     return float((larger * pairs).sum() / pairs.sum()), float(low), float(high)
 
-# %% ../../nbs/11_analysis/19_gradients.ipynb #cell-020
+# %% ../../nbs/11_analysis/19_gradients.ipynb #cell-021
 def _safe_log(x):
     "The logarithm of values that may be zero."
     return np.log(np.maximum(x, 1e-12))
 
-# %% ../../nbs/11_analysis/19_gradients.ipynb #cell-021
+# %% ../../nbs/11_analysis/19_gradients.ipynb #cell-022
 def _compare_paired(a, b, value: str) -> dict:
     "Compare two sets of the same questions, question by question."
     from scipy.stats import wilcoxon
@@ -77,7 +78,7 @@ def _compare_paired(a, b, value: str) -> dict:
     out |= dict(delta=delta.value, delta_low=delta.low, delta_high=delta.high)
     return out | dict(log_d=change.mean() / change.std(ddof=1), test="Wilcoxon", p=float(wilcoxon(x, y).pvalue))
 
-# %% ../../nbs/11_analysis/19_gradients.ipynb #cell-022
+# %% ../../nbs/11_analysis/19_gradients.ipynb #cell-023
 def _compare_independent(a, b, value: str) -> dict:
     "Compare two sets of different facts."
     from scipy.stats import mannwhitneyu
@@ -87,7 +88,7 @@ def _compare_independent(a, b, value: str) -> dict:
     out |= dict(delta=delta, delta_low=low, delta_high=high, log_d=cohens_d(_safe_log(x), _safe_log(y)))
     return out | dict(test="Mann–Whitney", p=float(mannwhitneyu(x, y).pvalue))
 
-# %% ../../nbs/11_analysis/19_gradients.ipynb #cell-023
+# %% ../../nbs/11_analysis/19_gradients.ipynb #cell-024
 COMPARED_SETS = (("edited", "new"), ("edited", "unchanged"), ("new", "unchanged"), ("edited", "outdated answer"))
 
 
@@ -111,17 +112,17 @@ def compare_gradient_norms(
     table.attrs["missing"] = missing
     return table
 
-# %% ../../nbs/11_analysis/19_gradients.ipynb #cell-025
+# %% ../../nbs/11_analysis/19_gradients.ipynb #cell-026
 def _format_p(p: float) -> str:
     "A p value with three digits."
     return "< 0.001" if p < 0.001 else "> 0.99" if p > 0.99 else f"{p:.3f}"
 
-# %% ../../nbs/11_analysis/19_gradients.ipynb #cell-026
+# %% ../../nbs/11_analysis/19_gradients.ipynb #cell-027
 def _format_delta(value: float, low: float, high: float) -> str:
     "A delta with its interval."
     return f"{value:+.2f} [{low:+.2f}, {high:+.2f}]"
 
-# %% ../../nbs/11_analysis/19_gradients.ipynb #cell-027
+# %% ../../nbs/11_analysis/19_gradients.ipynb #cell-028
 def format_norm_comparison(
     table: pd.DataFrame,  # of `compare_gradient_norms`
 ) -> pd.DataFrame:
@@ -133,7 +134,7 @@ def format_norm_comparison(
     out["Cohen's d of the logarithms"] = table.log_d.map("{:+.2f}".format)
     return out.assign(**{"test": table.test, "p (corrected)": table.p.map(_format_p)})
 
-# %% ../../nbs/11_analysis/19_gradients.ipynb #cell-032
+# %% ../../nbs/11_analysis/19_gradients.ipynb #cell-033
 FACT_SET_LOOKS = {"new": Look("#009E73"), "edited": Look("#D55E00"), "unchanged": Look("#0072B2")}
 FACT_SET_LOOKS |= {"outdated answer": Look("#777777", dash=(0, (3, 2)))}
 
@@ -146,7 +147,7 @@ def _draw_density(ax, x: np.ndarray, height: np.ndarray, row: int, logs: np.ndar
     ax.plot([low, high], [-row - 0.06] * 2, color=colour, lw=2.2, solid_capstyle="butt")
     ax.plot([middle], [-row - 0.06], "o", color=colour, ms=5.5, mew=0)
 
-# %% ../../nbs/11_analysis/19_gradients.ipynb #cell-033
+# %% ../../nbs/11_analysis/19_gradients.ipynb #cell-034
 def _log_norms(frame: pd.DataFrame, value: str) -> dict[str, np.ndarray]:
     "The logarithms of the norms of each set with at least three facts."
     parts = {s: p[value] for s, p in frame.groupby("set", sort=False) if len(p) > 2 and p[value].std() > 0}
@@ -154,7 +155,7 @@ def _log_norms(frame: pd.DataFrame, value: str) -> dict[str, np.ndarray]:
         raise BadArgument("no set has three facts; take gradients of more")
     return {s: np.log10(np.maximum(p.to_numpy(), 1e-9)) for s, p in parts.items()}
 
-# %% ../../nbs/11_analysis/19_gradients.ipynb #cell-034
+# %% ../../nbs/11_analysis/19_gradients.ipynb #cell-035
 def draw_gradient_norms(
     frame: pd.DataFrame,  # of `gradient_norms`, with a column set
     value: str = "norm",
@@ -177,7 +178,7 @@ def draw_gradient_norms(
     ax.spines["left"].set_visible(False)
     return fig
 
-# %% ../../nbs/11_analysis/19_gradients.ipynb #cell-037
+# %% ../../nbs/11_analysis/19_gradients.ipynb #cell-038
 def draw_gradient_layers(
     frame: pd.DataFrame,  # of `gradient_norms`, with a column set
 ):
@@ -197,7 +198,7 @@ def draw_gradient_layers(
     label_lines(ax)
     return fig
 
-# %% ../../nbs/11_analysis/19_gradients.ipynb #cell-040
+# %% ../../nbs/11_analysis/19_gradients.ipynb #cell-041
 def _strata(both: pd.DataFrame, at, bins: int) -> np.ndarray:
     "The cell of each fact: by quantile groups of real numbers, and by the values of other columns."
     code = np.zeros(len(both), int)
@@ -209,7 +210,7 @@ def _strata(both: pd.DataFrame, at, bins: int) -> np.ndarray:
         code = code * (part.max() + 1) + part
     return code
 
-# %% ../../nbs/11_analysis/19_gradients.ipynb #cell-041
+# %% ../../nbs/11_analysis/19_gradients.ipynb #cell-042
 def stratified_delta(
     frame: pd.DataFrame,  # of `gradient_norms`, with a column set
     one: str,  # a set
@@ -232,7 +233,7 @@ def stratified_delta(
     out |= dict(low=low, high=high, cells=len(shared), left=left, of=len(a), left_other=other, of_other=len(b))
     return out | dict(loss_left=cliffs_delta_interval(a, b, "loss", cells, 1)[0])
 
-# %% ../../nbs/11_analysis/19_gradients.ipynb #cell-043
+# %% ../../nbs/11_analysis/19_gradients.ipynb #cell-044
 def _format_stratified(r) -> dict:
     "One comparison with rounded numbers."
     return {
@@ -245,14 +246,14 @@ def _format_stratified(r) -> dict:
         "delta of the loss": f"{r.loss_left:+.2f}",
     }
 
-# %% ../../nbs/11_analysis/19_gradients.ipynb #cell-044
+# %% ../../nbs/11_analysis/19_gradients.ipynb #cell-045
 def format_stratified_deltas(
     rows: pd.DataFrame,  # a row for each result of `stratified_delta`
 ) -> pd.DataFrame:
     "The comparisons with rounded numbers."
     return pd.DataFrame(map(_format_stratified, rows.itertuples()))
 
-# %% ../../nbs/11_analysis/19_gradients.ipynb #cell-051
+# %% ../../nbs/11_analysis/19_gradients.ipynb #cell-052
 def _summarise_pair(r) -> str:
     "The difference of two sets."
     one, two = r.sets.split(" – ")
@@ -260,7 +261,7 @@ def _summarise_pair(r) -> str:
     delta = f"delta {_format_delta(r.delta, r.delta_low, r.delta_high)}, p {_format_p(r.p)}"
     return f"{one} against {two}: {how} (median {r.median:.2f} and {r.median_other:.2f}, {delta})"
 
-# %% ../../nbs/11_analysis/19_gradients.ipynb #cell-052
+# %% ../../nbs/11_analysis/19_gradients.ipynb #cell-053
 def summarise_gradients(
     table: pd.DataFrame,  # of `compare_gradient_norms`
     alike: pd.DataFrame | None = None,  # a row for each result of `stratified_delta`
@@ -275,14 +276,14 @@ def summarise_gradients(
         out.append("; ".join([_summarise_pair(r), *deltas]) + ".")
     return out
 
-# %% ../../nbs/11_analysis/19_gradients.ipynb #cell-056
+# %% ../../nbs/11_analysis/19_gradients.ipynb #cell-057
 def _delta_verdict(low: float, high: float, much: float = -0.33) -> str:
     "Whether a delta is considerably below zero."
     if high < 0:
         return "seen" if low <= much else "seen, small"
     return "the contrary is seen" if low > 0 else VERDICT_LABELS[False if low > much else None]
 
-# %% ../../nbs/11_analysis/19_gradients.ipynb #cell-058
+# %% ../../nbs/11_analysis/19_gradients.ipynb #cell-059
 _FINDING = "the gradient of updated knowledge is considerably smaller than that of new knowledge (figure 5)"
 
 
@@ -292,8 +293,8 @@ def gradient_findings(
     later: pd.DataFrame | None = None,  # of `compare_gradient_norms`, for a model trained on a month
 ) -> pd.DataFrame:
     "EvolvingQA's finding on new and edited facts, what is seen here, and whether they agree."
-    first = table[table.sets == "edited – new"].iloc[0]
-    rows = [(_FINDING, first.n, first.delta, first.delta_low, first.delta_high)]
+    first = table[table.sets == "edited – new"].itertuples() if len(table) else ()
+    rows = [(_FINDING, r.n, r.delta, r.delta_low, r.delta_high) for r in first]
     for r in alike[alike.sets == "edited – new"].itertuples() if alike is not None else ():
         finding = f"(not in the paper) … among facts of the same {r.at}"
         rows.append((finding, f"{r.left}, {r.left_other}", r.delta_alike, r.low, r.high))
