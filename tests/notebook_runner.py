@@ -1,0 +1,86 @@
+"""Execute notebooks with other values in their settings cell: `python notebook_runner.py JOB`, a JSON file.
+
+The job has `settings` (values by name), `notebooks` (paths) and `out`, a folder; a JSON file for each notebook says
+which settings it has and where it stopped, if it did. Heavy packages are imported once, and each notebook is executed
+in a fork of this process, two at a time.
+"""
+
+import json
+import os
+import re
+import sys
+import time
+import traceback
+from multiprocessing import get_context
+from pathlib import Path
+
+NOT_RUN = {"slow", "gpu", "network"}
+
+
+def code_cells(path: Path) -> list[str]:
+    "The cells that run in a test: code without a flag for something that is slow, or not here."
+    cells = [c for c in json.loads(path.read_text(encoding="utf-8"))["cells"] if c["cell_type"] == "code"]
+    sources = ["".join(c["source"]) for c in cells]
+    flags = [re.findall(r"^#\|\s*(\w+)(?:.*)$", s, re.M) for s in sources]
+    return [s for s, f in zip(sources, flags) if not set(f) & {*NOT_RUN, "extra", "eval"}]
+
+
+def replace_settings(source: str, settings: dict) -> tuple[str, list[str]]:
+    "A cell with other values of the settings that it assigns, one on each line; and their names."
+    used = []
+    for name, value in settings.items():
+        source, n = re.subn(rf"^{name} = .+$", lambda _: f"{name} = {value!r}", source, flags=re.M)  # noqa: B023
+        used += [name] * n
+    return source, used
+
+
+def execute(path: Path, settings: dict) -> dict:
+    "Execute the cells of a notebook one after the other, in its folder."
+    from execnb.shell import CaptureShell
+
+    os.chdir(path.parent)
+    shell, used, begun = CaptureShell(path="."), [], time.perf_counter()
+    for n, source in enumerate(code_cells(path)):
+        if not source.startswith("#| export"):
+            source, names = replace_settings(source, settings)
+            used += names
+        shell.run(source.replace("%matplotlib inline", ""))
+        if shell.exc:
+            error = shell.exc if isinstance(shell.exc, BaseException) else shell.exc[1]
+            where = f"cell {n}:\n{source}\n\n{''.join(traceback.format_exception(error))[-3000:]}"
+            return dict(used=used, kind=type(error).__name__, message=str(error), where=where)
+    return dict(used=used, kind=None, seconds=round(time.perf_counter() - begun, 1))
+
+
+def execute_to_file(path: Path, settings: dict, out: Path):
+    try:
+        found = execute(path, settings)
+    except BaseException as e:
+        found = dict(used=[], kind=type(e).__name__, message=str(e), where="".join(traceback.format_exception(e)))
+    out.write_text(json.dumps(found))
+
+
+def main(job: dict):
+    import execnb.shell  # noqa: F401
+    import matplotlib.figure  # noqa: F401
+    import torch
+    import transformers  # noqa: F401
+
+    import wbe.analysis.outdated
+    import wbe.lm.toys  # noqa: F401
+
+    torch.set_num_threads(1)
+    context, running = get_context("fork"), []
+    for path in map(Path, job["notebooks"]):
+        while len(running) == 2:
+            running = [p for p in running if p.is_alive()]
+            time.sleep(0.02)
+        out = Path(job["out"]) / f"{path.stem}.json"
+        running.append(context.Process(target=execute_to_file, args=(path, job["settings"], out)))
+        running[-1].start()
+    for process in running:
+        process.join()
+
+
+if __name__ == "__main__":
+    main(json.loads(Path(sys.argv[1]).read_text()))
