@@ -302,14 +302,12 @@ def test_languages(dumps, parsed, tmp_path):
         if line.startswith(b"{")
     ]
     got = parse(dumps["json"], tmp_path, language="de", fallback=("ar", "en"), roles=False)
-    for e, row in zip(lines, got.table("labels").to_pylist()):
-        code = next((c for c in ("de", "ar", "en") if c in e["labels"]), "de")
-        assert row["label"] == e["labels"].get(code, {}).get("value") and row["description"] == e["descriptions"].get(
-            code, {}
-        ).get("value")
-        assert (
-            row["aliases"] == [a["value"] for a in e["aliases"].get(code, [])] if e["aliases"] else row["aliases"] == []
-        )
+    languages = ("de", "ar", "en")
+    first = lambda terms: next((terms[code]["value"] for code in languages if code in terms), None)
+    for e, row in zip(lines, got.table("labels").to_pylist(), strict=True):
+        names = [a["value"] for code in languages if e["aliases"] for a in e["aliases"].get(code, [])]
+        assert (row["label"], row["description"]) == (first(e["labels"]), first(e["descriptions"]))
+        assert row["aliases"] == [n for n in dict.fromkeys(names) if n != row["label"]]
     assert got.table().equals(parsed.table()) and not (tmp_path / "roles.parquet").exists()
 
 

@@ -28,10 +28,10 @@ from .text import BATCH_BYTES, DumpText, TextBatch, entity_pages, text_batches
 
 # %% ../../nbs/04_wikidata/06_parse.ipynb #cell-006
 def _text_lines(text: bytes) -> list[bytes]:
-    "The lines of a text, without the comma at their ends: each is copied once."
+    "The lines of a text; faster than `split` where they are long."
     lines, at = [], 0
     while (end := text.find(b"\n", at)) >= 0:
-        lines.append(text[at : end - 1 if text[end - 1 : end] == b"," and end > at else end])
+        lines.append(text[at:end])
         at = end + 1
     return [*lines, text[at:]]
 
