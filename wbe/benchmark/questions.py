@@ -319,7 +319,7 @@ def write_questions(
     seed: int = 0,  # which persona asks
     engine: str = "duckdb",
     memory: str | None = None,  # for the engine, like '4GB'
-    spill=None,  # folder for what does not fit into memory; within `out` by default
+    spill=None,  # folder for what does not fit into memory
     size: int = 5000,  # edits in a batch
     progress: bool = True,
     force: bool = False,  # also where it is done already
@@ -336,7 +336,7 @@ def write_questions(
         return stage.manifest
     with stage:
         work = make_folder(out / ".gathering")
-        with open_engine(engine, memory, spill or work) as e:
+        with open_engine(engine, memory, spill) as e:
             _gather_edits(e, inputs, work / "details.parquet", work)
             _add_classes(e, work / "details.parquet", inputs[4], gathered, work)
         shutil.rmtree(work)
