@@ -225,6 +225,8 @@ def draw_trade_off(
     axis: str = "update",
 ):
     "Draw accuracy against seconds per edit, and against the time to answer."
+    if table.empty:
+        raise BadArgument("no run here has both made edits and been asked about them")
     fig, panels = new_figure(10, 3.8, cols=2, grid="both", sharey=True)
     panels[0].set_ylabel(f"{axis}, answered exactly")
     for ax, (cost, front, label, title) in zip(panels, _COSTS):
@@ -241,7 +243,7 @@ def draw_trade_off(
         panel_title(ax, title)
     return fig
 
-# %% ../../nbs/11_analysis/14_cost.ipynb #cell-045
+# %% ../../nbs/11_analysis/14_cost.ipynb #cell-046
 def _summarise_ratios(ratios: pd.Series) -> str:
     "The editor whose answers take longest, and those that double the time."
     slow = ratios.dropna().sort_values(ascending=False)
@@ -250,7 +252,7 @@ def _summarise_ratios(ratios: pd.Series) -> str:
     slowest = f"{slow.index[0]}, {slow.iloc[0]:.2f} times as long as before any edit"
     return f"At the end an answer takes most with {slowest}; {doubled}"
 
-# %% ../../nbs/11_analysis/14_cost.ipynb #cell-046
+# %% ../../nbs/11_analysis/14_cost.ipynb #cell-047
 def summarise_cost(runs, axis: str = "update") -> str:
     "The cheapest and the most expensive editor, the slowest answers, and the Pareto front."
     c, t = edit_cost(runs), trade_off(runs, axis)
