@@ -311,7 +311,7 @@ def call_command(
     "Call a command and print its output."
     from typer.testing import CliRunner
 
-    environment = dict(COLUMNS="80", NO_COLOR="1", FORCE_COLOR=None, CLICOLOR_FORCE=None)
+    environment = dict(COLUMNS="80", JUPYTER_COLUMNS="80", NO_COLOR="1", FORCE_COLOR=None, CLICOLOR_FORCE=None)
     words = [str(w) for w in words]
     result = CliRunner().invoke(app, words, prog_name="wbe", env=environment, catch_exceptions=False)
     output = re.sub(r"\x1b\[[0-9;]*m", "", result.output)
