@@ -209,7 +209,7 @@ def main():
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; engine limited to {args.memory}; by {args.method}")
     for n in args.sizes:
         rows.append(measure(n, args.memory, args.method, args.postings, args.where))
-        print(rows[-1], flush=True)
+        print(rows[-1], file=sys.stderr, flush=True)
     print(pd.DataFrame(rows).set_index("static facts").T.to_string())
 
 

@@ -69,7 +69,7 @@ dumps = sorted((folder / "world").rglob("*all.json.gz")) or sorted((folder / "wo
 options = dict(chains=chains, memory=memory, workers=1, progress=False, engine=engine)
 made = series.make_benchmark(folder / "bench", dumps, **options)
 counts = {}
-for name in ("changes/changes", "changes/changes", "facts/filter_static", "locality/locality", "questions/questions"):
+for name in ("changes/changes", "facts/filter_static", "locality/locality", "questions/questions"):
     for path in (folder / "bench" / "work").glob(f"*/{name}.manifest.json"):
         counts[name] = json.loads(path.read_text())["counts"]
 print(json.dumps(dict(stages=stages, cpu=time.process_time(), counts=counts)))
@@ -86,7 +86,7 @@ def measure(entities: int, memory: str, chains: bool, engine: str, where=None):
     try:
         start = time.perf_counter()
         subprocess.run([sys.executable, "-c", WRITE, str(entities), str(folder / "world")], check=True)
-        print(f"{entities:,} entities: world written in {time.perf_counter() - start:.0f} s", flush=True)
+        print(f"{entities:,} entities: world written in {time.perf_counter() - start:.0f} s", file=sys.stderr)
         command = [sys.executable, "-c", MAKE, str(folder), memory, str(chains), engine]
         p = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         text = p.stdout.read()

@@ -26,7 +26,7 @@ from wbe.benchmark.similarity import (
 from ..engine import open_engine
 from ..records import BadArgument, check_choice, col, patch, schema
 from ..spool import Spool
-from ..store import Manifest, Stage, atomic_write, make_folder, write_table, write_text
+from ..store import Manifest, Stage, atomic_write, write_table, write_text
 
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-010
 def _as_paths(paths) -> list[Path]:
@@ -628,7 +628,7 @@ def find_locality(
     postings: int | None = 1_000,  # entries that an edit reads; None compares with everything
     engine: str = "duckdb",
     memory: str | None = None,  # for the engine, like '4GB'
-    spill=None,  # folder for what does not fit into memory; within `out` by default
+    spill=None,  # folder for what does not fit into memory
     progress: bool = True,
     force: bool = False,
 ) -> Manifest:
@@ -643,7 +643,7 @@ def find_locality(
     if stage.done and not force:
         return stage.manifest
     with stage:
-        use = dict(name=engine, memory=memory, spill=spill or make_folder(work))
+        use = dict(name=engine, memory=memory, spill=spill)
         _prepare_search(work, inputs, params, stage.inputs, use)
         search = _LocalitySearch(work, postings)
         found = _spooled_search(search, work, stage.key(), near, progress)
