@@ -20,7 +20,7 @@ from ..benchmark.reader import Benchmark
 from ..metrics.intervals import bootstrap_interval
 from ..records import BadArgument, check_choice
 
-# %% ../../nbs/11_analysis/09_specificity.ipynb #cell-013
+# %% ../../nbs/11_analysis/09_specificity.ipynb #cell-016
 QUESTION_COLUMNS = ["kind", "model", "subject", "object", "subject_id", "object_id", "relation_id", "exact_match"]
 
 
@@ -28,7 +28,7 @@ def edit_rows(known: UneditedAnswers) -> pd.DataFrame:
     "The update questions of unedited models."
     return known.on("update").assign(kind="edits")[QUESTION_COLUMNS]
 
-# %% ../../nbs/11_analysis/09_specificity.ipynb #cell-015
+# %% ../../nbs/11_analysis/09_specificity.ipynb #cell-018
 def locality_rows(
     known: UneditedAnswers,
     bench: Benchmark,
@@ -44,7 +44,7 @@ def locality_rows(
     rows = rows.assign(subject=rows["subject_id"].map(names)).dropna(subset=["subject", "object"])
     return rows.drop_duplicates(["model", "subject_id", "relation_id", "object_id"])[QUESTION_COLUMNS]
 
-# %% ../../nbs/11_analysis/09_specificity.ipynb #cell-017
+# %% ../../nbs/11_analysis/09_specificity.ipynb #cell-020
 def fact_rows(
     facts,  # Parquet file of facts
     scores,  # of items with ids subject/property/object
@@ -59,7 +59,7 @@ def fact_rows(
     labels = pq.read_table(facts).to_pandas().rename(columns={"property_id": "relation_id"})
     return rows.merge(labels[[*keys, "subject", "object"]].drop_duplicates(keys), on=keys)[QUESTION_COLUMNS]
 
-# %% ../../nbs/11_analysis/09_specificity.ipynb #cell-022
+# %% ../../nbs/11_analysis/09_specificity.ipynb #cell-025
 POPULARITY_MEASURES = {
     "subject_count": "subject in the corpus",
     "object_count": "object in the corpus",
@@ -67,7 +67,7 @@ POPULARITY_MEASURES = {
     "object_views": "views of the object's page",
 }
 
-# %% ../../nbs/11_analysis/09_specificity.ipynb #cell-023
+# %% ../../nbs/11_analysis/09_specificity.ipynb #cell-026
 @dataclass
 class MeasuredQuestions:
     "Questions with the popularity of their subjects and objects."
@@ -83,7 +83,7 @@ class MeasuredQuestions:
         head = f"MeasuredQuestions({len(self.rows):,} questions; {', '.join(self.measures) or 'no measure'})"
         return "\n".join([head, *(f"missing: {m}" for m in self.missing)])
 
-# %% ../../nbs/11_analysis/09_specificity.ipynb #cell-025
+# %% ../../nbs/11_analysis/09_specificity.ipynb #cell-028
 def _look_up(ask, names) -> tuple[Mapping, str]:
     "The answers of a back end, or why there are none."
     try:
@@ -91,16 +91,16 @@ def _look_up(ask, names) -> tuple[Mapping, str]:
     except (BadArgument, OSError) as e:
         return {}, str(e)
 
-# %% ../../nbs/11_analysis/09_specificity.ipynb #cell-026
+# %% ../../nbs/11_analysis/09_specificity.ipynb #cell-029
 def _count_names(rows: pd.DataFrame, counts) -> tuple[dict, list[str]]:
     "The counts of subjects and objects, and what is missing."
     if counts is None:
         return {}, ["no corpus was given, so nothing is counted"]
-    found, why = _look_up(counts.counts, [*rows["subject"], *rows["object"]])
+    found, why = _look_up(counts.counts, filter(None, [*rows["subject"], *rows["object"]]))
     columns = {f"{who}_count": rows[who].map(found).astype(float) for who in ("subject", "object")}
     return columns, [f"the corpus could not be counted: {why}"] if why else []
 
-# %% ../../nbs/11_analysis/09_specificity.ipynb #cell-027
+# %% ../../nbs/11_analysis/09_specificity.ipynb #cell-030
 def _count_views(rows: pd.DataFrame, views, titles: Mapping | None) -> tuple[dict, list[str]]:
     "The page views of subjects and objects, and what is missing."
     if views is None:
@@ -113,7 +113,7 @@ def _count_views(rows: pd.DataFrame, views, titles: Mapping | None) -> tuple[dic
     missing = {who: page.isna().sum() for who, page in pages.items()}
     return columns, [f"{n:,} of {len(rows):,} {who}s have no page" for who, n in missing.items() if n]
 
-# %% ../../nbs/11_analysis/09_specificity.ipynb #cell-028
+# %% ../../nbs/11_analysis/09_specificity.ipynb #cell-031
 def measure_popularity(
     rows: pd.DataFrame,  # of questions
     counts=None,  # counts labels: `PlainCounts`, `LocalIndex` or `HostedCounts`
@@ -125,7 +125,7 @@ def measure_popularity(
     viewed, unviewed = _count_views(rows, views, titles)
     return MeasuredQuestions(rows.assign(**counted, **viewed), uncounted + unviewed)
 
-# %% ../../nbs/11_analysis/09_specificity.ipynb #cell-033
+# %% ../../nbs/11_analysis/09_specificity.ipynb #cell-036
 def popularity_quartiles(m: MeasuredQuestions) -> pd.DataFrame:
     "Per kind and measure: the number of values, their quartiles, and the share that is zero."
     out = []
@@ -138,7 +138,7 @@ def popularity_quartiles(m: MeasuredQuestions) -> pd.DataFrame:
     columns = ["kind", "model", "measure", "n", "quarter", "median", "three quarters", "zero"]
     return pd.DataFrame(out, columns=columns).set_index(columns[:3])
 
-# %% ../../nbs/11_analysis/09_specificity.ipynb #cell-040
+# %% ../../nbs/11_analysis/09_specificity.ipynb #cell-043
 def _join_small_groups(group: pd.Series, least: int) -> pd.Series:
     "Small groups join the next one; a small last group joins the one before."
     group = group.copy()
@@ -151,7 +151,7 @@ def _join_small_groups(group: pd.Series, least: int) -> pd.Series:
         group[group == left[-1]] = left[-2]
     return group
 
-# %% ../../nbs/11_analysis/09_specificity.ipynb #cell-042
+# %% ../../nbs/11_analysis/09_specificity.ipynb #cell-045
 def binned_accuracy(
     rows: pd.DataFrame,  # of `MeasuredQuestions`
     measure: str,
@@ -173,13 +173,13 @@ def binned_accuracy(
         out.append((v.min(), v.median(), v.max(), i.value, i.low, i.high, i.n))
     return pd.DataFrame(out, columns=columns)
 
-# %% ../../nbs/11_analysis/09_specificity.ipynb #cell-045
+# %% ../../nbs/11_analysis/09_specificity.ipynb #cell-048
 def _ranks(code: np.ndarray) -> np.ndarray:
     "Ranks of whole numbers from 0; equal numbers have equal ranks."
     n = np.bincount(code)
     return (np.cumsum(n) - (n - 1) / 2)[code]
 
-# %% ../../nbs/11_analysis/09_specificity.ipynb #cell-047
+# %% ../../nbs/11_analysis/09_specificity.ipynb #cell-050
 def _rank_correlation(x: np.ndarray, y: np.ndarray, group: np.ndarray | None) -> float:
     "Spearman's correlation; with groups, of the deviations of ranks from their group's mean."
     x, y = _ranks(x), _ranks(y)
@@ -190,7 +190,7 @@ def _rank_correlation(x: np.ndarray, y: np.ndarray, group: np.ndarray | None) ->
     size = np.sqrt((x @ x) * (y @ y))
     return float(x @ y / size) if size > 1e-9 else float("nan")
 
-# %% ../../nbs/11_analysis/09_specificity.ipynb #cell-049
+# %% ../../nbs/11_analysis/09_specificity.ipynb #cell-052
 def _resample_subjects(code: np.ndarray, repeats: int, seed: int):
     "Row numbers of resamples of the subjects, each with all its rows."
     order, size, rng = np.argsort(code, kind="stable"), np.bincount(code), np.random.default_rng(seed)
@@ -200,7 +200,7 @@ def _resample_subjects(code: np.ndarray, repeats: int, seed: int):
         n = size[sampled]
         yield order[np.repeat(start[sampled] - (np.cumsum(n) - n), n) + np.arange(n.sum())]
 
-# %% ../../nbs/11_analysis/09_specificity.ipynb #cell-051
+# %% ../../nbs/11_analysis/09_specificity.ipynb #cell-054
 def _bootstrap_correlation(rows, measures, metric, within, repeats, level, seed, combine) -> dict:
     "A function of the rank correlations of some measures, with its interval, on the rows that have them all."
     for measure in measures:
@@ -217,7 +217,7 @@ def _bootstrap_correlation(rows, measures, metric, within, repeats, level, seed,
     low, high = np.nanquantile(samples, bounds) if np.isfinite(samples).any() else (np.nan, np.nan)
     return dict(rho=value(np.arange(len(rows))), low=float(low), high=float(high)) | size
 
-# %% ../../nbs/11_analysis/09_specificity.ipynb #cell-052
+# %% ../../nbs/11_analysis/09_specificity.ipynb #cell-055
 def spearman(
     rows: pd.DataFrame,  # of `MeasuredQuestions`
     measure: str,
@@ -230,7 +230,7 @@ def spearman(
     "Rank correlation of a measure with a metric, and its interval resampled by subject."
     return _bootstrap_correlation(rows, [measure], metric, within, repeats, level, seed, lambda r: r)
 
-# %% ../../nbs/11_analysis/09_specificity.ipynb #cell-058
+# %% ../../nbs/11_analysis/09_specificity.ipynb #cell-061
 def correlation_difference(
     rows: pd.DataFrame,  # of `MeasuredQuestions`
     one: str,  # a measure
@@ -244,7 +244,7 @@ def correlation_difference(
     "The rank correlation of one measure minus that of another, on the same rows, with its interval."
     return _bootstrap_correlation(rows, [one, other], metric, within, repeats, level, seed, lambda a, b: a - b)
 
-# %% ../../nbs/11_analysis/09_specificity.ipynb #cell-060
+# %% ../../nbs/11_analysis/09_specificity.ipynb #cell-063
 def correlations(
     m: MeasuredQuestions,
     within: str | None = None,  # a column: ranks are compared within its groups only
@@ -258,7 +258,7 @@ def correlations(
             rows.append(dict(zip(by, (kind, model, name))) | spearman(part, name, metric, within, repeats))
     return pd.DataFrame(rows, columns=[*by, "rho", "low", "high", "n", "subjects"]).set_index(by)
 
-# %% ../../nbs/11_analysis/09_specificity.ipynb #cell-063
+# %% ../../nbs/11_analysis/09_specificity.ipynb #cell-066
 def _strongest(part: pd.DataFrame) -> str:
     "The measure whose correlation is clearly the largest, whatever its sign; empty if there is none."
     apart = np.sign(part["low"]) == np.sign(part["high"])
@@ -267,7 +267,7 @@ def _strongest(part: pd.DataFrame) -> str:
     best = part["rho"].abs().idxmax()
     return best if len(part) > 1 and low[best] > high.drop(best).max() else ""
 
-# %% ../../nbs/11_analysis/09_specificity.ipynb #cell-065
+# %% ../../nbs/11_analysis/09_specificity.ipynb #cell-068
 def _describe_correlations(part: pd.DataFrame) -> str:
     "The correlations of all measures in words."
     text = []
@@ -278,7 +278,7 @@ def _describe_correlations(part: pd.DataFrame) -> str:
     most = f"; most with {POPULARITY_MEASURES[best]}" if best else ""
     return f"right answers correlate with {'; '.join(text)}{most}."
 
-# %% ../../nbs/11_analysis/09_specificity.ipynb #cell-066
+# %% ../../nbs/11_analysis/09_specificity.ipynb #cell-069
 def summarise_correlations(
     table: pd.DataFrame,  # of `correlations`
 ) -> list[str]:
@@ -289,7 +289,7 @@ def summarise_correlations(
         out.append(f"{kind}, {model}: {_describe_correlations(part) if len(part) else 'nothing can be correlated.'}")
     return out
 
-# %% ../../nbs/11_analysis/09_specificity.ipynb #cell-073
+# %% ../../nbs/11_analysis/09_specificity.ipynb #cell-076
 QUESTION_LOOKS = {"edits": Look("#0072B2", "o"), "locality probes": Look("#CC79A7", "v")}
 QUESTION_LOOKS |= {"lasting facts": Look("#009E73", "^")}
 
@@ -304,7 +304,7 @@ def _log_ticks(ax, values):
     if len(values):
         ax.set_xlim(np.log10(1 + values.min()) - 0.15, np.log10(1 + values.max()) + 0.15)
 
-# %% ../../nbs/11_analysis/09_specificity.ipynb #cell-074
+# %% ../../nbs/11_analysis/09_specificity.ipynb #cell-077
 def _draw_measure(top, ax, rows: pd.DataFrame, measure: str):
     "Draw the distribution of a measure, and accuracy against it."
     edges = np.linspace(np.log10(1 + rows[measure].min()), np.log10(1 + rows[measure].max()) + 1e-9, 16)
@@ -322,13 +322,13 @@ def _draw_measure(top, ax, rows: pd.DataFrame, measure: str):
     _log_ticks(ax, rows[measure].dropna())
     percent_axis(ax)
 
-# %% ../../nbs/11_analysis/09_specificity.ipynb #cell-075
+# %% ../../nbs/11_analysis/09_specificity.ipynb #cell-078
 def _name_kinds(ax, rows: pd.DataFrame):
     "Write the names of the kinds in their colours."
     for kind, y in zip([k for k in QUESTION_LOOKS if (rows["kind"] == k).any()], (0.9, 0.77, 0.64)):
         ax.text(0.03, y, kind, color=QUESTION_LOOKS[kind].colour, transform=ax.transAxes, fontsize=9)
 
-# %% ../../nbs/11_analysis/09_specificity.ipynb #cell-076
+# %% ../../nbs/11_analysis/09_specificity.ipynb #cell-079
 def draw_specificity(
     m: MeasuredQuestions,
     model: str | None = None,  # one of those asked, by default the first
