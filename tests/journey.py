@@ -135,12 +135,20 @@ def install_small_torch(python: Path):
     subprocess.run(pip, capture_output=True)
 
 
+LEFT_OUT = {".": {"build", "dist", "_docs", "nbs", "tests"}, "data_samples": {"runs", "world"}}
+
+
+def not_in_wheel(folder: str, names: list[str]) -> set[str]:
+    "What a wheel is made without."
+    here = LEFT_OUT.get(str(Path(folder).relative_to(ROOT)), set())
+    return {name for name in names if name in here or name.startswith(".") or name == "__pycache__"}
+
+
 def build_wheel(folder: Path, here: Journey) -> Path:
     "The wheel of this working copy."
-    source, left_out = folder / "source", (".*", "build", "dist", "_docs", "__pycache__", "runs", "world", "nbs")
-    shutil.copytree(ROOT, source, ignore=shutil.ignore_patterns(*left_out))
-    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", folder / "dist", source]
-    here.step("build the wheel", build, ["dist/wbe-*.whl"], inside=False)
+    shutil.copytree(ROOT, folder / "source", ignore=not_in_wheel)
+    words = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "-w", folder / "dist", folder / "source"]
+    here.step("build the wheel", words, ["dist/wbe-*.whl"], inside=False)
     return next((folder / "dist").glob("wbe-*.whl"))
 
 

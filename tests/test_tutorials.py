@@ -8,6 +8,7 @@ import importlib.util
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -243,6 +244,16 @@ def test_the_journey_ends_at_a_missing_output(tmp_path):
     for expected in (dict(code=1), dict(makes=["none.txt"]), dict(says=["nothing"])):
         with pytest.raises(Exception, match="exit code 0"):
             journey.run("a step", "print('something')", **expected)
+
+
+def test_the_wheel_of_the_journey_is_whole(tmp_path):
+    "What the script leaves out of the wheel is no part of the package."
+    shutil.copytree(ROOT, tmp_path / "source", ignore=load_script().not_in_wheel)
+    for folder in ("wbe", "data_samples/wbe-tiny"):
+        files = {
+            p.relative_to(ROOT) for p in (ROOT / folder).rglob("*") if p.is_file() and "__pycache__" not in p.parts
+        }
+        assert files == {p.relative_to(tmp_path / "source") for p in (tmp_path / "source" / folder).rglob("*.*")}
 
 
 def load_script():
