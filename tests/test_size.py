@@ -48,7 +48,9 @@ def best_per_edit(edits, docs, vectors):
                 v = vectors[d["subject_id"]]
                 found.append((sum(w * v.get(k, 0) for k, w in q.items()), d["subject_id"]))
         top = max((c for c, _ in found), default=0)
-        out[e["subject_id"], e["property_id"]] = (top, {s for c, s in found if c > top - 1e-5}) if top > 0 else (0, set())
+        out[e["subject_id"], e["property_id"]] = (
+            (top, {s for c, s in found if c > top - 1e-5}) if top > 0 else (0, set())
+        )
     return out
 
 
@@ -153,7 +155,9 @@ def test_locality_continues_after_it_was_killed(built, tmp_path):
         written += [work.stat().st_mtime_ns] if work.exists() else []
     assert ended == [-signal.SIGKILL, -signal.SIGKILL, 0]
     assert len(written) == 2 and written[0] == written[1]
-    assert (tmp_path / "killed" / "locality.parquet").read_bytes() == (tmp_path / "calm" / "locality.parquet").read_bytes()
+    assert (tmp_path / "killed" / "locality.parquet").read_bytes() == (
+        tmp_path / "calm" / "locality.parquet"
+    ).read_bytes()
     assert sorted(p.name for p in (tmp_path / "killed").iterdir()) == ["locality.manifest.json", "locality.parquet"]
 
 

@@ -94,7 +94,6 @@ def ids(letter: str, numbers) -> pa.Array:
 
 def draw(rng, subjects, entities: int, properties: int, share) -> pa.Table:
     "Facts about some subjects, as the columns of the record; a subject has a property once."
-    import pyarrow.compute as pc
 
     props = rng.choice(properties, len(subjects), p=share)
     pairs = np.unique(subjects.astype(np.int64) * properties + props)
@@ -111,7 +110,9 @@ def fact_table(t: pa.Table, names: Names, tag: str) -> pa.Table:
     columns = dict(subject_id=ids("Q", s), property_id=ids("P", p), object_id=ids("Q", o))
     columns |= dict(subject=names.of(s), object=names.of(o))
     columns["property"] = pc.binary_join_element_wise("property ", pa.array(p + 1).cast(pa.string()), "")
-    columns |= dict(tag=pa.array([tag] * len(s)), statement_id=pc.binary_join_element_wise(columns["subject_id"], "1", "$"))
+    columns |= dict(
+        tag=pa.array([tag] * len(s)), statement_id=pc.binary_join_element_wise(columns["subject_id"], "1", "$")
+    )
     want = schema(Fact)
     return pa.table([columns.get(f.name, pa.nulls(len(s), f.type)) for f in want], schema=want)
 

@@ -42,7 +42,11 @@ def entity_lines(path) -> list[bytes]:
 def copies(lines: list[bytes], times: int) -> list[bytes]:
     "These entities many times, each time with other ids: a parser drops an entity that it has read before."
     ids = re.compile(rb'"id":"[QP]\d+"')
-    return [ids.sub(b'"id":"Q%d"' % (n * 10_000 + i), line, count=1) for n in range(times) for i, line in enumerate(lines, 1)]
+    return [
+        ids.sub(b'"id":"Q%d"' % (n * 10_000 + i), line, count=1)
+        for n in range(times)
+        for i, line in enumerate(lines, 1)
+    ]
 
 
 def write_dump(path: Path, lines: list[bytes]) -> Path:
