@@ -1,4 +1,4 @@
-"""A world whose dumps have the traits of real ones: the pipeline makes of it what it makes of the world without them."""
+"""Dumps with the traits of real ones: the pipeline makes of them what it makes of the world without traits."""
 
 import gzip
 import json
@@ -43,7 +43,10 @@ def test_every_trait_is_in_the_dumps(realistic, truth):
     lines = raw_lines(realistic[-1])
     items = [e for e in lines if e["type"] == "item"]
     uses = truth[truth.snapshot == 3].groupby("kind").size()
-    assert sum("mul" in e["labels"] and "en" not in e["labels"] for e in {e["id"]: e for e in items}.values()) == uses["mul"]
+    assert (
+        sum("mul" in e["labels"] and "en" not in e["labels"] for e in {e["id"]: e for e in items}.values())
+        == uses["mul"]
+    )
     assert len(lines) - len({e["id"] for e in lines}) == uses.duplicate > 5
     once = {e["id"]: e for e in lines}.values()
     assert sum(e["labels"] == [] for e in once) >= uses.nameless > 5
@@ -115,7 +118,7 @@ def test_the_benchmark_is_the_same(both_benchmarks):
 
 
 def test_the_funnel_counts_what_the_traits_added(both_benchmarks, truth):
-    "What was only renamed or merged, and what is about the work of the editors, is left out by a filter with its count."
+    "What was only renamed or merged, and what is about the editors' work, is left out by a filter with its count."
 
     def funnel(release, step):
         path = release.parent / "work" / step / "facts" / "filter_changed.manifest.json"

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from .columns import FIELD_MEANINGS, ColumnMatch, field_of_column, match_columns
 from .reader import EDIT_FIELDS, Benchmark, Timestep, edit_ids, parse_timestep_name
 from .rows import JsonRow
-from .tables import text_of_value, table_rows, whole_rows
+from .tables import text_of_value, whole_rows
 from ..records import BadArgument
 
 # %% ../../nbs/06_benchmark/17_own.ipynb #cell-007

@@ -10,16 +10,14 @@ __all__ = ['TRAITS', 'FOCUS_LIST_PROPERTY', 'FOCUS_LIST_ITEM', 'TWIN_BASE', 'VAL
 # %% ../../nbs/02_world/14_traits.ipynb #cell-002
 import gzip
 import json
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..records import BadArgument, check_choice, col, read_table, to_table
+from ..records import BadArgument, check_choice, col, to_table
 from ..store import Stage, atomic_write, make_folder, write_table
 from ..texts import stable_hash
 from .dumps import JSON_HEAD, JSON_TAIL, join_json_lines, php_json
-from .files import World
 from .state import SNAPSHOTS
 from .truth import is_latin
 
