@@ -12,6 +12,7 @@ import hashlib
 import inspect
 import os
 import pkgutil
+import re
 import sys
 import warnings
 from dataclasses import dataclass, field
@@ -61,6 +62,11 @@ def import_object(
     module_name, colon, name = place.strip().partition(":")
     if not (colon and module_name and name):
         raise BadArgument(f"{place!r} is not a place; give it as module:Class, like my_editor:Mine")
+    if module_name.endswith(".py") or module_name.startswith(".") or "/" in module_name or "\\" in module_name:
+        stem = re.split(r"[/\\]", module_name.removesuffix(".py"))[-1] or "my_editor"
+        raise BadArgument(
+            f"{place!r}: give the module, not its file: {stem}:{name}, from the folder where {stem}.py is"
+        )
     module = found = _import_module(module_name)
     for part in name.split("."):
         if not hasattr(found, part):

@@ -134,7 +134,7 @@ class Editor:
             self.batch = batch
 
     def _edit(self, lm: LM, requests: list[EditRequest], hparams: HParams) -> EditResult:
-        raise NotImplementedError
+        raise BadArgument(f"the editor {type(self).__name__} does not define _edit(self, lm, requests, hparams)")
 
     def prepare(self, lm: LM):
         "Compute what is computed once, from the unedited model."
