@@ -72,6 +72,9 @@ class LogBar:
     def set_postfix(self, values: dict):
         self.postfix = "".join(f", {k} {v}" for k, v in values.items())
 
+    def set_postfix_str(self, text: str):
+        self.postfix = f", {text}" if text else ""
+
     def refresh(self):
         "The next line shows the new state."
 
