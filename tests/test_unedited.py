@@ -119,8 +119,9 @@ def test_a_benchmark_without_dates(bench):
     assert "no edit states" in missing_dates(facts)[0]
     assert "nothing can be said" in summarise_cutoff(rows, "2023-01-01")
     assert cutoff_gap(rows, "2023-01-01").empty
-    draw_temporal(facts, rows)
-    draw_temporal(facts, rows[:0])
+    with pytest.raises(BadArgument, match="no edit states when its fact began"):
+        draw_temporal(facts, rows)  # in place of an empty figure
+    draw_temporal(fact_dates(bench), rows[:0])  # dates, and no answers
 
 
 def test_nothing_to_count_with(bench):
