@@ -63,18 +63,6 @@ class LogBar:
         if time.monotonic() - self.last >= self.seconds:
             self.write()
 
-    def reset(self, total: float | None = None):
-        self.n, self.total, self.start = 0, total, time.monotonic()
-
-    def set_description(self, desc: str):
-        self.desc = desc
-
-    def set_postfix(self, values: dict):
-        self.postfix = "".join(f", {k} {v}" for k, v in values.items())
-
-    def set_postfix_str(self, text: str):
-        self.postfix = f", {text}" if text else ""
-
     def refresh(self):
         "The next line shows the new state."
 
@@ -90,7 +78,31 @@ class LogBar:
                 yield x
                 self.update()
 
-# %% ../nbs/00_core/09_progress.ipynb #cell-013
+# %% ../nbs/00_core/09_progress.ipynb #cell-014
+@patch
+def reset(self: LogBar, total: float | None = None):
+    "Begin anew, with another total."
+    self.n, self.total, self.start = 0, total, time.monotonic()
+
+# %% ../nbs/00_core/09_progress.ipynb #cell-015
+@patch
+def set_description(self: LogBar, desc: str):
+    "Change what is in progress."
+    self.desc = desc
+
+# %% ../nbs/00_core/09_progress.ipynb #cell-016
+@patch
+def set_postfix_str(self: LogBar, text: str):
+    "Append a text to the state."
+    self.postfix = f", {text}" if text else ""
+
+# %% ../nbs/00_core/09_progress.ipynb #cell-017
+@patch
+def set_postfix(self: LogBar, values: dict):
+    "Append names and values to the state."
+    self.set_postfix_str(", ".join(f"{k} {v}" for k, v in values.items()))
+
+# %% ../nbs/00_core/09_progress.ipynb #cell-018
 @patch
 def status(self: LogBar) -> str:
     "The state in words."
@@ -103,14 +115,14 @@ def status(self: LogBar) -> str:
         return f"{text} in {clock(spent)}{self.postfix}"
     return f"{text} ({self.n / self.total:.0%}), {clock(spent * (self.total - self.n) / made)} left{self.postfix}"
 
-# %% ../nbs/00_core/09_progress.ipynb #cell-015
+# %% ../nbs/00_core/09_progress.ipynb #cell-020
 @patch
 def write(self: LogBar):
     "Write a line."
     print(f"{time.strftime('%H:%M:%S')} {self.status()}", file=self.file or sys.stderr, flush=True)
     self.last, self.written = time.monotonic(), self.written + 1
 
-# %% ../nbs/00_core/09_progress.ipynb #cell-016
+# %% ../nbs/00_core/09_progress.ipynb #cell-021
 @patch
 def close(self: LogBar):
     "End the bar, with a last line if it had others."
@@ -118,7 +130,7 @@ def close(self: LogBar):
         self.write()
         self.written = 0
 
-# %% ../nbs/00_core/09_progress.ipynb #cell-023
+# %% ../nbs/00_core/09_progress.ipynb #cell-028
 def progress_bar(
     iterable: Iterable | None = None,
     desc: str = "",

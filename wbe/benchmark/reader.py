@@ -262,6 +262,8 @@ def _edits_frame(edits, ids: list[str]):
 class Timestep:
     "The edits between two snapshots."
 
+    extra_probes = ()  # questions beyond those in the fields: number of the edit, axis, question, answer
+
     def __init__(
         self,
         path,  # the JSON or the Parquet file
@@ -271,8 +273,6 @@ class Timestep:
         if not self.old or not self.new:
             form = f"{_FILE_NAME_FORM} with dates like 20240201"
             raise BadArgument(f"{self.path}: not the name of a timestep, which is {form}")
-
-    extra_probes = ()  # questions beyond those in the fields: number of the edit, axis, question, answer
 
     @cached_property
     def edits(self):
