@@ -105,6 +105,7 @@ class Editor:
     about: str = ""
     HParams: type = HParams
     presets: dict = {}  # model_label: (values, source); '' for all other models; functions are called with the model
+    named_presets: dict = {}  # further ones: {name: NamedPreset}
     batch: int | None = None  # number of edits that are computed together; all by default
     one_by_one: bool = False  # whether the edits of a batch, too, are computed one after the other
     needs_subject: bool = True
@@ -122,9 +123,15 @@ class Editor:
         self,
         hparams: HParams | None = None,  # instead of a preset
         batch: int | None = None,
+        preset: str | None = None,  # a name from `named_presets`, such as as_published
         **overrides,  # single hyper-parameters
     ):
-        self.hparams, self.overrides = hparams, overrides
+        self.hparams, self.overrides, self.preset = hparams, overrides, preset
+        if preset is not None:
+            if not self.named_presets:
+                raise BadArgument(f"preset {preset!r}, but {self.name} has one preset only; leave the name out")
+            check_choice(preset, self.named_presets, f"preset of {self.name}:")
+            batch = batch or self.named_presets[preset].batch
         known = hparam_fields(self.HParams)
         for name, value in overrides.items():
             check_hparam(check_choice(name, known, f"hyper-parameter of {self.name}:"), value, *known[name])
@@ -154,10 +161,11 @@ def hparams_for(self: Editor, lm: LM) -> HParams:
     "The hyper-parameters for a model."
     if self.hparams is not None:
         return replace(self.hparams, **self.overrides)
-    label = model_label(lm)
-    values, source = self.presets.get(label if label in self.presets else "", ({}, "defaults"))
+    label, presets = model_label(lm), self.named_presets[self.preset].values if self.preset else self.presets
+    values, source = presets.get(label if label in presets else "", ({}, "defaults"))
     values = {k: v(lm) if callable(v) else v for k, v in values.items()}
     source = source(lm) if callable(source) else source
+    source = f"{self.preset}: {source}" if self.preset else source
     if self.overrides:
         source = f"{source}; given: {', '.join(self.overrides)}"
     return self.HParams(**{**dict(source=source), **values, **self.overrides})
@@ -177,7 +185,7 @@ def use_recorded(
     self.hparams = self.HParams(**{k: _lists_to_tuples(v) for k, v in hparams.items() if k in known})
     self.overrides = {}
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-026
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-028
 def describe_model(lm: LM) -> dict:
     "What a result says about its model."
     return dict(
@@ -189,7 +197,7 @@ def describe_model(lm: LM) -> dict:
         dtype=str(lm.dtype).replace("torch.", ""),
     )
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-028
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-030
 @patch
 def _edit_batch(self: Editor, lm: LM, batch: list[EditRequest], hparams: HParams) -> EditResult:
     "The result of a batch, with what describes it."
@@ -208,7 +216,7 @@ def _edit_batch(self: Editor, lm: LM, batch: list[EditRequest], hparams: HParams
         ids=[r.id for r in batch],
     )
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-030
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-032
 @patch
 def _check_model(self: Editor, lm: LM):
     "Raise an error if the editor does not work with this kind of model."
@@ -218,13 +226,13 @@ def _check_model(self: Editor, lm: LM):
             "LoRA, retrieval and the prompt work with it"
         )
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-031
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-033
 def edited_layers(hparams: HParams) -> list:
     "What the hyper-parameters `layers` or `layer` name."
     layers = getattr(hparams, "layers", getattr(hparams, "layer", ()))
     return list(layers) if isinstance(layers, (list, tuple)) else [layers]
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-032
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-034
 def _check_layers(lm: LM, hparams: HParams):
     "Raise an error if a hyper-parameter names a layer that the model does not have."
     for layer in edited_layers(hparams):
@@ -233,7 +241,7 @@ def _check_layers(lm: LM, hparams: HParams):
         if not -lm.layers <= layer < lm.layers:
             raise BadArgument(f"layer {layer}, but {lm.name} has the layers 0 to {lm.layers - 1}")
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-033
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-035
 @patch
 def check_for(
     self: Editor,
@@ -247,7 +255,7 @@ def check_for(
     self.check(lm, hparams)
     return hparams
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-035
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-037
 @patch
 def edit(
     self: Editor,
@@ -275,7 +283,7 @@ def edit(
             r.undo(lm)
     return combine_edits(results)
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-053
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-055
 EDITOR_CLASSES = {  # name: (where its class is, what it does)
     "rome": (
         "wbe.editors.weights.rome:ROME",
@@ -301,7 +309,7 @@ EDITOR_CLASSES = {  # name: (where its class is, what it does)
     ),
 }
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-055
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-057
 EDITORS = Registry("editor", "wbe.editors", EDITOR_CLASSES, "wbe.editors.protocol:Editor")
 
 
@@ -312,7 +320,7 @@ def editor_class(
     name = str(name).strip()
     return EDITORS.get(name.lower() if name.lower() in EDITOR_CLASSES else name)
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-056
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-058
 def editor(
     name: str,  # one of EDITORS.names(), or module:Class
     **options,  # hyper-parameters, and `batch`
@@ -320,7 +328,7 @@ def editor(
     "An editor by name."
     return editor_class(name)(**options)
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-057
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-059
 def editor_hparams(
     name: str,  # one of EDITORS.names(), or module:Class
     lm: LM,
