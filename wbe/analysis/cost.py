@@ -10,7 +10,7 @@ __all__ = ['edit_cost', 'format_edit_time', 'edit_cost_course', 'draw_edit_cost'
 import numpy as np
 import pandas as pd
 
-from .gather import as_run_list, labelled_runs, match_unedited, pool_scores
+from .gather import as_run_list, labelled_runs, last_in_time, match_unedited, pool_scores
 from wbe.analysis.style import (
     GREY,
     display_order,
@@ -164,7 +164,7 @@ def _on_front(cost: pd.Series, value: pd.Series) -> np.ndarray:
 def trade_off(runs, axis: str = "update", metric: str = "exact_match") -> pd.DataFrame:
     "For each editor: accuracy with its interval, seconds per edit, the final ratio of answer times, and both fronts."
     accuracy = mean_accuracy(runs, metric, [axis]).set_index("editor")[["value", "low", "high", "before"]]
-    times = answer_time(runs).sort_values("scored_at").groupby("editor").tail(1).set_index("editor").ratio
+    times = last_in_time(answer_time(runs)).set_index("editor").ratio
     out = accuracy.join(edit_cost(runs).per_edit, how="inner").join(times)
     for cost, name in (("per_edit", "front_edit"), ("ratio", "front_answer")):
         out[name] = _on_front(out[cost], out.value)

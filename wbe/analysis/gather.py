@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['RECORDED_SAMPLES', 'VERDICT_LABELS', 'editor_label', 'run_labels', 'as_run_list', 'labelled_runs', 'runs_asked_at',
            'example_run', 'edits_planned', 'longest_runs', 'describe_shorter_runs', 'is_recorded', 'pool_scores',
-           'match_unedited', 'find_gaps', 'interval_columns', 'mean_by', 'metric_label', 'findings_table',
-           'judge_finding', 'zero_verdict', 'limit_verdict']
+           'sort_in_time', 'last_in_time', 'match_unedited', 'find_gaps', 'interval_columns', 'mean_by', 'metric_label',
+           'findings_table', 'judge_finding', 'zero_verdict', 'limit_verdict']
 
 # %% ../../nbs/11_analysis/03_gather.ipynb #cell-002
 from collections.abc import Iterable
@@ -123,6 +123,24 @@ def pool_scores(
     return rows.assign(exact_match=rows.exact_match.astype(float))
 
 # %% ../../nbs/11_analysis/03_gather.ipynb #cell-036
+_TIME = ["scored_at", "edits_done"]
+
+
+def sort_in_time(
+    table: pd.DataFrame,  # with the column `scored_at`, and `edits_done` if there are several rows in a timestep
+) -> pd.DataFrame:
+    "The rows by timestep, and within a timestep by the edits made."
+    return table.sort_values([c for c in _TIME if c in table], kind="stable")
+
+# %% ../../nbs/11_analysis/03_gather.ipynb #cell-037
+def last_in_time(
+    table: pd.DataFrame,  # see `sort_in_time`
+    by="editor",  # a column, or several
+) -> pd.DataFrame:
+    "The last row of each group, by time."
+    return sort_in_time(table).groupby(by, sort=False, observed=True).tail(1)
+
+# %% ../../nbs/11_analysis/03_gather.ipynb #cell-041
 def match_unedited(
     rows: pd.DataFrame,  # of `pool_scores`
     before: pd.DataFrame,  # of `pool_scores`, at the moment `before`
@@ -133,7 +151,7 @@ def match_unedited(
     scores = before.drop_duplicates(keys).set_index(keys)[column]
     return scores.reindex(pd.MultiIndex.from_frame(rows[keys])).to_numpy()
 
-# %% ../../nbs/11_analysis/03_gather.ipynb #cell-039
+# %% ../../nbs/11_analysis/03_gather.ipynb #cell-044
 _NOT_ASKED = dict(
     before="the unedited model was not asked",
     current="no timestep was asked right after its edits",
@@ -155,7 +173,7 @@ def find_gaps(
         out += [f"{name}: {_NOT_ASKED[m]}" for m in moments if m not in asked]
     return list(dict.fromkeys(out))
 
-# %% ../../nbs/11_analysis/03_gather.ipynb #cell-043
+# %% ../../nbs/11_analysis/03_gather.ipynb #cell-048
 def interval_columns(
     name: str,  # of the column with the mean
     values,
@@ -166,7 +184,7 @@ def interval_columns(
     i = bootstrap_interval(values, subjects, share=share)
     return {name: i.value, f"{name}_low": i.low, f"{name}_high": i.high}
 
-# %% ../../nbs/11_analysis/03_gather.ipynb #cell-046
+# %% ../../nbs/11_analysis/03_gather.ipynb #cell-051
 def mean_by(
     frame: pd.DataFrame,
     by,  # columns
@@ -189,7 +207,7 @@ def mean_by(
         out[column] = pd.Categorical(out[column], display_order(out[column]), ordered=True)
     return out.sort_values(by, ignore_index=True).astype(dict.fromkeys(named, str))
 
-# %% ../../nbs/11_analysis/03_gather.ipynb #cell-048
+# %% ../../nbs/11_analysis/03_gather.ipynb #cell-053
 _METRIC_LABELS = {"exact_match": "answered exactly", "token_accuracy": "tokens right, teacher-forced"}
 
 
@@ -197,7 +215,7 @@ def metric_label(metric: str) -> str:
     "The label of a metric in figures."
     return _METRIC_LABELS[check_choice(metric, METRIC_LOOKS, "metric")]
 
-# %% ../../nbs/11_analysis/03_gather.ipynb #cell-051
+# %% ../../nbs/11_analysis/03_gather.ipynb #cell-056
 VERDICT_LABELS = {True: "seen", False: "not seen", None: "cannot be decided"}
 
 
@@ -208,7 +226,7 @@ def findings_table(
     rows = [(claim, here, VERDICT_LABELS[None if v is None else bool(v)]) for claim, here, v in rows]
     return pd.DataFrame(rows, columns=["a paper finds", "here", "verdict"]).set_index("a paper finds")
 
-# %% ../../nbs/11_analysis/03_gather.ipynb #cell-053
+# %% ../../nbs/11_analysis/03_gather.ipynb #cell-058
 def judge_finding(
     claim: str,  # what a paper finds
     table: pd.DataFrame,  # the results, by editor, or by editor and axis
@@ -220,13 +238,13 @@ def judge_finding(
     absent = [k if isinstance(k, str) else ", ".join(map(str, k)) for k in needs if k not in table.index]
     return (claim, f"nothing here about {'; '.join(absent)}", None) if absent else (claim, *judge(*values))
 
-# %% ../../nbs/11_analysis/03_gather.ipynb #cell-057
+# %% ../../nbs/11_analysis/03_gather.ipynb #cell-062
 def zero_verdict(low: float, high: float, much: float = 0.1) -> str:
     "Whether a difference is about zero."
     near, apart = -much < low and high < much, low > 0 or high < 0
     return VERDICT_LABELS[True if near else False if apart else None]
 
-# %% ../../nbs/11_analysis/03_gather.ipynb #cell-058
+# %% ../../nbs/11_analysis/03_gather.ipynb #cell-063
 def limit_verdict(low: float, high: float, limit: float, below: bool = False) -> str:
     "Whether a value is above a limit, or below."
     return VERDICT_LABELS[None if low <= limit <= high else (high < limit) == below]

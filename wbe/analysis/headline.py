@@ -16,7 +16,7 @@ from datetime import datetime
 import pandas as pd
 
 from .cost import answer_time, edit_cost, format_edit_time
-from .gather import describe_shorter_runs, labelled_runs, longest_runs
+from .gather import describe_shorter_runs, labelled_runs, last_in_time, longest_runs
 from .style import display_order
 from .tables import format_cell, format_percent
 from .timesteps import ability_table, accuracy_changes, mean_accuracy
@@ -84,16 +84,15 @@ def _optional(get: Callable, *args, **options):
 # %% ../../nbs/11_analysis/23_headline.ipynb #cell-016
 def _last_by_editor(table: pd.DataFrame, column: str, name: str) -> pd.Series:
     "The value of each editor after the last timestep."
-    last = table.sort_values("scored_at").groupby("editor").tail(1)
-    return last.set_index("editor")[column].rename(name)
+    return last_in_time(table).set_index("editor")[column].rename(name)
 
 # %% ../../nbs/11_analysis/23_headline.ipynb #cell-017
 def _lasting_facts(runs) -> pd.DataFrame | None:
-    "The scores on lasting facts, in the order of time."
+    "The shares of lasting facts answered exactly."
     table = _optional(ability_table, runs)
     if table is None:
         return None
-    return table[(table.what == "lasting facts") & (table.metric == "exact_match")].sort_values("scored_at")
+    return table[(table.what == "lasting facts") & (table.metric == "exact_match")]
 
 # %% ../../nbs/11_analysis/23_headline.ipynb #cell-018
 def _headline_columns(runs, mean, lasting) -> list:
@@ -106,7 +105,7 @@ def _headline_columns(runs, mean, lasting) -> list:
     if change is not None:
         parts.append(_last_by_editor(change, "change", "update, later"))
     if lasting is not None:
-        parts.append(lasting.groupby("editor").value.last().rename("lasting facts"))
+        parts.append(_last_by_editor(lasting, "value", "lasting facts"))
     if edits is not None:
         parts.append(edits.per_edit.rename("seconds per edit"))
     if answers is not None:
@@ -122,7 +121,7 @@ def headline_table(runs) -> pd.DataFrame:
     out = pd.concat(parts, axis=1) if parts else pd.DataFrame(index=names)
     out = out.reindex(display_order(names)).drop(index="none", errors="ignore")
     before = {} if mean is None else dict(mean.groupby("axis").before.mean())
-    before |= {} if lasting is None else {"lasting facts": lasting[lasting.scored_at == 0].value.mean()}
+    before |= {} if lasting is None else {"lasting facts": lasting[lasting.edits_done == 0].value.mean()}
     table = pd.concat([pd.DataFrame([before], index=["before any edit"]), out])
     return table[list(out) or list(before)].rename_axis("editor")
 

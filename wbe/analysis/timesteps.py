@@ -15,10 +15,12 @@ from wbe.analysis.gather import (
     as_run_list,
     find_gaps,
     labelled_runs,
+    last_in_time,
     match_unedited,
     mean_by,
     metric_label,
     pool_scores,
+    sort_in_time,
 )
 from wbe.analysis.style import (
     GREY,
@@ -251,8 +253,8 @@ def summarise_changes(
     axis: str = "update",
 ) -> str:
     "Which editors forget, keep or gain after the last timestep, by the intervals of the change."
-    rows = table[(table.axis == axis) & (table.editor != "none")].sort_values("scored_at")
-    last = rows.groupby("editor", sort=False).tail(1).sort_values("change")
+    rows = table[(table.axis == axis) & (table.editor != "none")]
+    last = last_in_time(rows).sort_values("change")
     kinds = {"forgets": last.high < 0, "no clear change": (last.low <= 0) & (last.high >= 0), "gains": last.low > 0}
     text = []
     for kind, where in kinds.items():
@@ -262,31 +264,35 @@ def summarise_changes(
 
 # %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-045
 def ability_table(runs) -> pd.DataFrame:
-    "The scores of runs on lasting facts and text: editor, scored_at, edits_done, what, metric, value, low, high, n."
+    "The scores of runs on lasting facts and text, in the order of time: what, metric, value, low, high, n."
     parts = [r.ability.assign(editor=name) for name, r in labelled_runs(runs) if len(r.ability)]
     if not parts:
         gaps = "; ".join(f"{r.name}: {', '.join(r.missing) or 'nothing was asked'}" for r in as_run_list(runs))
         raise BadArgument(f"no run has asked lasting facts: {gaps}")
-    return pd.concat(parts, ignore_index=True)
+    measured = ["editor", "what", "metric", "scored_at", "edits_done"]
+    table = sort_in_time(pd.concat(parts, ignore_index=True)).drop_duplicates(measured, keep="last")
+    return table.sort_values("editor", key=lambda c: c.map(display_order(c).index), kind="stable", ignore_index=True)
 
-# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-047
+# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-049
 def _draw_ability_panel(ax, rows: pd.DataFrame, what: str, metric: str):
-    "Draw one measure over the timesteps."
-    draw_editor_lines(ax, rows, "scored_at")
+    "Draw one measure over the edits made, and in grey its value before any edit."
+    draw_editor_lines(ax, rows.drop_duplicates(["editor", "edits_done"], keep="last"), "edits_done")
+    before = rows[rows.edits_done == 0].value.mean()
+    ax.axhline(before, color=GREY, ls=(0, (1, 1.5)), lw=1.4, zorder=1)
     if metric == "perplexity":
         ax.set(yscale="log", ylabel="perplexity")
     else:
         percent_axis(ax, high=upper_limit(rows.high))
         ax.set_ylabel(metric_label(metric))
-    ax.set_xlabel("after timestep (0: before any edit)")
+    ax.set_xlabel("edits made (dotted: before any edit)")
     panel_title(ax, f"{what}, which no edit is about" if what == "lasting facts" else what)
 
-# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-048
+# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-050
 def draw_ability(
     table: pd.DataFrame,  # of `ability_table`
     metric: str = "exact_match",
 ):
-    "Draw lasting facts over the timesteps, and the perplexity of text (on a logarithmic scale) where there is any."
+    "Draw lasting facts over the edits made, and the perplexity of text (on a logarithmic scale) where there is any."
     shown = []
     for what, m in (("lasting facts", metric), ("text", "perplexity")):
         rows = table[(table.what == what) & (table.metric == m)]
@@ -299,15 +305,15 @@ def draw_ability(
     label_lines(panels)
     return fig
 
-# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-051
+# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-053
 def summarise_ability(
     table: pd.DataFrame,  # of `ability_table`
     metric: str = "exact_match",
 ) -> str:
     "The share of lasting facts that each editor still answers at the end."
-    t = table[(table.what == "lasting facts") & (table.metric == metric)].sort_values("scored_at")
-    before, last = t.groupby("editor").value.first().mean(), t.groupby("editor").tail(1).sort_values("value")
-    last = last[last.editor != "none"]
+    t = table[(table.what == "lasting facts") & (table.metric == metric)]
+    before = t[t.edits_done == 0].groupby("editor").value.first().mean()
+    last = last_in_time(t[t.editor != "none"]).sort_values("value")
     fewer = last.high < before
     listed = lambda rows: ", ".join(f"{r.editor} {format_percent(r.value)}" for r in rows.itertuples()) or "no editor"
     return (
