@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import chain
 
 import msgspec
 from msgspec import Raw, defstruct
@@ -163,11 +164,11 @@ def _qualifier_arrays(c: _StatementColumns) -> list:
 
     n = len(c.ids)
     rows, start, end, point, more = zip(*c.qualified) if c.qualified else [()] * 5
-    place, sizes = np.zeros(n, np.int32), np.zeros(n + 1, np.int32)
-    place[list(rows)] = np.arange(1, len(rows) + 1)  # 0: no qualifiers
-    sizes[1:][list(rows)] = [len(pids) for pids in more]
+    place, sizes, at = np.zeros(n, np.int32), np.zeros(n + 1, np.int32), np.array(rows, np.int64)
+    place[at] = np.arange(1, len(rows) + 1)  # 0: no qualifiers
+    sizes[1:][at] = np.fromiter(map(len, more), np.int32, len(rows))
     times = [pa.array((None, *column), pa.string()).take(pa.array(place)) for column in (start, end, point)]
-    others = pa.array([pid for pids in more for pid in pids], pa.string())
+    others = pa.array(list(chain.from_iterable(more)), pa.string())
     lists = pa.ListArray.from_arrays(pa.array(np.cumsum(sizes, dtype=np.int32)), others)
     return [*times, pa.array(sizes[1:] > 0), lists]
 
@@ -382,7 +383,18 @@ def drop_nul(line: bytes) -> bytes:
     "The line of an entity without NUL characters."
     return _NUL.sub(rb"\1", line) if b"\\u0000" in line else line
 
-# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-067
+# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-065
+def _has_nul(batch) -> bool:
+    "Whether a text in a record batch contains a NUL character."
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    flat = (column.flatten() if pa.types.is_list(column.type) else column for column in batch.columns)
+    texts = (column for column in flat if pa.types.is_string(column.type))
+    found = (column for column in texts if (data := column.buffers()[2]) and b"\0" in data.to_pybytes())
+    return any(pc.any(pc.match_substring(column, "\0")).as_py() for column in found)  # a buffer may end in zeros
+
+# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-069
 _REDIRECT = re.compile(rb'\{"entity":"([QPL][0-9]+)","redirect":"([QPL][0-9]+)"')
 
 
@@ -391,7 +403,7 @@ def redirect_of(line: bytes) -> tuple[str, str] | None:
     found = _REDIRECT.match(line)
     return found and (found[1].decode(), found[2].decode())
 
-# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-068
+# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-070
 def _retry_line(part: _LineSlice, line: bytes, error: Exception) -> str | None:
     "The reason for a rejection, unless the entity can be read with ids as they are today, or without some values."
     why = rejection_reason(line, error)
@@ -405,14 +417,14 @@ def _retry_line(part: _LineSlice, line: bytes, error: Exception) -> str | None:
                 continue
     return why
 
-# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-070
+# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-072
 @patch
 def odd_counts(self: _LineSlice) -> dict:
     "How many entities are of other kinds or were read before, and how many statements have an unreadable value."
     unreadable = sum(kind == "unreadable" for _, kind in self.statements.odd_snaks)
     return dict(others=self.others, duplicates=self.duplicates, unreadable=unreadable)
 
-# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-073
+# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-075
 def _parse_slice(
     lines: list[bytes],
     first: int,  # number of the first line in the file
@@ -427,7 +439,7 @@ def _parse_slice(
         if not body:
             continue
         try:
-            part.add_line(body := drop_nul(body))
+            part.add_line(body)
         except (ValueError, RecursionError) as e:
             if moved := redirect_of(body):
                 redirects.append(moved)
@@ -435,7 +447,17 @@ def _parse_slice(
                 rejected.append(rejection(number, why, line))
     return part, rejected, redirects
 
-# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-074
+# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-076
+def _slice_tables(lines: list[bytes], first: int, languages: tuple, roles: bool, seen: set) -> tuple:
+    "The record batches of a few hundred lines, their counts, the rejected lines and the redirects."
+    part, rejected, redirects = _parse_slice(lines, first, languages, roles, seen)
+    batches = part.batches()
+    if any(map(_has_nul, batches.values())):
+        seen.difference_update(part.statements.subjects)
+        return _slice_tables([drop_nul(line) for line in lines], first, languages, roles, seen)
+    return batches, part.odd_counts(), rejected, redirects
+
+# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-078
 @contextmanager
 def _without_collection():
     "No search for reference cycles meanwhile: there are none here, and the search takes a fifth of the time."
@@ -447,7 +469,7 @@ def _without_collection():
         if collecting:
             gc.enable()
 
-# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-076
+# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-080
 LINES_PER_SLICE = 256
 FALLBACK = ("mul",)  # where names are that are the same in all languages
 
@@ -468,11 +490,11 @@ def parse_lines(
     seen, counts = set(), Counter()
     for start in range(0, len(lines), LINES_PER_SLICE) or (0,):
         some = lines[start : start + LINES_PER_SLICE]
-        part, wrong, moved = _parse_slice(some, first_line + start + 1, languages, roles, seen)
-        for name, batch in part.batches().items():
+        made, odd, wrong, moved = _slice_tables(some, first_line + start + 1, languages, roles, seen)
+        for name, batch in made.items():
             batches[name].append(batch)
         rejected, redirects = rejected + wrong, redirects + moved
-        counts.update(part.odd_counts())
+        counts.update(odd)
     t = {name: pa.Table.from_batches(some) for name, some in batches.items()}
     rows = dict(properties=len(t["properties"]), statements=len(t["statements"]), redirects=len(redirects))
     counts = dict(items=len(t["labels"]) - len(t["properties"])) | rows | counts | dict(rejected=len(rejected))
