@@ -24,7 +24,7 @@ from wbe.editors.results import (
     _with_details,
     combine_edits,
 )
-from ..lm.families import ModelError
+from ..lm.families import BLOCK_PARTS, ModelError
 from ..lm.models import LM
 from ..plugins import Registry
 from ..progress import progress_bar
@@ -111,6 +111,7 @@ class Editor:
     needs_subject: bool = True
     causal: bool = True  # whether it needs a decoder-only model
     takes_corpus: bool = False  # whether it has an option `corpus`
+    parts: tuple = ()  # parts of a layer that it changes, such as mlp_out
 
     def __init_subclass__(cls, **more):
         super().__init_subclass__(**more)
@@ -151,6 +152,10 @@ class Editor:
 
     def check(self, lm: LM, hparams: HParams):
         "Raise an error if the editor cannot work with this model and these hyper-parameters."
+
+    def changed_parts(self, hparams: HParams) -> tuple:
+        "Parts of a layer that it changes; an editor whose hyper-parameters name them returns those."
+        return self.parts
 
     def __repr__(self) -> str:
         return f"{self.name}: {self.about}"
@@ -227,12 +232,26 @@ def _check_model(self: Editor, lm: LM):
         )
 
 # %% ../../nbs/09_editors/04_protocol.ipynb #cell-033
+@patch
+def _check_parts(self: Editor, lm: LM, hparams: HParams):
+    "Raise an error if the editor changes a part that the model does not have."
+    family = lm.family
+    missing = [p for p in self.changed_parts(hparams) if p in BLOCK_PARTS and getattr(family, p) is None]
+    if not missing:
+        return
+    works = "LoRA, retrieval and the prompt" if family.query and family.value else "retrieval and the prompt"
+    raise ModelError(
+        f"{self.name} changes {', '.join(missing)} of a layer, and {lm.name} ({family.name}) has none: "
+        f"{family.lacks or 'its family does not name it'}; {works} work with it"
+    )
+
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-034
 def edited_layers(hparams: HParams) -> list:
     "What the hyper-parameters `layers` or `layer` name."
     layers = getattr(hparams, "layers", getattr(hparams, "layer", ()))
     return list(layers) if isinstance(layers, (list, tuple)) else [layers]
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-034
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-035
 def _check_layers(lm: LM, hparams: HParams):
     "Raise an error if a hyper-parameter names a layer that the model does not have."
     for layer in edited_layers(hparams):
@@ -241,7 +260,7 @@ def _check_layers(lm: LM, hparams: HParams):
         if not -lm.layers <= layer < lm.layers:
             raise BadArgument(f"layer {layer}, but {lm.name} has the layers 0 to {lm.layers - 1}")
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-035
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-036
 @patch
 def check_for(
     self: Editor,
@@ -251,11 +270,12 @@ def check_for(
     self.check_installed()
     self._check_model(lm)
     hparams = self.hparams_for(lm)
+    self._check_parts(lm, hparams)
     _check_layers(lm, hparams)
     self.check(lm, hparams)
     return hparams
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-037
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-038
 @patch
 def edit(
     self: Editor,
@@ -266,6 +286,7 @@ def edit(
     "Compute the edits; the model is unchanged until the result is applied."
     requests, hparams = check_requests(requests, self.needs_subject), self.hparams_for(lm)
     self._check_model(lm)
+    self._check_parts(lm, hparams)
     if not requests:
         raise BadArgument(f"{self.name}: no edits were given")
     size, results, in_effect = 1 if self.one_by_one else self.batch or len(requests), [], []
@@ -283,7 +304,7 @@ def edit(
             r.undo(lm)
     return combine_edits(results)
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-055
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-056
 EDITOR_CLASSES = {  # name: (where its class is, what it does)
     "rome": (
         "wbe.editors.weights.rome:ROME",
@@ -309,7 +330,7 @@ EDITOR_CLASSES = {  # name: (where its class is, what it does)
     ),
 }
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-057
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-058
 EDITORS = Registry("editor", "wbe.editors", EDITOR_CLASSES, "wbe.editors.protocol:Editor")
 
 
@@ -320,7 +341,7 @@ def editor_class(
     name = str(name).strip()
     return EDITORS.get(name.lower() if name.lower() in EDITOR_CLASSES else name)
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-058
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-059
 def editor(
     name: str,  # one of EDITORS.names(), or module:Class
     **options,  # hyper-parameters, and `batch`
@@ -328,7 +349,7 @@ def editor(
     "An editor by name."
     return editor_class(name)(**options)
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-059
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-060
 def editor_hparams(
     name: str,  # one of EDITORS.names(), or module:Class
     lm: LM,

@@ -103,7 +103,7 @@ class WiseLayer:
         lm.needs_whole_prompts, lm.state.tail_reuse = True, None
         self.hooks = [
             lm.base.register_forward_pre_hook(lambda *given: self._note_pass(*given), with_kwargs=True),
-            layer.register_forward_hook(lambda *given: self._add_memories(*given), with_kwargs=True),
+            lm.hook(settings["part"], settings["layer"], lambda given, out: self._add_memories(given, out)),
         ]
 
     @property
@@ -225,17 +225,15 @@ def _prompt_columns(
 
 # %% ../../../nbs/09_editors/memory/06_routing.ipynb #cell-041
 @patch
-def _add_memories(self: WiseLayer, module, args, kwargs, out):
+def _add_memories(self: WiseLayer, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor | None:
     "In a pass: the layer's output, with the change of a side memory for the rows that use one."
     if self.idle or not self.shards:
         return None
-    x = args[0] if args else kwargs["input"]
     if not (self.continues and self.routes is not None and len(self.routes) == len(x)):
         positions = prompt_positions(x, *self._prompt_columns(x), self.settings["over"])
         self.routes, self.activations = self.choose_memories(*positions)
     if not bool((self.routes >= 0).any()):
         return None
-    out = out.clone()
     for n, m in enumerate(self.memories()):
         rows = (self.routes == n).nonzero()[:, 0]
         if len(rows):

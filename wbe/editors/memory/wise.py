@@ -386,6 +386,9 @@ class Wise(Editor):
     name, about, HParams = "wise", "a side memory beside one MLP layer, used for prompts that activate it", WiseHParams
     batch, needs_subject, presets = 1, False, _WISE_PRESETS
 
+    def changed_parts(self, hparams: WiseHParams) -> tuple:
+        return (hparams.part,)
+
     def _shard_to_train(self, lm: LM, h: WiseHParams) -> tuple[Shard, torch.Tensor, torch.Tensor]:
         "The shard that takes the next edits, its change as a matrix, and its mask."
         layer = _wise_layer(lm)
