@@ -305,6 +305,7 @@ class KeyValueEditor(Editor):
     "An editor that works with keys, values and, if it needs them, second moments."
 
     takes_corpus = True
+    parts = ("mlp_out",)
 
     def __init__(
         self,
@@ -337,11 +338,17 @@ class KeyValueEditor(Editor):
     def prepare(self, lm: LM):
         "Context templates and second moments of the unedited model."
         h, lm.state.prepared_for = self.hparams_for(lm), model_fingerprint(lm)
-        context_templates(lm, h.contexts, h.seed)
+        self.contexts_for(lm, h)
         if layers := self.needs(h):
             self.moments(lm, layers, h.samples)
 
 # %% ../../../nbs/09_editors/weights/02_moments.ipynb #cell-052
+@patch
+def contexts_for(self: KeyValueEditor, lm: LM, hparams) -> list[str]:
+    "The context templates."
+    return context_templates(lm, hparams.contexts, hparams.seed, hparams.openings)
+
+# %% ../../../nbs/09_editors/weights/02_moments.ipynb #cell-053
 @patch
 def corpus_for(self: KeyValueEditor, lm: LM):  # as `TextCorpus.of` takes it
     "The corpus for second moments: the one that was given, or the tiny model's own."
@@ -354,7 +361,7 @@ def corpus_for(self: KeyValueEditor, lm: LM):  # as `TextCorpus.of` takes it
         )
     return corpus
 
-# %% ../../../nbs/09_editors/weights/02_moments.ipynb #cell-053
+# %% ../../../nbs/09_editors/weights/02_moments.ipynb #cell-054
 @patch
 def moments(
     self: KeyValueEditor,

@@ -10,14 +10,14 @@ from dataclasses import dataclass
 
 import torch
 
-from ..hparams import hp
+from ..hparams import NamedPreset, hp
 from ..requests import EditRequest
 from ..results import Delta, WeightEdit
 from wbe.editors.weights.keys import (
+    AS_PUBLISHED_VALUES,
     OWN_CHOICES,
     SubjectEncoding,
     ValueHParams,
-    context_templates,
     encode_in_contexts,
     optimise_values,
     subject_activations,
@@ -78,12 +78,32 @@ _ROME_PRESETS = {
     "": (dict(_WIKIBIGEDIT_VALUES, layer=_layer_by_depth), _source_by_depth),
 }
 
-# %% ../../../nbs/09_editors/weights/03_rome.ipynb #cell-015
+# %% ../../../nbs/09_editors/weights/03_rome.ipynb #cell-016
+_AS_PUBLISHED = dict(AS_PUBLISHED_VALUES, openings="five words")
+_OFFICIAL_AS_PUBLISHED = (_WIKIBIGEDIT_VALUES | _AS_PUBLISHED, "official WikiBigEdit code, which is EasyEdit's")
+_AUTHORS_AS_PUBLISHED = dict(_AUTHORS_VALUES | _AS_PUBLISHED, openings="end of text")
+_ROME_NAMED = {
+    "as_published": NamedPreset(
+        "equal to the authors' code",
+        {
+            **{model: _OFFICIAL_AS_PUBLISHED for model in ("Llama 2 7B", "Llama 3 8B", "Mistral 7B")},
+            "GPT-J 6B": (_AUTHORS_AS_PUBLISHED, "ROME (authors' code)"),
+            "GPT-2 XL": (dict(_AUTHORS_AS_PUBLISHED, layer=17), "ROME (authors' code)"),
+            "": (
+                dict(_OFFICIAL_AS_PUBLISHED[0], layer=_layer_by_depth),
+                lambda lm: f"layer: {edit_layers(lm, 'rome')[1]}; the rest: {_OFFICIAL_AS_PUBLISHED[1]}",
+            ),
+        },
+    )
+}
+
+# %% ../../../nbs/09_editors/weights/03_rome.ipynb #cell-017
 class ROME(KeyValueEditor):
     "A rank-one change of one MLP layer."
 
     name, about = "rome", "a rank-one change of one MLP layer that maps the subject's key to a new value"
     HParams, presets, batch, one_by_one = ROMEHParams, _ROME_PRESETS, 1, True
+    named_presets = _ROME_NAMED
     same_key = False  # whether the mean key stands on both sides of the formula
 
     def needs(self, hparams: ROMEHParams) -> list[int]:
@@ -100,14 +120,14 @@ class ROME(KeyValueEditor):
 
     def _edit(self, lm: LM, requests: list[EditRequest], hparams: ROMEHParams) -> WeightEdit:
         (r,), layer = requests, hparams.layer
-        texts = encode_in_contexts(lm, r, context_templates(lm, hparams.contexts, hparams.seed), hparams.under)
+        texts = encode_in_contexts(lm, r, self.contexts_for(lm, hparams), hparams.under)
         u, key, value = self._keys(lm, texts, layer)
         if hparams.adjust:
             u = self.moments(lm, [layer], hparams.samples)[layer].solve(u[:, None], hparams.ridge)[:, 0]
         target = optimise_values(lm, [r], [texts], layer, hparams).target[0]
         return WeightEdit(deltas={("mlp_out", layer): rank_one_update(u, key, target - value)})
 
-# %% ../../../nbs/09_editors/weights/03_rome.ipynb #cell-016
+# %% ../../../nbs/09_editors/weights/03_rome.ipynb #cell-018
 class RROME(ROME):
     "ROME with the same key on both sides of its formula."
 
