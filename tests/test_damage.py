@@ -66,9 +66,13 @@ def test_the_command_stops_with_code_3_and_one_line(name, dumps, tmp_path):
     path.write_bytes(damaged_files(dumps[0])[name])
     words = [sys.executable, "-m", "wbe", "benchmark", tmp_path / "b", path, dumps[1]]
     got = subprocess.run([str(w) for w in words], capture_output=True, text=True)
-    lines = [line for line in got.stderr.splitlines() if line.startswith("wbe: ")]
-    assert got.returncode == 3 and len(lines) == 1 and path.name in lines[0] and "Traceback" not in got.stderr
+    lines = [line for line in got.stderr.splitlines() if not line.startswith("· ") and "parsing wiki" not in line]
+    assert got.returncode == 3 and len(lines) == 1 and lines[0].startswith("wbe: ") and path.name in lines[0]
     assert not (tmp_path / "b" / "series.json").exists() and not (tmp_path / "b" / "release").exists()
+    words = [sys.executable, "-m", "wbe", "parse", path, tmp_path / "p"]
+    got = subprocess.run([str(w) for w in words], capture_output=True, text=True)
+    lines = [line for line in got.stderr.splitlines() if "parsing wiki" not in line]
+    assert got.returncode == 3 and len(lines) == 1 and lines[0].startswith("wbe: ") and path.name in lines[0]
 
 
 def test_every_damage_is_refused_on_either_side(dumps, tmp_path):

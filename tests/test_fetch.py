@@ -25,7 +25,7 @@ import pytest
 
 from wbe import http, store
 from wbe.store import StoreError, find_manifests
-from wbe.wikidata.dumps import DUMP_KINDS, Mirror, latest_dump
+from wbe.wikidata.dumps import DUMP_KINDS, Mirror, latest_dump, list_mirror
 from wbe.http import FetchError, RetryPolicy
 from wbe.wikidata.transfer import fetch_dump, fetched_dump
 
@@ -831,6 +831,139 @@ def test_the_import_is_light():
         ],
         check=True,
     )
+
+
+# What a mirror has.
+
+
+def state(jobs, name, size):
+    "A `dumpstatus.json`."
+    return json.dumps({"version": "0.8", "jobs": {"job": {"status": jobs, "files": {name: {"size": size}}}}}).encode()
+
+
+def test_the_list_of_a_mirror(server, mirror):
+    for day in ("20240201", "20240220", "20240301"):
+        server.site.put("json.gz", content(int(day)), day)
+        server.site.put("xml.bz2", content(int(day), "xml.bz2"), day, sums=day != "20240301")
+        name = f"wikidatawiki-{day}-pages-articles-multistream.xml.bz2"
+        job = "in-progress" if day == "20240301" else "done"
+        server.site.files[f"wikidatawiki/{day}/dumpstatus.json"] = state(job, name, int(day))
+    server.site.put("json.gz", content(9), "20240401", sums=False)
+    server.site.files["wikidatawiki/entities/20240501/wikidata-20240501-lexemes.json.gz"] = b""
+    offered, reasons = list_mirror(mirror, progress=False)
+    seen = [path for path, *_ in server.seen]
+    assert [(d.kind, f"{d.date:%m%d}", d.size, d.state) for d in offered] == [
+        *[("json.gz", d, None, "complete") for d in ("0201", "0220", "0301")],
+        ("json.gz", "0401", None, "no checksum yet"),
+        *[("xml.bz2", d, int("2024" + d), "complete") for d in ("0201", "0220")],
+        ("xml.bz2", "0301", 20240301, "in-progress"),
+    ]
+    assert seen.count("20240201") == 2  # the folders of JSON and of XML, each once
+    assert [r.split(":")[0] for r in reasons] == ["json.bz2", "enwiki.xml.bz2"] or "enwiki.xml.bz2" in reasons[0]
+    assert [d.date.month for d in list_mirror(mirror, "json.gz", most=1, progress=False)[0]] == [4]
+
+
+NGINX = b"""<html><head><title>Index of /</title></head><body><pre><a href="../">../</a>
+<a href="20240201/">20240201/</a>       03-Feb-2024 21:04       -
+<a href="wikidata-20240201-all.json.gz">wikidata-20240201-all..&gt;</a> 03-Feb-2024 21:04   136218521243
+<a href="wikidata-20240201-sha1sums.txt">x</a> 03-Feb-2024 21:04  181</pre></body></html>"""
+
+
+def test_sizes_beside_the_links(server, mirror):
+    server.site.put("json.gz", content(1))
+    server.page_faults = [{}, {"body": NGINX}]
+    assert [d.size for d in list_mirror(mirror, "json.gz", progress=False)[0]] == [136218521243]
+
+
+@pytest.mark.parametrize(
+    "fault, text",
+    [
+        ({"body": b""}, "lists no snapshots: is it a mirror of Wikimedia's dumps"),
+        ({"body": b"<html><h1>Welcome</h1><a href='/shop'>shop</a></html>"}, "lists no snapshots"),
+        ({"body": b"\x00\xff" * 90}, "lists no snapshots"),
+        ({"status": 403}, "answered 403 Forbidden; this server refuses lists of files, but a date that it has"),
+        ({"status": 404}, "this mirror has no json.gz dumps"),
+        ({"status": 410}, "this mirror has no json.gz dumps"),
+    ],
+)
+def test_lists_that_are_none(fault, text, server, mirror):
+    server.site.put("json.gz", content(1))
+    server.page_faults = [fault]
+    with pytest.raises(FetchError, match=text):
+        list_mirror(mirror, "json.gz", progress=False)
+    server.site.put("xml.bz2", content(1, "xml.bz2"))
+    server.page_faults = [fault]  # a kind that cannot be shown does not hide the others
+    offered, reasons = list_mirror(mirror, progress=False)
+    assert offered[-1].kind == "xml.bz2" and text in reasons[0]
+
+
+def test_a_list_on_the_command_line(server):
+    server.site.put("json.gz", content(1))
+    words = [sys.executable, "-m", "wbe", "fetch", "--list", "--mirror", server.url]
+    got = subprocess.run([*words, "--kind", "json", "--json", "-"], capture_output=True, text=True)
+    assert json.loads(got.stdout)["dumps"] == [dict(kind="json.gz", date="2024-02-01", bytes=None, state="complete")]
+    server.site.files.clear()
+    got = subprocess.run(words, capture_output=True, text=True)
+    assert (got.returncode, got.stdout, got.stderr.count("\n")) == (1, "", 1) and got.stderr.startswith("wbe: ")
+    got = subprocess.run([*words[:4], "--csv", "x"], capture_output=True, text=True)
+    assert got.returncode == 1 and got.stderr == "wbe: --csv and --json are for --list\n"
+
+
+def test_a_date_that_is_gone(server, mirror, tmp_path):
+    "The error says what there is, whether the day has another kind, and where copies are."
+    server.site.put("json.gz", content(1), "20240301")
+    server.site.put("xml.bz2", content(1, "xml.bz2"))
+    with pytest.raises(FetchError) as e:
+        get(tmp_path, mirror)
+    for text in ("it has 2024-03-01; ", "Of that day it has xml.bz2: --kind xml.bz2", "archive.org/download/wikibase-"):
+        assert text in str(e.value)
+    lines = []
+    assert get(tmp_path, mirror, "auto", log=lines.append).name.endswith("multistream.xml.bz2")
+    assert lines == [f"{name('xml.bz2')} (there is no json.gz for 2024-02-01; there is no json.bz2 for 2024-02-01)"]
+    assert get(tmp_path, mirror, "auto", log=lines.append) and len(lines) == 1  # it is there, so nothing is chosen
+
+
+def test_a_benchmark_of_dates(tmp_path):
+    "Fetched by date as XML, and from files of JSON: the same edits."
+    from wbe.benchmark.series import make_benchmark
+    from wbe.world.files import World
+
+    days, formats = ["2024-02-01", "2024-02-20"], ("json.gz", "xml.bz2")
+    options = dict(articles=False, views=False, truth=False, progress=False)
+    dumps = World(5, 500).write(tmp_path / "w", days, formats, **options).paths("dumps")
+    for path in (p for p in dumps if p.name.endswith("xml.bz2")):
+        folder = tmp_path / "site" / "wikidatawiki" / path.name.split("-")[1]
+        folder.mkdir(parents=True)
+        copy = folder / path.name.replace("pages-articles", "pages-articles-multistream")
+        copy.write_bytes(path.read_bytes())
+        sums = f"{hashlib.md5(copy.read_bytes()).hexdigest()}  {copy.name}\n"
+        (folder / copy.name.replace("pages-articles-multistream.xml.bz2", "md5sums.txt")).write_text(sums)
+    site, lines = (tmp_path / "site").as_uri(), []
+    made = make_benchmark(tmp_path / "a", ["newest-1", "newest"], mirror=site, progress=False, log=lines.append)
+    assert "there is no json.gz for newest-1, newest" in lines[0]
+    same = make_benchmark(tmp_path / "b", [p for p in dumps if p.name.endswith("json.gz")], progress=False)
+    a, b = (json.loads((m.folder / "wiki_big_edit_20240201_20240220.json").read_text()) for m in (made, same))
+    assert len(a) > 40 and {r["update"]: r["ans"] for r in a} == {r["update"]: r["ans"] for r in b}
+    (tmp_path / "site").rename(tmp_path / "away")  # repeated, it asks nothing
+    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "a").rglob("wiki_big*")}
+    make_benchmark(tmp_path / "a", ["newest-1", "newest"], mirror=site, progress=False)
+    assert {p: p.stat().st_mtime_ns for p in (tmp_path / "a").rglob("wiki_big*")} == before
+
+
+# Passwords in addresses.
+
+
+def test_a_password_of_a_mirror_is_used_and_never_written(server, tmp_path, caplog):
+    right = server.site.put("json.gz", content(1))
+    address = server.url.replace("//", "//ann:s3cret@")
+    server.faults = [{"cut": 70_000}, {"status": 403}]
+    with pytest.raises(FetchError) as e:
+        get(tmp_path, Mirror(address, RetryPolicy(sleep=lambda s: None)))
+    texts = [str(e.value), caplog.text, *(p.read_text() for p in tmp_path.glob("*.json"))]
+    path = get(tmp_path, Mirror(address, RetryPolicy(sleep=lambda s: None)))
+    texts += [p.read_text() for p in tmp_path.glob("*.json")]
+    assert path.read_bytes() == right and len(texts) > 3 and not any("s3cret" in t for t in texts)
+    assert all(h["Authorization"] == "Basic YW5uOnMzY3JldA==" for *_, h in server.seen)
 
 
 # bad arguments

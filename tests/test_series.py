@@ -89,6 +89,12 @@ def test_a_second_call_does_nothing(dumps, tmp_path):
     make_benchmark(tmp_path / "b", dumps[:2], progress=False)
     assert {p: p.stat().st_mtime_ns for p in (tmp_path / "b" / "work").rglob("*.parquet")} == before
     assert time.perf_counter() - start < 20
+    texts = [p.read_text() for p in (tmp_path / "b").rglob("*.manifest.json")]
+    assert len(texts) > 8 and not any(str(tmp_path) in text or str(dumps[0].parent) in text for text in texts)
+    (tmp_path / "b").rename(tmp_path / "moved")  # manifests name their inputs from their own folder
+    before = {tmp_path / "moved" / p.relative_to(tmp_path / "b"): t for p, t in before.items()}
+    make_benchmark(tmp_path / "moved", dumps[:2], progress=False)
+    assert {p: p.stat().st_mtime_ns for p in (tmp_path / "moved" / "work").rglob("*.parquet")} == before
 
 
 def test_bad_input_is_reported_before_anything_is_written(dumps, tmp_path):

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['MIN_PROGRESS', 'USER_AGENT', 'FetchError', 'TransientError', 'RetryPolicy', 'retry_after', 'network_errors',
-           'check_status', 'check_redirect', 'file_response', 'http_client', 'open_url', 'response_blocks',
-           'content_span', 'is_chunked']
+           'check_status', 'check_redirect', 'file_response', 'redact_url', 'without_password', 'http_client',
+           'open_url', 'response_blocks', 'content_span', 'is_chunked']
 
 # %% ../nbs/00_core/04_http.ipynb #cell-002
 import logging
@@ -20,7 +20,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import cache
 from pathlib import Path
-from urllib.parse import quote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 from urllib.request import url2pathname
 
 import wbe
@@ -216,7 +216,8 @@ def file_response(request):
     start = int((re.findall(r"\d+", request.headers.get("Range", "")) or [0])[0])
     with explain_write_errors(path):
         if path.is_dir():
-            page = "".join(f'<a href="{quote(p.name)}">' for p in path.iterdir())
+            sizes = {p.name: "-" if p.is_dir() else p.stat().st_size for p in path.iterdir()}
+            page = "\n".join(f'<a href="{quote(name)}"></a> {size}' for name, size in sizes.items())
             return httpx.Response(200, content=iter([page.encode()]))
         if not path.exists() or start >= path.stat().st_size:
             return httpx.Response(416 if path.exists() else 404, content=iter([b""]))
@@ -236,15 +237,39 @@ def _file_blocks(file):
             yield block
 
 # %% ../nbs/00_core/04_http.ipynb #cell-048
+def redact_url(url: str) -> str:
+    "An address with *** in place of user, password and the values of its parameters."
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # no address at all
+        return re.sub(r"//[^/]*@", "//***@", url)
+    host = ("***@" if "@" in parts.netloc else "") + parts.netloc.rpartition("@")[2]
+    query = urlencode({name: "***" for name, _ in parse_qsl(parts.query, keep_blank_values=True)}, safe="*")
+    return parts._replace(netloc=host, query=query, fragment="").geturl() if parts.netloc else url
+
+# %% ../nbs/00_core/04_http.ipynb #cell-051
+_PASSWORDS = {}  # scheme and server: user and password
+
+
+def without_password(url: str) -> str:
+    "An address without user and password; they are kept for the requests of this process to that server."
+    parts = urlsplit(url)
+    login, at, server = parts.netloc.rpartition("@")
+    if at:
+        user, _, password = login.partition(":")
+        _PASSWORDS[parts.scheme, server] = unquote(user), unquote(password)
+    return parts._replace(netloc=server).geturl() if at else url
+
+# %% ../nbs/00_core/04_http.ipynb #cell-053
 USER_AGENT = f"wbe/{wbe.__version__} (https://github.com/wbe-project/wbe) httpx"
 
-# %% ../nbs/00_core/04_http.ipynb #cell-049
+# %% ../nbs/00_core/04_http.ipynb #cell-054
 @cache
 def _trusted():
     "The certificates that this machine trusts."
     return ssl.create_default_context()
 
-# %% ../nbs/00_core/04_http.ipynb #cell-050
+# %% ../nbs/00_core/04_http.ipynb #cell-055
 def http_client(
     url: str,
     timeout: float,  # seconds without a single byte
@@ -252,8 +277,10 @@ def http_client(
     "A client of httpx for an address: https, http or file."
     import httpx
 
-    is_file = urlsplit(url).scheme == "file"
+    parts = urlsplit(url)
+    is_file = parts.scheme == "file"
     return httpx.Client(
+        auth=_PASSWORDS.get((parts.scheme, parts.netloc)),
         headers={"User-Agent": USER_AGENT, "Accept-Encoding": "identity"},
         timeout=timeout,
         follow_redirects=True,
@@ -265,7 +292,7 @@ def http_client(
         verify=_trusted(),
     )
 
-# %% ../nbs/00_core/04_http.ipynb #cell-051
+# %% ../nbs/00_core/04_http.ipynb #cell-056
 @contextmanager
 def open_url(
     url: str,
@@ -285,13 +312,13 @@ def open_url(
             check_status(url, response, allowed)
             yield response
 
-# %% ../nbs/00_core/04_http.ipynb #cell-057
+# %% ../nbs/00_core/04_http.ipynb #cell-064
 def response_blocks(response):
     "The bytes of an answer as they arrive."
     with network_errors(str(response.request.url)):
         yield from response.iter_raw()
 
-# %% ../nbs/00_core/04_http.ipynb #cell-062
+# %% ../nbs/00_core/04_http.ipynb #cell-069
 def content_span(
     response,  # of httpx
 ) -> tuple[int, int | None]:  # -1 for a part that does not say where it begins; None for an unknown length
@@ -304,7 +331,7 @@ def content_span(
     length = response.headers.get("Content-Length", "")
     return 0, int(length) if length.isdecimal() and not is_chunked(response) else None
 
-# %% ../nbs/00_core/04_http.ipynb #cell-063
+# %% ../nbs/00_core/04_http.ipynb #cell-070
 def is_chunked(response) -> bool:
     "Whether an answer is sent in chunks."
     return "chunked" in response.headers.get("Transfer-Encoding", "").lower()

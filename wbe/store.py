@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['logger', 'WRITE_REMEDIES', 'StoreError', 'explain_write_errors', 'explain_read_errors', 'make_folder',
            'process_is_running', 'atomic_write', 'write_text', 'scratch_folder', 'write_table', 'stream_to_parquet',
-           'sha256_of', 'describe_file', 'versions', 'Manifest', 'Stage', 'lock', 'StageFolder', 'find_manifests',
-           'format_bytes', 'check_disk_space']
+           'sha256_of', 'describe_file', 'versions', 'Manifest', 'stored_input', 'Stage', 'lock', 'StageFolder',
+           'find_manifests', 'format_bytes', 'check_disk_space']
 
 # %% ../nbs/00_core/02_store.ipynb #cell-002
 import errno
@@ -238,7 +238,7 @@ class Manifest:
 
     stage: str
     params: dict = field(default_factory=dict)
-    inputs: dict = field(default_factory=dict)  # path: size, time, hash
+    inputs: dict = field(default_factory=dict)  # path from the folder, or name: size, time, hash
     outputs: dict = field(default_factory=dict)  # path inside the folder: size, time, hash
     counts: dict = field(default_factory=dict)
     seconds: float = 0.0
@@ -259,6 +259,30 @@ class Manifest:
         return cls.load(path) if path.exists() else None
 
 # %% ../nbs/00_core/02_store.ipynb #cell-043
+def stored_input(
+    path,
+    folder,  # of the stage
+) -> str:
+    "How a manifest names an input."
+    path = Path(path).absolute()
+    relative = Path(os.path.relpath(path, Path(folder).absolute()))
+    if relative.parts[:3] == ("..",) * 3:  # more than two folders up: not of this work
+        return "/".join(path.parts[1:][-2:])
+    return relative.as_posix() if relative.parts[0] == ".." else f"./{relative.as_posix()}"
+
+# %% ../nbs/00_core/02_store.ipynb #cell-045
+@patch
+def input_paths(
+    self: Manifest,
+    folder,  # of the stage
+) -> list[Path]:
+    "The inputs that are still where they were."
+    paths = (
+        Path(name) if Path(name).is_absolute() else Path(os.path.normpath(Path(folder) / name)) for name in self.inputs
+    )
+    return [p for p in paths if p.exists()]
+
+# %% ../nbs/00_core/02_store.ipynb #cell-048
 class Stage:
     "A step of the pipeline that is done once for the same parameters and inputs."
 
@@ -273,35 +297,44 @@ class Stage:
         self.path = self.folder / f"{name}.manifest.json"
         self.manifest = Manifest.of(folder, name)  # of the last complete run
         known = self.manifest.inputs if self.manifest else {}
-        self.inputs = {str(p): describe_file(p, known.get(str(p))) for p in inputs}
+        earlier = lambda p: known.get(stored_input(p, self.folder)) or known.get(str(p))  # as older manifests name it
+        self.inputs = {str(p): describe_file(p, earlier(p)) for p in inputs}
         self.counts, self.outputs = {}, []  # filled by the work
 
-# %% ../nbs/00_core/02_store.ipynb #cell-045
-def _input_name(path) -> str:
+# %% ../nbs/00_core/02_store.ipynb #cell-050
+def _input_name(
+    path,  # or the name of an input in a manifest
+    folder="",  # of the manifest
+) -> str:
     "The name of a file with that of its folder."
-    return "/".join(Path(path).absolute().parts[-2:])
+    base = Path(folder if str(path).startswith(".") else "").absolute()
+    return "/".join(Path(os.path.normpath(base / path)).parts[1:][-2:])
 
-# %% ../nbs/00_core/02_store.ipynb #cell-047
+# %% ../nbs/00_core/02_store.ipynb #cell-052
 @patch
 def key(self: Stage) -> str:
     "A hash of the stage's name, parameters and inputs; equal keys mean equal results."
     inputs = [(_input_name(p), d["sha256"]) for p, d in sorted(self.inputs.items())]
     return hashlib.sha256(json.dumps([self.name, self.params, inputs], sort_keys=True).encode()).hexdigest()
 
-# %% ../nbs/00_core/02_store.ipynb #cell-049
+# %% ../nbs/00_core/02_store.ipynb #cell-054
 def _changed_params(old: dict, new: dict) -> list[str]:
     "Which parameters differ."
     names = [k for k in sorted({*old, *new}) if old.get(k) != new.get(k)]
     return [f"{k} was {old.get(k, 'not set')!r}, is {new.get(k, 'not set')!r}" for k in names]
 
-# %% ../nbs/00_core/02_store.ipynb #cell-050
-def _changed_inputs(old: dict, new: dict) -> list[str]:
+# %% ../nbs/00_core/02_store.ipynb #cell-055
+def _changed_inputs(
+    old: dict,  # of a manifest
+    new: dict,  # paths and descriptions
+    folder,  # of the manifest
+) -> list[str]:
     "Which input files differ."
-    was, now = ({_input_name(p): d["sha256"] for p, d in files.items()} for files in (old, new))
+    was, now = ({_input_name(p, folder): d["sha256"] for p, d in files.items()} for files in (old, new))
     state = lambda n: "new" if n not in was else "gone" if n not in now else "different"
     return [f"input {n} is {state(n)}" for n in sorted({*was, *now}) if was.get(n) != now.get(n)]
 
-# %% ../nbs/00_core/02_store.ipynb #cell-051
+# %% ../nbs/00_core/02_store.ipynb #cell-056
 def _changed_outputs(folder: Path, outputs: dict) -> list[str]:
     "Which output files are not as the manifest describes them."
     out = []
@@ -313,23 +346,23 @@ def _changed_outputs(folder: Path, outputs: dict) -> list[str]:
             out.append(f"output {name} was changed after it was made")
     return out
 
-# %% ../nbs/00_core/02_store.ipynb #cell-053
+# %% ../nbs/00_core/02_store.ipynb #cell-058
 @patch
 def reasons(self: Stage) -> list[str]:
     "Why the stage must be run; empty when it is done."
     old = self.manifest
     if old is None:
         return ["it has not been run yet"]
-    changed = _changed_params(old.params, self.params) + _changed_inputs(old.inputs, self.inputs)
+    changed = _changed_params(old.params, self.params) + _changed_inputs(old.inputs, self.inputs, self.folder)
     return changed + _changed_outputs(self.folder, old.outputs)
 
-# %% ../nbs/00_core/02_store.ipynb #cell-054
+# %% ../nbs/00_core/02_store.ipynb #cell-059
 @patch(as_prop=True)
 def done(self: Stage) -> bool:
     "Whether the last complete run had the same parameters and inputs, and its outputs are in place."
     return not self.reasons()
 
-# %% ../nbs/00_core/02_store.ipynb #cell-056
+# %% ../nbs/00_core/02_store.ipynb #cell-061
 def _take_lock(f, path):
     "Lock an open file and write the number of this process into it."
     import fcntl
@@ -344,7 +377,7 @@ def _take_lock(f, path):
     f.write(str(os.getpid()))
     f.flush()
 
-# %% ../nbs/00_core/02_store.ipynb #cell-057
+# %% ../nbs/00_core/02_store.ipynb #cell-062
 @contextmanager
 def lock(
     path,  # of the lock file
@@ -362,13 +395,13 @@ def lock(
         finally:
             Path(path).unlink(missing_ok=True)
 
-# %% ../nbs/00_core/02_store.ipynb #cell-062
+# %% ../nbs/00_core/02_store.ipynb #cell-067
 @patch(as_prop=True)
 def _replaced(self: Stage) -> Path:
     "Where the manifest of the result that is being replaced is kept."
     return self.folder / f".{self.name}.replaced.json"
 
-# %% ../nbs/00_core/02_store.ipynb #cell-063
+# %% ../nbs/00_core/02_store.ipynb #cell-068
 @patch
 def __enter__(self: Stage):
     make_folder(self.folder)
@@ -381,7 +414,7 @@ def __enter__(self: Stage):
     self._start = time.perf_counter()
     return self
 
-# %% ../nbs/00_core/02_store.ipynb #cell-065
+# %% ../nbs/00_core/02_store.ipynb #cell-070
 @patch
 def _remove_replaced(
     self: Stage,
@@ -394,7 +427,7 @@ def _remove_replaced(
                 (self.folder / name).unlink(missing_ok=True)
         self._replaced.unlink()
 
-# %% ../nbs/00_core/02_store.ipynb #cell-066
+# %% ../nbs/00_core/02_store.ipynb #cell-071
 @patch
 def __exit__(self: Stage, kind, *error):
     try:
@@ -402,13 +435,14 @@ def __exit__(self: Stage, kind, *error):
             outputs = {str(Path(p).relative_to(self.folder)): describe_file(p) for p in self.outputs}
             self._remove_replaced(outputs)
             seconds = round(time.perf_counter() - self._start, 3)
-            m = Manifest(self.name, self.params, self.inputs, outputs, self.counts, seconds, versions())
+            inputs = {stored_input(p, self.folder): d for p, d in self.inputs.items()}
+            m = Manifest(self.name, self.params, inputs, outputs, self.counts, seconds, versions())
             write_text(self.path, json.dumps(asdict(m), indent=1, ensure_ascii=False) + "\n")
             self.manifest = m
     finally:
         self._lock.__exit__(None, None, None)
 
-# %% ../nbs/00_core/02_store.ipynb #cell-077
+# %% ../nbs/00_core/02_store.ipynb #cell-082
 class StageFolder:
     "The folder of a finished stage; subclasses name the stage and the command that makes it."
 
@@ -426,12 +460,12 @@ class StageFolder:
         "The numbers that the stage recorded."
         return self.manifest.counts
 
-# %% ../nbs/00_core/02_store.ipynb #cell-080
+# %% ../nbs/00_core/02_store.ipynb #cell-085
 def find_manifests(folder) -> list[tuple[Path, Manifest]]:
     "All manifests in a folder and the folders below it, by path."
     return [(p, Manifest.load(p)) for p in sorted(Path(folder).rglob("*.manifest.json"))]
 
-# %% ../nbs/00_core/02_store.ipynb #cell-083
+# %% ../nbs/00_core/02_store.ipynb #cell-088
 def format_bytes(n: float) -> str:
     "A number of bytes with a unit."
     for unit in ("B", "kB", "MB", "GB", "TB"):
@@ -439,7 +473,7 @@ def format_bytes(n: float) -> str:
             return f"{n:.0f} {unit}" if unit == "B" or n >= 100 else f"{n:.1f} {unit}"
         n /= 1000
 
-# %% ../nbs/00_core/02_store.ipynb #cell-085
+# %% ../nbs/00_core/02_store.ipynb #cell-090
 def check_disk_space(
     folder,  # need not exist yet
     needed: int,  # bytes

@@ -370,13 +370,26 @@ TempOption = Annotated[
     ),
 ]
 _DUMPS = dict(rich_help_panel="Dumps and languages")
-MirrorOption = Annotated[str, typer.Option(help="Address of a mirror. \\[default: Wikimedia]", **_DUMPS)]
+MirrorOption = Annotated[
+    str,
+    typer.Option(
+        help="Address of a mirror, the folder above wikidatawiki/; or that of one snapshot's folder with {date} in it. "
+        "\\[default: Wikimedia]",
+        **_DUMPS,
+    ),
+]
 LanguageOption = Annotated[str, typer.Option(help="Language of labels and descriptions.", **_DUMPS)]
 FallbackOption = Annotated[
     list[str], typer.Option(help="Language to use where a text is missing; may be repeated. \\[default: mul]", **_DUMPS)
 ]
 KindOption = Annotated[
-    str, typer.Option(help="Kind of dumps that are fetched by date: json.gz, json.bz2 or xml.bz2.", **_DUMPS)
+    str,
+    typer.Option(
+        help="Kind of dumps that are fetched by date: json, xml, json.gz, json.bz2, xml.bz2, or auto for the first "
+        "that the mirror has.",
+        callback=checked("wbe.wikidata.dumps:dump_kinds"),
+        **_DUMPS,
+    ),
 ]
 InsistOption = Annotated[bool, typer.Option("--insist", help="Use dumps that are damaged or not whole.", **_DUMPS)]
 RolesOption = Annotated[

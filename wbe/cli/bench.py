@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['BudgetOption', 'PricesOption', 'YesOption', 'SeriesArgument', 'DumpsArgument', 'WriterOption', 'WriterModelOption',
-           'AddressOption', 'ClosenessOption', 'ChainsOption', 'NamesakesOption', 'benchmark_command', 'extend_command',
-           'validate_command']
+           'AddressOption', 'ClosenessOption', 'ChainsOption', 'NamesakesOption', 'EndedOption', 'benchmark_command',
+           'extend_command', 'validate_command']
 
 # %% ../../nbs/12_app/04_bench.ipynb #cell-002
 from pathlib import Path
@@ -109,7 +109,10 @@ def _print_release(release, out: TableOutput):
 SeriesArgument = Annotated[
     Path, typer.Argument(help="Folder for all files; the benchmark itself goes into its folder release.")
 ]
-DumpsArgument = Annotated[list[str], typer.Argument(help="Two or more dumps: files, or dates (then they are fetched).")]
+DumpsArgument = Annotated[
+    list[str],
+    typer.Argument(help="Two or more dumps: files, or dates (then they are fetched), or the words newest, newest-1, …"),
+]
 WriterOption = Annotated[
     str,
     typer.Option(
@@ -117,13 +120,22 @@ WriterOption = Annotated[
     ),
 ]
 WriterModelOption = Annotated[str, typer.Option(help="Model of the writer, like gpt-4o-mini.", **_WRITER)]
-AddressOption = Annotated[str, typer.Option(help="Address of an endpoint, like http://localhost:8000/v1.", **_WRITER)]
+AddressOption = Annotated[
+    str,
+    typer.Option(
+        help="Address of an endpoint, like http://localhost:8000/v1. A password or key in it is used, never stored.",
+        **_WRITER,
+    ),
+]
 ClosenessOption = Annotated[str, typer.Option(help="In what a locality probe is close to its edit: name, or graph.")]
 ChainsOption = Annotated[
     bool, typer.Option("--chains", help="Also write chains of two to four facts, in MQuAKE's format.")
 ]
 NamesakesOption = Annotated[
     str, typer.Option(help="Edits whose subject has namesakes with other answers: drop, or keep as published.")
+]
+EndedOption = Annotated[
+    str, typer.Option(help="Facts that ended before the newer dump, or with the subject's life: drop, or keep.")
 ]
 
 # %% ../../nbs/12_app/04_bench.ipynb #cell-021
@@ -144,8 +156,9 @@ def benchmark_command(
     language: LanguageOption = "en",
     fallback: FallbackOption = None,
     mirror: MirrorOption = None,
-    kind: KindOption = "json.gz",
+    kind: KindOption = "auto",
     namesakes: NamesakesOption = "drop",
+    ended: EndedOption = "keep",
     insist: InsistOption = False,
     engine: EngineOption = "duckdb",
     memory: MemoryOption = None,
@@ -169,6 +182,7 @@ def benchmark_command(
     _check_writer(by, how)
     machine = dict(engine=engine, memory=memory, workers=workers, roles=roles, log=print_step)
     more = _sources(language, fallback or ["mul"], mirror, kind, insist) | dict(seed=seed, namesakes=namesakes)
+    more |= dict(ended=ended)
     with TableOutput(csv, json) as out:
         _print_release(make_benchmark(folder, dumps, by, how, closeness, chains, title, **more, **machine), out)
 
@@ -177,15 +191,16 @@ def benchmark_command(
 def extend_command(
     folder: Annotated[Path, typer.Argument(help="Folder of a benchmark that `wbe benchmark` made.")],
     dump: Annotated[
-        str, typer.Option(help="The newer dump: a file, or a date, or 'latest' (then it is fetched).")
-    ] = "latest",
+        str, typer.Option(help="The newer dump: a file, or a date, or newest (then it is fetched).")
+    ] = "newest",
+    base_url: AddressOption = None,
     budget: BudgetOption = None,
     prices: PricesOption = None,
     yes: YesOption = False,
     language: Annotated[str, typer.Option(help="Language of the benchmark, to be sure. \\[default: its own]")] = None,
     fallback: FallbackOption = None,
     mirror: MirrorOption = None,
-    kind: KindOption = "json.gz",
+    kind: KindOption = "auto",
     insist: InsistOption = False,
     engine: EngineOption = "duckdb",
     memory: MemoryOption = None,
@@ -203,7 +218,8 @@ def extend_command(
     more = dict(engine=engine, memory=memory, roles=roles, log=print_step)
     more |= _sources(language, fallback, mirror, kind, insist)
     with TableOutput(csv, json) as out:
-        _print_release(extend_benchmark(folder, dump, _spending(budget, prices, yes), **more), out)
+        how = _spending(budget, prices, yes) | ({"base_url": base_url} if base_url else {})
+        _print_release(extend_benchmark(folder, dump, how, **more), out)
 
 # %% ../../nbs/12_app/04_bench.ipynb #cell-029
 @app.command(name="validate", rich_help_panel=PANELS["benchmark"])

@@ -373,9 +373,6 @@ def _parse_to_spool(spool: Spool, source: DumpText, size: int, options: dict, wo
         while some := list(islice(_with_progress(results, bar), BATCHES_PER_ROW_GROUP)):
             spool.append(_piece_bytes(spool.state, unique_piece(make_piece(some, options["roles"]), seen)))
         bar.update(source.size - bar.n if not source.damage else 0)
-    if source.unclosed and not source.damage:
-        text = "%s: it does not end with its closing %s; if it is not meant to be a part of a dump, it was cut"
-        logger.warning(text, source.path, "tag" if spool.state["xml"] else "bracket")
     _end_files(spool, names, source.damage, source.unclosed)
 
 # %% ../../nbs/04_wikidata/06_parse.ipynb #cell-063
@@ -525,6 +522,7 @@ def parse_dump(
     size: int = BATCH_BYTES,  # bytes of text in a batch
     every: float = 2.0,  # seconds between two entries of the journal
     pieces=None,  # makes the pieces elsewhere, from path, options and progress: see `wbe.wikidata.spark`
+    warn: bool = True,  # warn of damage; a caller that reports it does without
 ) -> ParsedDump:
     "Parse a dump into Parquet tables, or do nothing when that is done; killed work is resumed."
     if workers is not None and workers < 1:
@@ -554,12 +552,14 @@ def parse_dump(
             spool.close()
         stage.outputs += [folder / name for name in ("properties.parquet", "redirects.parquet", *typed)]
         stage.outputs += spool.finish(drop=[*scratch, *typed])
-        _count_results(stage, spool.state, path)
+        _count_results(stage, spool.state)
+    if warn:
+        _warn_of_damage(ParsedDump(folder), path)
     return ParsedDump(folder)
 
 # %% ../../nbs/04_wikidata/06_parse.ipynb #cell-080
-def _count_results(stage: Stage, state: dict, path):
-    "Record the counts in the stage, and warn of damage."
+def _count_results(stage: Stage, state: dict):
+    "Record the counts and the damage in the stage."
     stage.counts.update(state["counts"])
     if state.get("unclosed"):
         stage.counts["unclosed"] = True
@@ -567,5 +567,15 @@ def _count_results(stage: Stage, state: dict, path):
         state["damage"] = "no item or property in it, so it is no dump of Wikidata"
     if state["damage"]:
         stage.counts["damage"] = state["damage"]
+
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-081
+def _warn_of_damage(parsed: ParsedDump, path):
+    "Warn of a dump that is damaged or cut off."
+    if parsed.damage:
         text = "%s: %s; what can be read before that is kept, but the dump should be fetched again"
-        logger.warning(text, path, state["damage"])
+        logger.warning(text, path, parsed.damage)
+    elif parsed.unclosed:
+        text = (
+            "%s: it does not end with its closing bracket or tag; if it is not meant to be a part of a dump, it was cut"
+        )
+        logger.warning(text, path)

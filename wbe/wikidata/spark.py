@@ -126,6 +126,7 @@ def parse_on_spark(
     force: bool = False,  # parse again even if it is done
     session=None,  # of Spark; that of `wbe.engine` by default
     lines: int = 1000,  # in a batch; fewer need less memory
+    warn: bool = True,  # warn of a dump that was cut; a caller that reports it does without
 ) -> ParsedDump:
     "Parse a JSON dump into Parquet tables on Spark; the tables are those of `parse_dump`."
     path = Path(path)
@@ -135,4 +136,5 @@ def parse_on_spark(
     session = session or open_engine("spark").session
     session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(lines))
     pieces = partial(spark_pieces, session)
-    return parse_dump(path, folder, language, fallback, roles, progress=progress, force=force, pieces=pieces)
+    how = dict(progress=progress, force=force, warn=warn)
+    return parse_dump(path, folder, language, fallback, roles, pieces=pieces, **how)

@@ -23,7 +23,7 @@ from ..progress import progress_bar
 from ..records import patch
 from ..store import Manifest, check_disk_space, describe_file, explain_write_errors, format_bytes
 from ..store import lock, make_folder, versions, write_text
-from .dumps import WIKIMEDIA, Dump, Mirror, dump_kind, latest_dump
+from .dumps import WIKIMEDIA, Dump, Mirror, choose_dumps, dump_kinds, dumps_back
 
 _log = logging.getLogger("wbe.wikidata.transfer")
 
@@ -337,32 +337,39 @@ def verify_existing(mirror: Mirror, dump: Dump, path: Path, verify: bool, bar):
     write_fetch_manifest(path, path, dump, hashes, checksum, time.perf_counter() - start)
 
 # %% ../../nbs/04_wikidata/02_transfer.ipynb #cell-065
+def _known_dump(folder, when, kinds, verify: bool) -> Path | None:
+    "The file of a date, in one of some kinds, that was fetched before; None for a word."
+    if dumps_back(when) is not None:
+        return None
+    day = parse_date(when, ", or as 'newest' for the newest snapshot, 'newest-1' for the one before it")
+    return next(filter(None, (fetched_dump(folder, day, k, verify) for k in kinds)), None)
+
+# %% ../../nbs/04_wikidata/02_transfer.ipynb #cell-066
 def fetch_dump(
-    when,  # date of the snapshot, like 2024-02-01 or 20240201; 'latest' for the newest complete one
+    when,  # date of the snapshot, like 2024-02-01 or 20240201; 'newest' for the newest complete one, 'newest-1', …
     folder,  # where to; created if need be
-    kind: str = "json.gz",  # json.gz, json.bz2, xml.bz2 (all of Wikidata), enwiki.xml.bz2 (the English Wikipedia)
+    kind: str = "json.gz",  # a kind, like xml.bz2 or enwiki.xml.bz2, or json, xml or auto for the first that is there
     mirror: str | Mirror = WIKIMEDIA,  # address of a mirror
     retries: int | None = None,  # tries in a row that may bring nothing; 6 by default
     verify: bool = True,  # compare with the published checksum, and insist that there is one
     force: bool = False,  # download again even if the file is there
     progress: bool = True,  # show a progress bar
+    log=lambda text: None,  # is called with a line about what was chosen, where there is a choice
 ) -> Path:
     "Download a dump unless it is there already. Afterwards the file is right, or there is an error and no file."
     mirror = mirror if isinstance(mirror, Mirror) else Mirror(str(mirror))
     if retries is not None:
         mirror = replace(mirror, retry=replace(mirror.retry, retries=retries))
-    dump_kind(kind)
-    if when == "latest":
-        day = latest_dump(mirror, kind, verify).date
-    else:
-        day = parse_date(when, ", or 'latest' for the newest snapshot")
-    if not force and (known := fetched_dump(folder, day, kind, verify)):
+    kinds = dump_kinds(kind)
+    if (known := _known_dump(folder, when, kinds, verify)) and not force:
         return known
-    dump = mirror.file(day, kind)
-    with lock(make_folder(folder) / f".{fetch_stage(day, kind)}.lock"):
+    (dump,), line = choose_dumps(mirror, [when], kind, verify)
+    if len(kinds) > 1 or dumps_back(when) is not None:
+        log(line)
+    with lock(make_folder(folder) / f".{fetch_stage(dump.date, dump.kind)}.lock"):
         return _fetch_locked(mirror, dump, Path(folder) / dump.name, verify, force, progress)
 
-# %% ../../nbs/04_wikidata/02_transfer.ipynb #cell-066
+# %% ../../nbs/04_wikidata/02_transfer.ipynb #cell-067
 def _fetch_locked(mirror: Mirror, dump: Dump, path: Path, verify: bool, force: bool, progress: bool) -> Path:
     "Fetch a dump while no other process does."
     if not force and (known := fetched_dump(path.parent, dump.date, dump.kind, verify)):  # another process was quicker
