@@ -28,22 +28,29 @@ def wbe(*words, cwd=None, env=None):
     )
 
 
-def test_demo_needs_no_network_and_ends_in_a_table_and_a_figure(tmp_path):
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory) -> tuple[Path, int, str]:
+    "A demo that was made without a network: its folder, the exit code and what was printed."
+    tmp = tmp_path_factory.mktemp("demo")
     script = (
         "import socket\n"
         "def refuse(*a): raise OSError('the demo asked for the network')\n"
         "socket.socket.connect = socket.create_connection = socket.getaddrinfo = refuse\n"
-        "import sys; sys.argv = ['wbe', 'demo', '--editors', 'prompt', '--entities', '700']\n"
+        "import sys; sys.argv = ['wbe', 'demo', '--editors', 'prompt', '--entities', '500']\n"
         "from wbe.cli.main import main; main()"
     )
-    code, printed = on_terminal([sys.executable, "-c", script], cwd=tmp_path)
+    return tmp, *on_terminal([sys.executable, "-c", script], cwd=tmp)
+
+
+def test_demo_needs_no_network_and_ends_in_a_table_and_a_figure(demo):
+    tmp_path, code, printed = demo
     assert code == 0, printed
     assert "writing the world" in printed and "entities/s" in printed  # the progress bar
     assert "T1" in printed and "T8" in printed
     assert "just edited" in printed and "prompt" in printed  # the table of editors
     for name in ("timesteps", "editors"):
         assert (tmp_path / "wbe-demo" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
-    again = "demo --editors prompt --entities 700".split()
+    again = "demo --editors prompt --entities 500".split()
     code, printed = on_terminal([sys.executable, "-m", "wbe", *again], cwd=tmp_path)
     assert code == 0 and "writing the world" not in printed
     status = wbe("status", tmp_path)
@@ -309,6 +316,22 @@ def test_no_facts_are_one_line(command, two_dumps, tmp_path):
     assert "Traceback" not in err and not (tmp_path / "here" / "y" / "release").exists()
 
 
+def test_a_bad_row_of_a_release_stops_no_run(command, tmp_path):
+    "It is set aside, counted and shown; `validate` reports it."
+    name = "wiki_big_edit_20240201_20240220.json"
+    rows = json.loads((SAMPLES / "benchmark" / name).read_text())[:5]
+    rows[1]["ans"], rows[3]["update"] = None, None
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / name).write_text(json.dumps(rows, indent=1))
+    code, out, err = command("validate", tmp_path / "bad")
+    assert code == 1 and "row 1, ans: empty field" in out and "row 3, update: empty field" in out
+    shown = "2 of 5 rows of bad were set aside (field 'ans' is empty: 1, field 'update' is empty: 1)"
+    run = ("run", "-b", tmp_path / "bad", "--editor", "none", "--runs", "runs", "--axis", "update")
+    for words in (run, ("compare", "runs")):
+        code, out, err = command(*words)
+        assert code == 0 and shown in " ".join(out.split()), err
+
+
 # Tables for people and for programs.
 
 
@@ -377,7 +400,7 @@ def test_json_and_csv_hold_the_same(command, two_dumps, words, name, columns):
 # The demo, repeated.
 
 
-def test_a_repeated_demo_says_at_once_what_there_is(tmp_path):
+def test_a_repeated_demo_says_at_once_what_there_is(demo, tmp_path):
     words = ("demo", tmp_path / "d", "--entities", "600", "--editors", "")
     first = wbe(*words)
     assert first.returncode == 0, first.stderr
@@ -397,11 +420,11 @@ def test_a_repeated_demo_says_at_once_what_there_is(tmp_path):
     assert lines[-8:] == first.stdout.strip().splitlines()[-8:]
     assert stamps == {p: p.stat().st_mtime_ns for p in (tmp_path / "d").rglob("*") if p.is_file()}
 
-    other = wbe("demo", tmp_path / "d", "--entities", "700", "--editors", "")
+    other = wbe("demo", tmp_path / "d", "--entities", "500", "--editors", "")
     assert other.returncode == 0 and "holds the demo already" not in other.stdout
     manifest = json.loads((tmp_path / "d" / "demo.manifest.json").read_text())
-    assert manifest["params"]["entities"] == 700
-    fresh = wbe("demo", tmp_path / "e", "--entities", "700", "--editors", "")
-    assert fresh.returncode == 0
-    for p in (tmp_path / "e" / "benchmark" / "release").glob("wiki_big_edit*.json"):
+    assert manifest["params"]["entities"] == 500
+    fresh = sorted((demo[0] / "wbe-demo" / "benchmark" / "release").glob("wiki_big_edit*.json"))
+    assert len(fresh) == 8
+    for p in fresh:
         assert (tmp_path / "d" / "benchmark" / "release" / p.name).read_bytes() == p.read_bytes()

@@ -230,6 +230,7 @@ class RowsTimestep(Timestep):
     ):
         _, self.old, self.new = parse_timestep_name(f"wiki_big_edit_{name}.json") or (None, None, None)
         self.name, self.edits, self.edit_ids, self.path = name, edits, list(ids), path and Path(path)
+        self.set_aside = []  # they are counted for the whole table, in its `RowSource`
         self.extra_probes = list(extra_probes)
 
     @property
@@ -323,10 +324,11 @@ def _with_reasons(what: str, reasons: dict) -> str:
 
 
 def set_aside_lines(
-    described: dict,  # `source`: of `RowSource.about`; `set_aside`: questions and reasons
+    described: dict,  # `source`: of `RowSource.about`; `release_rows`: the same; `set_aside`: questions and reasons
 ) -> list[str]:
     "What could not be asked, in sentences; empty if all of it could."
-    source, asked, out = described.get("source") or {}, described.get("set_aside") or {}, []
+    source = described.get("source") or described.get("release_rows") or {}
+    asked, out = described.get("set_aside") or {}, []
     if n := source.get("set_aside"):
         what = f"{n:,} of {source['rows']:,} rows of {source['name']} were set aside"
         out.append(_with_reasons(what, source["reasons"]))

@@ -438,12 +438,15 @@ def _load_wikibigedit(
     import pyarrow as pa
 
     if path.is_file() and not path.name.startswith("wiki_big_edit_"):
-        edits = read_edits(path)
-        return PublishedBenchmark("wikibigedit", name, edits, edit_ids(edits, path.stem))
+        aside = []
+        edits = read_edits(path, aside)
+        skipped = Counter(row["reason"] for row in aside)
+        return PublishedBenchmark("wikibigedit", name, edits, edit_ids(edits, path.stem), skipped=skipped)
     steps = list(Benchmark.load(path))
     tables = [s.edits.append_column("timestep", pa.array([s.name] * len(s), pa.string())) for s in steps]
     edits = pa.concat_tables(tables, promote_options="default")
-    return PublishedBenchmark("wikibigedit", name, edits, [i for s in steps for i in s.edit_ids])
+    skipped = Counter(row["reason"] for s in steps for row in s.set_aside)
+    return PublishedBenchmark("wikibigedit", name, edits, [i for s in steps for i in s.edit_ids], skipped=skipped)
 
 # %% ../../nbs/06_benchmark/12_published.ipynb #cell-084
 def _load_rows(

@@ -12,11 +12,12 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..benchmark.reader import Benchmark, choose_axes, subject_keys
+from ..benchmark.reader import Benchmark, choose_axes, probe_aliases, subject_keys
 from ..benchmark.release import retired_probes
 from .models import LM
 from .scoring import Scores, score
 from .tokens import QAItem, encode_items
+from ..metrics.answers import normalised_matches
 from ..metrics.summary import format_summary, summarise
 from ..records import BadArgument, check_choice, patch
 from ..store import write_table, write_text
@@ -30,6 +31,7 @@ def _sample_probes(step, axes, max_edits: int | None, seed: int):
     if max_edits is not None and max_edits < len(edits):
         edits = edits.sample(max_edits, random_state=seed).sort_index()
     probes = step.probes(axes).to_pandas().drop(columns="timestep", errors="ignore")
+    probes = probes.assign(aliases=probe_aliases(step.edits, step.edit_ids, probes))
     return probes.merge(edits, on="edit_id").assign(timestep=step.name)
 
 # %% ../../nbs/07_lm/09_probes.ipynb #cell-008
@@ -40,7 +42,7 @@ def probe_table(
     seed: int = 0,
     at: str | None = None,  # a timestep; questions that it or an earlier one has retired are left out
 ):
-    "A data frame with one row per question: edit_id, axis, probe, question, answer, timestep, subject_id."
+    "A data frame with one row per question: edit_id, axis, probe, question, answer, its aliases, timestep, subject_id."
     import pandas as pd
 
     probes = pd.concat([_sample_probes(step, axes, max_edits, seed) for step in bench], ignore_index=True)
@@ -60,7 +62,7 @@ class BenchmarkAnswers:
     about: dict  # model, protocol, benchmark, …
 
     def summary(self, by=("axis",)):
-        "Per axis: teacher-forced and generated accuracy with their 95% intervals, resampled by subject."
+        "Per axis: the measures of the answers with their 95% intervals, resampled by subject."
         return summarise(self.frame, by=tuple(by))
 
 # %% ../../nbs/07_lm/09_probes.ipynb #cell-016
@@ -107,9 +109,12 @@ def _answer_frame(probes, scores: Scores, scored_at: int, edited_at):
     "The probes with their answers and scores."
     got = scores.to_pandas()
     names = ["token_accuracy", "exact_match", "log_probability", "perplexity", "finite", "seconds"]
+    normalised = normalised_matches(got.text, probes.answer, probes.aliases, got.exact_match)
     when = probes.edit_id.map(edited_at or {}).astype("Int64")
     frame = probes.rename(columns={"answer": "expected"})
-    return frame.assign(answer=got.text, edited_at=when, scored_at=scored_at, **{n: got[n] for n in names})
+    return frame.assign(
+        answer=got.text, edited_at=when, scored_at=scored_at, normalised_match=normalised, **{n: got[n] for n in names}
+    )
 
 # %% ../../nbs/07_lm/09_probes.ipynb #cell-027
 def _text_reason(item: QAItem) -> str:
@@ -206,5 +211,6 @@ def ask_benchmark(
         seconds=round(scores.seconds, 2),
         set_aside=describe_set_aside(reasons),
         source=bench.source.about() if bench.source else None,
+        release_rows=bench.rows_set_aside(),
     )
     return BenchmarkAnswers(_answer_frame(probes, scores, scored_at, edited_at), about)

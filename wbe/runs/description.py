@@ -64,6 +64,8 @@ def describe_benchmark(
     "Names, sizes and hashes of the timesteps that a run uses."
     files = {n: bench[n - 1].digest for n in planned}
     own = {"source": bench.source.about()} if bench.source else {}
+    if bad := bench.rows_set_aside(planned):
+        own["release_rows"] = bad
     return dict(
         name=bench.name,
         path=str(plan.benchmark),
