@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -62,3 +63,42 @@ def test_kinds_of_real_entities(entities):
     by_hand |= {"George Washington": "person", "Il Canto degli Italiani": "work", "Eurovision Song Contest": "event"}
     found = {name: kinds[name] for name in by_hand if name in kinds}
     assert len(found) > 5 and found == {name: by_hand[name] for name in found}
+
+
+ROWS = REAL.parent / "wikibigedit_real_1500.json"
+
+
+@pytest.mark.skipif(not ROWS.exists(), reason="no published rows at hand")
+def test_retrieval_on_published_rows():
+    "The test of subjects finds more rephrases than the two nearest, and lets almost no locality question through."
+    from wbe.benchmark.opening import open_benchmark
+    from wbe.editors.memory.thresholds import retrieval_outcomes, retrieval_shares
+
+    rows = [r for step in open_benchmark(ROWS) for r in step.edits.to_pylist()]
+    assert len(rows) == 1500
+    by_similarity, by_name = (retrieval_outcomes(rows, subjects) for subjects in ("ignore", "require"))
+    shares = retrieval_shares(by_similarity)
+    assert shares["let_through"] == 1 and abs(shares["found"] - 0.934) < 0.01
+    shares = retrieval_shares(by_similarity, 0.5)
+    assert abs(shares["found"] - 0.911) < 0.01 and abs(shares["let_through"] - 0.788) < 0.02
+    shares = retrieval_shares(by_name)
+    assert abs(shares["found"] - 0.937) < 0.01 and shares["let_through"] < 0.02
+
+
+@pytest.mark.skipif(not ROWS.exists(), reason="no published rows at hand")
+def test_subjects_of_published_rows_against_a_search_for_each_of_them():
+    "Names with at least one word that no question form has; the oracle is one regular expression for each name."
+    from wbe.editors.subjects import SubjectIndex, question_words
+
+    rows = json.loads(ROWS.read_text(encoding="utf-8"))[:300]
+    names = list(dict.fromkeys(r["subject"] for r in rows if not set(r["subject"].lower().split()) <= question_words()))
+    index = SubjectIndex()
+    for n, name in enumerate(names):
+        index.add(n, [name])
+    patterns = [re.compile(rf"(?<!\w){re.escape(name)}(?!\w)") for name in names]
+    texts = [r[key] for r in rows for key in ("prompt", "rephrase_prompt", "locality_prompt")]
+    found = [{n for m in index._mentions(t) for n in m.owners} for t in texts]
+    exact = [{n for n, p in enumerate(patterns) if p.search(t)} for t in texts]
+    assert all(a >= b for a, b in zip(found, exact)) and sum(map(len, exact)) > 500
+    more = [(t, names[n]) for t, a, b in zip(texts, found, exact) for n in a - b]
+    assert len(more) < 20 and all(name.casefold() in t.casefold() or not name.isascii() for t, name in more)

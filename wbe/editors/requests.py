@@ -7,7 +7,7 @@ __all__ = ['EditRequest', 'subject_span', 'check_requests', 'requests_from_rows'
 
 # %% ../../nbs/09_editors/01_requests.ipynb #cell-002
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..records import BadArgument
 from ..texts import question_key
@@ -23,6 +23,10 @@ class EditRequest:
     statement: str | None = None  # a sentence that the answer completes
     id: str = ""
     previous: str | None = None  # the previous answer, where there was one
+    aliases: tuple[str, ...] = field(default=(), repr=False)  # other names of the subject
+
+    def __post_init__(self):
+        object.__setattr__(self, "aliases", tuple(self.aliases))  # JSON has lists
 
     @property
     def span(self) -> tuple[int, int] | None:
@@ -127,7 +131,15 @@ def requests_from_rows(
         raise BadArgument(f"{len(rows)} rows, but {len(ids)} ids: give one for each")
     _check_columns(rows)
     requests = [
-        EditRequest(r["update"], r["ans"], r["subject"] or "", _template_statement(r), i, r.get("previous"))
+        EditRequest(
+            r["update"],
+            r["ans"],
+            r["subject"] or "",
+            _template_statement(r),
+            i,
+            r.get("previous"),
+            r.get("subject_aliases") or (),
+        )
         for r, i in zip(rows, ids)
     ]
     return check_requests(requests, need_subject)
