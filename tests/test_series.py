@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 
 import pytest
 
@@ -44,7 +45,8 @@ def wbe(*words):
 
 
 def test_killed_repeatedly_it_writes_the_same_bytes(dumps, calm, tmp_path):
-    command, killed = wbe("benchmark", tmp_path / "b", *dumps), 0
+    command, killed = wbe("benchmark", tmp_path / "b", *dumps, "--temp", tmp_path / "temp"), 0
+    (tmp_path / "temp").mkdir()
     for seconds in (1.5, 2.5, 3, 4, 5, 6):
         p = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
         try:
@@ -57,10 +59,8 @@ def test_killed_repeatedly_it_writes_the_same_bytes(dumps, calm, tmp_path):
     assert killed >= 1
     assert subprocess.run(command, capture_output=True).returncode == 0
     assert released(tmp_path / "b") == calm
-    left = [
-        p for p in (tmp_path / "b").rglob("*") if p.is_file() and (".part" in p.name or p.name.startswith(".spool"))
-    ]
-    assert left == []
+    hidden = [p for p in (tmp_path / "b").rglob("*") if ".part" in p.name or p.name.startswith(".")]
+    assert hidden + list((tmp_path / "temp").iterdir()) == []  # the scratch of killed processes is gone too
 
 
 def test_made_at_once_or_extended_the_facts_are_the_same(dumps, calm, tmp_path):
@@ -135,3 +135,26 @@ def test_probes_by_neighbourhood(dumps, tmp_path):
         and frame["loc"].notna().mean() > 0.8
         and (frame.loc_similarity.dropna() > 0).all()
     )
+
+
+@pytest.mark.extra("llm")
+def test_a_password_of_an_endpoint_is_used_and_never_stored(dumps, tmp_path, monkeypatch):
+    from openai_server import FaultyServer
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with FaultyServer() as server:
+        address = server.url.replace("//", "//ann:s3cret@")
+        writer, how = dict(name="openai", model="m"), dict(prices=(1, 1), confirm=True)
+        make = partial(make_benchmark, tmp_path / "b", dumps[:2], writer_options=how, progress=False)
+        make(writer=writer | dict(base_url=address))
+        asked = sum(server.asked.values())
+        make(writer=writer | dict(base_url=address.replace("s3cret", "n3w")))  # the password is no part of the plan
+        assert asked > 50 and sum(server.asked.values()) == asked
+        with pytest.raises(BadArgument, match="the password or key is not stored; give the whole address again"):
+            extend_benchmark(tmp_path / "b", dumps[2], how, progress=False)
+        with pytest.raises(BadArgument, match="not http://other/v1"):
+            extend_benchmark(tmp_path / "b", dumps[2], how | dict(base_url="http://other/v1"), progress=False)
+        assert len(extend_benchmark(tmp_path / "b", dumps[2], how | dict(base_url=address), progress=False).table()) == 3
+    files = [p for p in tmp_path.rglob("*") if p.is_file()]
+    assert len(files) > 40 and not any(b"s3cret" in p.read_bytes() for p in files)
