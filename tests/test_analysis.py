@@ -7,7 +7,20 @@ import pandas as pd
 import pytest
 from toy_runs import made_up, made_up_runs
 
-from wbe.analysis import cost, decay, flattery, timesteps
+from wbe.analysis import (
+    cost,
+    decay,
+    flattery,
+    gradients,
+    headline,
+    hops,
+    outdated,
+    specificity,
+    statistics,
+    style,
+    thresholds,
+    timesteps,
+)
 from wbe.analysis.gather import find_gaps, run_labels
 from wbe.records import BadArgument
 
@@ -122,3 +135,267 @@ def test_unfinished(runs):
     ):
         with pytest.raises(BadArgument):
             analysis([only])
+
+
+# Sentences and verdicts are compared whole, with tables written by hand: a changed sign, order, bound or word fails.
+
+
+def table(**columns) -> pd.DataFrame:
+    return pd.DataFrame(columns)
+
+
+def test_words_on_the_size_of_a_benchmark():
+    steps = table(days=[10.0, 20, 30], edits=[5, 9, 14], questions=[20, 30, 50], m=[0.5, 0.9, 0.8])
+    steps = steps.assign(**{"m.low": 0.7, "m.high": 0.85, "m.n": 1}).set_axis(["T1", "T2", "all"])
+    steps["gpt"] = np.nan
+    steps[["gpt.low", "gpt.high", "gpt.n"]] = np.nan
+    said = statistics.summarise_timestep_statistics(steps)
+    assert said == (
+        "2 timesteps over 30 days hold 14 edits, 5 to 9 each, and 50 questions. m leaves 80.0% [70.0%, 85.0%] of the "
+        "update questions unsolved, from 50% (T1) to 90% (T2). gpt was asked nothing."
+    )
+
+
+def test_words_on_popularity():
+    names = list(specificity.POPULARITY_MEASURES)[:2]
+    one, two = (specificity.POPULARITY_MEASURES[n] for n in names)
+    rows = table(kind="subjects", model="m", measure=names, rho=[0.5, -0.05], low=[0.2, -0.15], high=[0.7, 0.1])
+    rows = rows.set_index(["kind", "model", "measure"])
+    said = f"subjects, m: right answers correlate with {one} +0.50 [+0.20, +0.70]; {two} -0.05 [-0.15, +0.10]"
+    said += ", which may be none"
+    assert specificity.summarise_correlations(rows) == [f"{said}; most with {one}."]
+    assert specificity.summarise_correlations(rows.assign(low=[0.2, -0.3]))[0].endswith("which may be none.")
+
+
+def test_words_on_two_hops():
+    shares = table(k=[2, 8], n=40, first=[0.5, 0.6], second=[0.25, 0.3], both=[0.1, 0.2])
+    rows = table(
+        k=[2, 2, 2, 8],
+        found=["all", "first only", "both", "both"],
+        n=[40, 16, 4, 8],
+        exact_match=[0.3, 0.25, 0.75, 0.5],
+        exact_before=[0.2, 0.25, 0.25, 0.25],
+        change=[0.1, 0, 0.5, 0.25],
+        change_low=[0.05, -0.1, 0.2, -0.1],
+        change_high=[0.15, 0.1, 0.8, 0.6],
+        cut=[0.0, 0, 0, 0.25],
+    )
+    said = hops.summarise_hops(shares, rows)
+    assert said[0] == (
+        "Of 40 questions, the nearest 2 pairs hold the first fact for 50.0%, the second for 25.0% and both for 10.0%; "
+        "with 8 pairs both for 20.0%."
+    )
+    assert said[1].startswith("With these pairs 30.0% of the answers are exactly right, against 20.0% without them:")
+    assert "Where the first alone was found, 25.0% of 16 answers" in said[2] and "make no sure difference" in said[2]
+    assert "Where both were found, 75.0% of 4 answers" in said[3] and "so that the pairs help" in said[3]
+    assert (
+        said[4].startswith("With 8 pairs both were found for 8 questions: 50.0% are right")
+        and "25% of these" in said[4]
+    )
+    hurt = rows.assign(change_low=-0.4, change_high=-0.2)
+    assert "so that the pairs hurt" in hops.summarise_hops(shares, hurt)[3]
+    by_hand = table(given=["nothing", "first", "second", "both"], exact_match=[0.1, 0.2, 0.3, 0.4])
+    want = "Given by hand: nothing 10.0%, the first fact 20.0%, the second 30.0%, both 40.0%."
+    assert hops.summarise_hops(shares, rows, by_hand)[-1] == want
+
+
+def test_the_paper_on_what_is_retrieved():
+    found = table(first=[1] * 9 + [9] * 31, second=[1] * 4 + [9] * 36, subject_id=[f"Q{i}" for i in range(40)])
+    rows = list(hops._search_findings("all", found, 2))
+    assert [r[-1] for r in rows] == ["seen", "seen", "seen"] and rows[0][2].startswith("22.5% [")
+    most = list(hops._search_findings("all", found.assign(first=1, second=1), 2))
+    assert [r[-1] for r in most] == ["not seen", "cannot be decided", "not seen: more often"]
+    none = list(hops._search_findings("all", found.assign(first=9, second=9), 2))
+    assert [r[-1] for r in none][::2] == ["seen", "not seen: rarer"] or none[2][-1] == "seen"
+
+
+def levels(**rows) -> pd.DataFrame:
+    "A table of `accuracy_by_threshold` with a row for each threshold and axis."
+    out = [
+        dict(threshold=t, axis=axis, n=9, exact_match=v, exact_match_low=v - 0.05, exact_match_high=v + 0.05)
+        | dict(change=c, change_low=c - 0.04, change_high=c + 0.04, pairs=0)
+        for axis, values in rows.items()
+        for t, (v, c) in zip(("no memory", "none", "0.5"), values)
+    ]
+    return pd.DataFrame(out)
+
+
+def test_words_on_thresholds():
+    three = levels(update=[(0.2, -0.6), (0.8, 0), (0.7, -0.1)], locality=[(0.9, 0.3), (0.6, 0), (0.85, 0.25)])
+    assert thresholds.summarise_thresholds(three) == [
+        "The plain pairs bring update from 20.0% to 80.0%, locality from 90.0% to 60.0%.",
+        "0.5: a trade; update -10.0% [-14.0%, -6.0%], locality +25.0% [+21.0%, +29.0%].",
+    ]
+    one = [("update", "no gain"), ("locality", "on no axis worse")]
+    for axis, words in one:
+        assert f"0.5: {words};" in thresholds.summarise_thresholds(three[three.axis == axis])[1]
+    same = three.assign(change=0.0)
+    assert "0.5: no difference;" in thresholds.summarise_thresholds(same)[1]
+    assert thresholds.memory_findings(three).verdict.tolist() == ["not seen", "not seen"]
+    good = levels(update=[(0.2, 0), (0.97, 0), (0.9, 0)], locality=[(0.9, 0.02), (0.88, 0), (0.9, 0)])
+    assert thresholds.memory_findings(good).verdict.tolist() == ["seen", "seen"]
+    assert thresholds.memory_findings(good)["seen here"].iloc[1] == "change -2.0% [-6.0%, 2.0%]"
+
+
+def test_words_on_cost(runs):
+    slow, quick = pd.Series(dict(rag=2.5, rome=1.1, ft=np.nan)), pd.Series(dict(rag=1.5, rome=1.1))
+    assert cost._summarise_ratios(slow) == (
+        "At the end an answer takes most with rag, 2.50 times as long as before any edit; more than doubled: rag 2.50."
+    )
+    assert cost._summarise_ratios(quick).endswith("before any edit; no editor doubles it.")
+    said = cost.summarise_cost(runs).splitlines()
+    assert said[0].startswith("An edit takes from 1") and said[0].endswith("ms (rag) to " + said[0].split(" to ")[-1])
+    assert said[0].endswith("(rome).") and said[-1].startswith(
+        "No editor is both cheaper to edit with and better on update than rag ("
+    )
+
+
+def shares_of(**rows) -> pd.DataFrame:
+    "A table of `generated_shares`: updated, outdated, neither."
+    out = []
+    for name, values in rows.items():
+        row = dict(state=name, n=50)
+        for what, v in zip(("updated", "outdated", "neither"), values):
+            row |= {what: v, f"{what}_low": v - 0.05, f"{what}_high": v + 0.05}
+        more = values[0] - values[1]
+        out.append(row | dict(more=more, more_low=more - 0.1, more_high=more + 0.1))
+    return pd.DataFrame(out)
+
+
+def test_words_on_generated_answers():
+    three = shares_of(none=(0.1, 0.8, 0.1), rag=(0.8, 0.1, 0.1), ft=(0.1, 0.1, 0.8), wise=(0.4, 0.4, 0.2))
+    assert outdated.summarise_generated(three) == [
+        "More often the updated than the outdated answer: rag.",
+        "Still more often the outdated answer: unedited model.",
+        "Forget without learning (the outdated answer less often than before, but seldom the updated one and mostly "
+        "neither): ft (updated 10%, outdated 10%, neither 80%).",
+        "Neither answer is most frequent for ft, in 80% of 50 pairs.",
+    ]
+
+
+def test_words_on_gradients():
+    rows = table(sets=["edited – new", "edited – unchanged"], median=[1.0, 2], median_other=[2.0, 1], p=[0.0001, 0.02])
+    rows = rows.assign(n="5, 6", delta=[-0.5, 0.4], delta_low=[-0.7, 0.2], delta_high=[-0.4, 0.6])
+    assert gradients.summarise_gradients(rows) == [
+        "edited against new: smaller (median 1.00 and 2.00, delta -0.50 [-0.70, -0.40], p < 0.001).",
+        "edited against unchanged: larger (median 2.00 and 1.00, delta +0.40 [+0.20, +0.60], p 0.020).",
+    ]
+    unsure = gradients.summarise_gradients(rows.assign(delta_low=-0.1, delta_high=0.1))
+    assert "not surely different" in unsure[0]
+    found = gradients.gradient_findings(rows, later=rows.assign(delta_low=-0.2, delta_high=0.1).iloc[:1])
+    assert found.verdict.tolist() == ["seen", "not seen"]
+
+
+def test_words_on_forgetting_and_teacher_forcing():
+    moved = table(editor=["rome", "rag", "wise", "none"], axis="update", scored_at=2, change=[-0.3, 0, 0.2, -0.1])
+    moved = moved.assign(low=[-0.4, -0.1, 0.1, -0.2], high=[-0.2, 0.1, 0.3, 0.0])
+    earlier = moved.assign(scored_at=1, change=0.9, low=0.8, high=1.0)
+    assert timesteps.summarise_changes(pd.concat([moved, earlier])) == (
+        "update, change of the same questions of earlier timesteps after the last one, in points: "
+        "forgets rome -30.0; no clear change rag +0.0; gains wise +20.0."
+    )
+    both = table(editor=["rome", "rag", "none"], axis="update", exact_match=[0.1, 0.2, 0.3])
+    both = both.assign(token_accuracy=[0.6, 0.5, 0.4], difference=[0.5, 0.3, 0.1])
+    assert flattery.summarise_teacher_forcing_gap(both).splitlines() == [
+        "update: teacher forcing adds 10.0 points for none to 50.0 for rome, which has 10.0% exact answers and 60.0% "
+        "right tokens.",
+        "The order of editors changes on update (1: rome and rag).",
+    ]
+
+
+def test_forgetting_by_hand(runs):
+    rome = runs[1].scores
+    rome = rome[rome.axis == "update"]
+    right = lambda t, moment, at: rome[(rome.asked_of == t) & (rome.moment == moment) & (rome.scored_at == at)]
+    just = [right(t, "current", t).exact_match.mean() for t in range(1, 5)]
+    end = [right(t, "past", 4).exact_match.mean() for t in range(1, 4)]
+    got = timesteps.forgetting_table(runs, axes=["update"]).loc["rome", "update"]
+    assert np.isclose(got["just edited"], np.mean(just)) and np.isclose(got["at the end"], np.mean([*end, just[-1]]))
+    assert np.isclose(got["backward transfer"], np.mean(np.subtract(end, just[:3])))
+
+
+# What a figure shows is read back from it.
+
+
+def lines_of(ax) -> dict:
+    return {line.get_label(): line for line in ax.get_lines() if not line.get_label().startswith("_")}
+
+
+def test_lines_show_the_table(runs):
+    course = timesteps.accuracy_course(runs)
+    moved = timesteps.accuracy_changes(runs)
+    curve = decay.decay_curve(runs)
+    gap = flattery.teacher_forcing_gap(runs, ["update"], ("editor", "axis", "asked_of"))
+    cases = [
+        (timesteps.draw_course(course), course, "asked_of", "value", 1),
+        (timesteps.draw_changes(moved), moved, "scored_at", "change", 100),
+        (decay.draw_decay(curve), curve, "edits_done", "value", 1),
+        (flattery.draw_teacher_forcing_course(gap), gap, "asked_of", "difference", 100),
+    ]
+    for fig, shown, x, y, scale in cases:
+        rows = shown[(shown.axis == "update") & (shown.editor == "rome")]
+        line = lines_of(fig.axes[0])["rome"]
+        assert line.get_xdata().tolist() == rows[x].tolist()
+        assert np.allclose(line.get_ydata(), scale * rows[y])
+        assert line.get_color() == style.look("rome").colour
+
+
+def test_many_editors_get_a_panel_for_each_family():
+    many = made_up_runs(**SMALL)
+    fig = timesteps.draw_changes(timesteps.accuracy_changes(many, axes=["update", "locality"]))
+    shown = [set(lines_of(ax)) for ax in fig.axes]
+    assert shown == [set(members) for members in style.EDITOR_FAMILIES.values()] * 2
+    assert fig.axes[0].get_ylim() == fig.axes[2].get_ylim() != fig.axes[3].get_ylim()
+
+
+def test_cost_figures_show_the_table(runs):
+    growth, times = cost.edit_cost_course(runs), cost.answer_time(runs)
+    time, memory = cost.draw_edit_cost(growth).axes
+    p = growth[growth.editor == "rome"]
+    assert np.allclose(lines_of(time)["rome"].get_ydata(), p.seconds) and time.get_yscale() == "log"
+    assert np.allclose(lines_of(memory)["rome"].get_ydata(), p.peak_memory / 2**20)
+    p = times[times.editor == "rag"]
+    line = lines_of(cost.draw_answer_time(times).axes[0])["rag"]
+    assert np.allclose(line.get_ydata(), p.ratio) and line.get_xdata().tolist() == p.edits_done.tolist()
+
+
+def test_maps_and_dots_show_the_table(runs):
+    found = timesteps.state_matrices(runs)
+    fig = timesteps.draw_matrices(found)
+    for ax, (name, m) in zip(fig.axes, found.items()):
+        want = {f"{100 * v:.0f}" for v in m[[T for T in m if T > 0]].to_numpy().ravel() if v == v}
+        assert ax.get_title("left") == name and {t.get_text() for t in ax.texts} == want
+        corners = sorted(p.get_xy() for p in ax.patches)
+        assert corners == [(i, i) for i in range(4)]
+    mean = timesteps.mean_accuracy(runs)
+    ax = timesteps.draw_means(mean).axes[0]
+    names = [t.get_text() for t in ax.get_yticklabels()]
+    dots = [line.get_xdata()[0] for line in ax.get_lines() if len(line.get_xdata()) == 1]
+    rows = mean[mean.axis == "update"].set_index("editor")
+    assert names == ["rome", "lora-merge", "rag"] and np.allclose(dots, rows.value[names])
+    gap = flattery.teacher_forcing_gap(runs, ["update"])
+    ax = flattery.draw_teacher_forcing_gap(gap).axes[0]
+    dots = sorted(line.get_xdata()[0] for line in ax.get_lines() if len(line.get_xdata()) == 1)
+    assert np.allclose(dots, sorted([*gap.exact_match, *gap.token_accuracy]))
+
+
+def test_the_last_measurement_counts_whatever_the_order():
+    run = made_up("memit", **SMALL)
+    more = run.ability[run.ability.scored_at == 4].assign(edits_done=150, value=0.01, low=0.0, high=0.02)
+    end = run.ability[(run.ability.scored_at == 4) & (run.ability.metric == "exact_match")].value.item()
+    for rows in ([run.ability, more], [more, run.ability]):
+        run.ability = pd.concat(rows, ignore_index=True)
+        fit = timesteps.ability_table([run])
+        assert f"memit {end:.1%}" in timesteps.summarise_ability(fit)
+        assert np.isclose(headline.headline_table([run]).loc["memit", "lasting facts"], end)
+        x = lines_of(timesteps.draw_ability(fit).axes[0])["memit"].get_xdata()
+        assert x.tolist() == sorted(set(x.tolist())) and 150 in x
+        run = made_up("memit", **SMALL)
+
+
+def test_headline_formats():
+    head = table(update=[0.5], **{"update, later": [-0.123], "seconds per edit": [0.0021], "time to answer": [1.239]})
+    write = headline.headline_formats(head)
+    shown = [write[c](head[c].iloc[0]) for c in head]
+    assert shown == ["50.0%", "-12.3", "2.1 ms", "× 1.24"]
+    assert [write[c](float("nan")) for c in head] == [""] * 4

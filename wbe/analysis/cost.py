@@ -14,8 +14,10 @@ from .gather import as_run_list, labelled_runs, last_in_time, match_unedited, po
 from wbe.analysis.style import (
     GREY,
     display_order,
+    draw_editor_lines,
     draw_line,
     label_lines,
+    line_panels,
     look,
     new_figure,
     panel_title,
@@ -77,16 +79,15 @@ def draw_edit_cost(
     table: pd.DataFrame,  # of `edit_cost_course`
 ):
     "Draw seconds per edit and peak memory, over the edits made."
-    fig, (left, right) = new_figure(10, 3.6, cols=2)
-    for editor in display_order(table.editor):
-        p = table[table.editor == editor].sort_values("edits_done")
-        draw_line(left, p.edits_done, p.seconds.clip(lower=1e-6), name=editor, marker="")
-        draw_line(right, p.edits_done, p.peak_memory / 2**20, name=editor, marker="")
-    left.set(yscale="log", xlabel="edits made", ylabel="seconds per edit")
-    right.set(xlabel="edits made", ylabel="peak memory, MiB", ylim=(0, None))
-    panel_title(left, "Time of an edit")
-    panel_title(right, "Memory while editing")
-    label_lines([left, right])
+    time, memory = "seconds per edit", "peak memory, MiB"
+    fig, panels = line_panels([time, memory], table.editor, 5, 3.6)
+    for panel in panels:
+        for editor, p in panel.rows(table).groupby("editor"):
+            values = p.seconds.clip(lower=1e-6) if panel.axis == time else p.peak_memory / 2**20
+            draw_line(panel.ax, p.edits_done, values, name=editor, marker="")
+        panel.ax.set_xlabel("edits made" if panel.lowest else "")
+        panel.ax.set(**dict(yscale="log") if panel.axis == time else dict(ylim=(0, None)))
+    label_lines([panel.ax for panel in panels])
     return fig
 
 # %% ../../nbs/11_analysis/14_cost.ipynb #cell-023
@@ -131,7 +132,7 @@ def answer_time(runs, axes=None) -> pd.DataFrame:
 # %% ../../nbs/11_analysis/14_cost.ipynb #cell-029
 def _mark_doubled(ax):
     "Mark the paper's bound of two."
-    text, offset = "doubled: the most that the paper saw for retrieval", dict(xytext=(0, 3), textcoords="offset points")
+    text, offset = "doubled: the paper's most", dict(xytext=(0, 3), textcoords="offset points")
     ax.axhline(2, color="#888888", lw=0.8, ls=(0, (4, 3)))
     ax.annotate(text, (0.01, 2), xycoords=("axes fraction", "data"), **offset, fontsize=8, color="#666666")
 
@@ -140,16 +141,14 @@ def draw_answer_time(
     table: pd.DataFrame,  # of `answer_time`
 ):
     "Draw how many times as long an answer takes as before any edit."
-    fig, ax = new_figure(7, 3.8)
-    ax.axhline(1, color="#888888", lw=0.8)
-    for editor in [e for e in display_order(table.editor) if e != "none"]:
-        p = table[table.editor == editor]
-        draw_line(ax, p.edits_done, p.ratio, p.low, p.high, editor, shade=min(0.16, 0.6 / table.editor.nunique()))
-    ax.set_ylim(0, 1.08 * max(2.1, table.high.max()))
-    _mark_doubled(ax)
-    ax.set(xlabel="edits made", ylabel="time to answer ÷ unedited")
-    panel_title(ax, "What an answer costs after the edits")
-    label_lines(ax)
+    fig, panels = line_panels([""], table.editor, 4.2, 3.8)
+    for panel in panels:
+        panel.ax.axhline(1, color="#888888", lw=0.8)
+        draw_editor_lines(panel.ax, panel.rows(table), "edits_done", "ratio")
+        panel.ax.set_ylim(0, 1.08 * max(2.1, table.high.max()))
+        _mark_doubled(panel.ax)
+        panel.ax.set(xlabel="edits made", ylabel="time to answer ÷ unedited" if panel.first else "")
+    label_lines([panel.ax for panel in panels])
     return fig
 
 # %% ../../nbs/11_analysis/14_cost.ipynb #cell-033
@@ -210,8 +209,8 @@ def _draw_front(ax, x: pd.Series, table: pd.DataFrame, front: str):
 def _mark_unedited(ax, value: float):
     "Draw the accuracy of the unedited model."
     ax.axhline(value, color=GREY, ls=(0, (1, 1.5)), lw=1.3)
-    where = dict(xycoords=("axes fraction", "data"), textcoords="offset points", ha="right")
-    ax.annotate("before any edit", (1, value), (0, 3), **where, fontsize=8, color=GREY)
+    where = dict(xycoords=("axes fraction", "data"), textcoords="offset points", va="center", annotation_clip=False)
+    ax.annotate("before\nany edit", (1, value), (4, 0), **where, fontsize=8, color=GREY)
 
 # %% ../../nbs/11_analysis/14_cost.ipynb #cell-042
 _COSTS = (
@@ -248,7 +247,7 @@ def _summarise_ratios(ratios: pd.Series) -> str:
     "The editor whose answers take longest, and those that double the time."
     slow = ratios.dropna().sort_values(ascending=False)
     more = [f"{e} {r:.2f}" for e, r in slow.items() if r > 2]
-    doubled = f"more than doubled: {', '.join(more)}." if more else "no editor doubles it, as in the paper."
+    doubled = f"more than doubled: {', '.join(more)}." if more else "no editor doubles it."
     slowest = f"{slow.index[0]}, {slow.iloc[0]:.2f} times as long as before any edit"
     return f"At the end an answer takes most with {slowest}; {doubled}"
 

@@ -13,10 +13,10 @@ import pandas as pd
 from .gather import find_gaps, mean_by, pool_scores
 from wbe.analysis.style import (
     METRIC_LOOKS,
-    axis_panels,
     display_order,
     draw_editor_lines,
     label_lines,
+    line_panels,
     new_figure,
     panel_title,
     percent_axis,
@@ -88,16 +88,16 @@ def draw_teacher_forcing_course(
     table: pd.DataFrame,  # of `teacher_forcing_gap`, by editor, axis and asked_of
 ):
     "Draw a panel for each axis: teacher-forced minus generated, in points, over the timesteps."
-    fig, panels = axis_panels(display_order(table.axis))
-    for n, (ax, axis) in enumerate(panels):
-        here = table[table.axis == axis]
+    fig, panels = line_panels(display_order(table.axis), table.editor)
+    gap = "difference", "difference_low", "difference_high"
+    for n, panel in enumerate(panels):
+        ax, unedited = panel.ax, table[(table.axis == panel.axis) & (table.editor == "none")]
         ax.axhline(0, color="#888888", lw=0.8)
-        draw_editor_lines(ax, here, "asked_of", "difference", "difference_low", "difference_high", 100, without=())
-        ax.set_xlabel("timestep just edited" if n >= len(panels) - 3 else "")
+        draw_editor_lines(ax, pd.concat([panel.rows(table), unedited]), "asked_of", *gap, 100, without=())
+        ax.set_xlabel("timestep just edited" if panel.lowest else "")
         ax.set_ylabel("gap, in points" if n == 0 else "")
-        ax.set_xticks(sorted(here.asked_of.unique()))
-        panel_title(ax, axis)
-    label_lines([ax for ax, _ in panels])
+        ax.set_xticks(sorted(table.asked_of.unique()))
+    label_lines([panel.ax for panel in panels])
     return fig
 
 # %% ../../nbs/11_analysis/20_flattery.ipynb #cell-022

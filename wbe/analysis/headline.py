@@ -12,6 +12,7 @@ import shlex
 from collections.abc import Callable
 from dataclasses import fields
 from datetime import datetime
+from pathlib import Path
 
 import pandas as pd
 
@@ -138,19 +139,34 @@ def headline_formats(
     return {c: known.get(c, format_percent) for c in table}
 
 # %% ../../nbs/11_analysis/23_headline.ipynb #cell-024
+_SETTING_NAMES = dict(
+    every="asked after every so many edits",
+    first="… over the first so many edits",
+    curve="… on so many of the edits made so far",
+    sample="edits of each earlier timestep asked again",
+    say="axes with generated answers",
+    ask_lasting="lasting facts asked",
+    under="prompt format",
+    max_edits="edits at most",
+    quant="quantisation",
+)
+
+
 def _flat_settings(config: dict) -> dict:
     "The settings of a run, one level deep."
     out = {k: v for k, v in config["plan"].items() if k not in ("editor", "hparams", "device")}
     out |= {f"model: {k}": v for k, v in config["model"].items() if k != "name"}
     out |= {f"benchmark: {k}": v for k, v in config["benchmark"].items() if k in ("digest", "questions")}
     out |= {"protocol": config.get("protocol"), "batch": config.get("batch"), "hyperparameters": config.get("hparams")}
-    return out | {"timesteps": config.get("timesteps")}
+    out |= {"timesteps": config.get("timesteps")}
+    return {_SETTING_NAMES.get(k, k.replace("_", " ")): v for k, v in out.items()}
 
 # %% ../../nbs/11_analysis/23_headline.ipynb #cell-025
 def _setting_text(value) -> str:
     "A setting as text; whole numbers in a row as their first and last."
     if isinstance(value, dict):
-        return ", ".join(f"{k} {_setting_text(v)}" for k, v in value.items())
+        texts = {k.replace("_", " "): _setting_text(v) for k, v in value.items()}
+        return ", ".join(f"{k} {text}" for k, text in texts.items() if text)
     if isinstance(value, list | tuple):
         whole = len(value) > 2 and all(isinstance(v, int) for v in value)
         if whole and list(value) == list(range(value[0], value[-1] + 1)):
@@ -203,7 +219,7 @@ def _option_words(option: str, field: str, value) -> list[str]:
 
 # %% ../../nbs/11_analysis/23_headline.ipynb #cell-034
 def command_of_run(run) -> str:
-    "The command that makes a run."
+    "The command that makes a run in the folder where it is."
     plan, defaults = run.config["plan"], {f.name: f.default for f in fields(RunPlan)}
     words = ["wbe", "run", "--benchmark", str(plan["benchmark"])]
     for field, option in PLAN_OPTIONS.items():
@@ -212,4 +228,6 @@ def command_of_run(run) -> str:
         if value in (None, [], {}, ()) or default and field not in ("editor", "model"):
             continue
         words += _option_words(option, field, value)
+    folder = getattr(run, "folder", None)
+    words += ["--runs", str(Path(folder).parent)] if folder and Path(folder).parent != Path("runs") else []
     return shlex.join([*words, "--name", run.name])

@@ -18,7 +18,16 @@ import numpy as np
 import pandas as pd
 
 from .gather import interval_columns
-from .style import GREY, display_order, draw_dots, draw_heatmap, look, new_figure, percent_axis
+from wbe.analysis.style import (
+    GREY,
+    display_order,
+    draw_dots,
+    draw_heatmap,
+    look,
+    new_figure,
+    panel_title,
+    percent_axis,
+)
 from ..writers.kinds import KIND_BY_CLASS, object_kind
 from ..benchmark.reader import AXIS_FIELDS, Benchmark, choose_axes
 from ..metrics.intervals import Interval, bootstrap_interval
@@ -308,7 +317,7 @@ def draw_kinds(
         part = table[table.tag == tag]
         _draw_kinds_of_tag(ax, part, names, kinds, metric, least)
         counts = part[part.result == names[0]].set_index("kind").n
-        ax.set_title(f"{'all' if tag == 'all' else _FACTS.get(tag, tag)} ({counts.sum():,} questions)")
+        panel_title(ax, f"{'all' if tag == 'all' else _FACTS.get(tag, tag)} ({counts.sum():,} questions)")
         _write_counts(ax, counts.reindex(kinds).fillna(0), 1.01)
     handles, labels = axes[0][0].get_legend_handles_labels()
     fig.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 6), frameon=False, fontsize=9)
@@ -334,11 +343,12 @@ def summarise_kinds(
     least: int = 20,  # kinds with fewer questions are left out
 ) -> list[str]:
     "A sentence for each result and tag: the kinds that are most and least often right."
-    out, few = [], f"fewer than two kinds have {least} questions, so that nothing can be compared."
+    out, few = {}, f"fewer than two kinds have {least} questions, so that nothing can be compared."
     for (name, tag), part in table.groupby(["result", "tag"], sort=False):
         part = part[part.n >= least]
         text = _summarise_tag(part, metric) if len(part) > 1 else few
-        out.append(f"{display_name(name)}, {_FACTS.get(tag, tag)}: {text}")
+        out.setdefault(f"{_FACTS.get(tag, tag)}: {text}", []).append(display_name(name))
+    out = [f"{', '.join(names)}, {text}" for text, names in out.items()]  # what is true of several stands once
     empty = [k for k in ANSWER_KINDS if not (table.kind == k).any()]
     return out + ([f"No question has an answer of the kind {' or '.join(empty)}."] if empty else [])
 
@@ -378,8 +388,10 @@ def draw_kind_heatmap(
     names = [f"{display_name(n)} ({some[n]})" if n in some else display_name(n) for n in wide.index]
     draw_heatmap(ax, whole.set_axis(names).set_axis([f"{k}\n{counted[k]:,}" for k in wide.columns], axis=1))
     for row, col in zip(*np.where(whole.isna() & wide.notna())):
-        ax.text(col, row, f"{100 * wide.iloc[row, col]:.0f}", ha="center", va="center", fontsize=8.5, color=GREY)
-    ax.set_title("exactly right, in percent" if metric == "exact_match" else "tokens right, in percent")
+        ax.text(
+            col + 0.5, row + 0.5, f"{100 * wide.iloc[row, col]:.0f}", ha="center", va="center", fontsize=8.5, color=GREY
+        )
+    panel_title(ax, "exactly right, in percent" if metric == "exact_match" else "tokens right, in percent")
     return fig
 
 # %% ../../nbs/11_analysis/15_kinds.ipynb #cell-073
@@ -464,7 +476,7 @@ def draw_kinds_by_period(
     for (row, col), ax in np.ndenumerate(axes):
         part = table[(table.result == names[col]) & (table.tag == tags[row])]
         _draw_period_panel(ax, part, kinds, list(dict.fromkeys(table.period)), metric, least)
-        ax.set_title(f"{display_name(names[col])}, {words.get(tags[row], tags[row])}", fontsize=9.5)
+        panel_title(ax, f"{display_name(names[col])}, {words.get(tags[row], tags[row])}", 9.5)
         if col == len(names) - 1:
             _write_counts(ax, part.groupby("kind", observed=False).n.sum().reindex(kinds).fillna(0), 1.06)
     fig.supxlabel("timesteps", fontsize=9.5)

@@ -15,7 +15,7 @@ import pandas as pd
 
 from .gather import interval_columns
 from .kinds import collect_answers, display_name
-from .style import GREY, Look, display_order, draw_dots, look, new_figure, percent_axis
+from .style import GREY, Look, display_order, draw_dots, look, new_figure, panel_title, percent_axis
 from ..benchmark.reader import Benchmark
 from ..editors.results import EditResult
 from ..editors.protocol import editor
@@ -179,7 +179,7 @@ def _draw_generated_shares(ax, table: pd.DataFrame, names: list[str]):
     for i, (kind, how) in enumerate(ANSWER_LOOKS.items()):
         shift, label = 0.12 - 0.24 * i, f"the {kind} answer"
         draw_dots(ax, names, table[kind], table[f"{kind}_low"], table[f"{kind}_high"], shift, looks=how, label=label)
-    ax.set_title("generates exactly …")
+    panel_title(ax, "generates exactly …")
     percent_axis(ax, "x")
     ax.figure.legend(*ax.get_legend_handles_labels(), loc="outside lower right", ncols=2, frameon=False, fontsize=9)
 
@@ -194,7 +194,7 @@ def draw_preferences(
     left.axvline(0.5, color=GREY, lw=0.9, ls=(0, (3, 2)))
     draw_dots(left, names, table.prefers, table.prefers_low, table.prefers_high, looks=[look(n) for n in table[by]])
     _draw_generated_shares(right, table, names)
-    left.set_title("ranks the updated answer first")
+    panel_title(left, "ranks the updated answer first")
     percent_axis(left, "x")
     return fig
 

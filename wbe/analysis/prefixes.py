@@ -16,7 +16,7 @@ import pandas as pd
 
 from .kinds import display_name
 from .outdated import score_preferences
-from .style import GREY, Look, draw_dots, new_figure, percent_axis
+from .style import GREY, Look, draw_dots, new_figure, panel_title, percent_axis
 from ..benchmark.reader import Benchmark
 from ..lm.models import LM
 from ..lm.scoring import score
@@ -158,7 +158,7 @@ def draw_date_effect(
     change, low, high = (effect[f"{metric}_{end}"] for end in ("change", "low", "high"))
     draw_dots(ax, names, change, low, high, looks=Look("#0072B2"))
     _point_axis(ax, max(0.1, float(np.nanmax(np.abs([low, high])))))
-    ax.set_title("change when the date is put in front")
+    panel_title(ax, "change when the date is put in front")
     return fig
 
 # %% ../../nbs/11_analysis/17_prefixes.ipynb #cell-028

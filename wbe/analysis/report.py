@@ -59,13 +59,14 @@ def show_table(
     name: str,  # of the files
     caption: str = "",
     formats=None,  # functions that write values, by column
+    folded: bool = True,  # whether a long table is folded
 ):
     "Show a table."
     for folder in _OUTPUT_FOLDERS:
         write_text(folder / f"{name}.md", tables.as_markdown(frame, formats))
         write_text(folder / f"{name}.tex", tables.as_latex(frame, formats, caption, f"tab:{name}"))
     body = tables.as_html(frame, formats, caption).replace("<table>", '<table class="sortable">', 1)
-    _display({"text/html": body, "text/plain": tables.as_markdown(frame, formats)}, kind="table")
+    _display({"text/html": body, "text/plain": tables.as_markdown(frame, formats)}, kind="table", folded=folded)
 
 # %% ../../nbs/11_analysis/24_report.ipynb #cell-013
 def show_text(text: str):
@@ -182,18 +183,19 @@ def _image_html(svg: str, about: dict) -> str:
     kind = ' class="broad"' if about.get("broad") else ""
     size = f'width="{width:.0f}" height="{height:.0f}" style="max-width:{width:.0f}px"'
     image = f'<img{kind} alt="{alt}" {size} src="data:image/svg+xml;base64,{data}">'
-    return f"<figure>{_scrolling(image, about['alt'])}</figure>"
+    room = "" if about.get("broad") else ' class="narrow"'  # a narrow figure shares its row with the text after it
+    return f"<figure{room}>{_scrolling(image, about['alt'])}</figure>"
 
 # %% ../../nbs/11_analysis/24_report.ipynb #cell-031
 def _table_html(
     text: str,  # of a table
-    long: int = 16,  # tables with more rows are folded
+    long: int | None = 16,  # tables with more rows are folded
 ) -> str:
     "A table that scrolls by itself in a narrow window."
     rows, caption = text.count("<tr>") - 1, re.search("<caption>(.*?)</caption>", text)
     name = caption[1] if caption else "Table"
     body = _scrolling(text, name, "wide scroll")
-    return f"<details><summary>{name} ({rows} rows)</summary>{body}</details>" if rows > long else body
+    return f"<details><summary>{name} ({rows} rows)</summary>{body}</details>" if long and rows > long else body
 
 # %% ../../nbs/11_analysis/24_report.ipynb #cell-034
 _OWN_ERRORS = ("BadArgument", "StoreError", "SchemaError")
@@ -223,32 +225,43 @@ def output_html(
     if kind == "figure":
         return _image_html(data["image/svg+xml"], about)
     if kind == "table":
-        return _table_html(data["text/html"])
+        return _table_html(data["text/html"], 16 if about.get("folded", True) else None)
     text = data["text/plain"]
     if kind == "note":
         return _note_html(text.splitlines())
     return f"<pre>{html.escape(text)}</pre>" if kind == "code" else _text_html(text)
 
-# %% ../../nbs/11_analysis/24_report.ipynb #cell-037
+# %% ../../nbs/11_analysis/24_report.ipynb #cell-038
+def _names(values) -> str:
+    "Different names, in their order."
+    return ", ".join(dict.fromkeys(str(v) for v in values if v not in ("", None)))
+
+
+def _range(values) -> str:
+    "One number, or the smallest and the largest."
+    known = sorted({v for v in values if v is not None})
+    return "–".join(map(tables.format_cell, known if len(known) < 2 else (known[0], known[-1])))
+
+# %% ../../nbs/11_analysis/24_report.ipynb #cell-040
+def _run_facts(config: dict) -> dict:
+    "What the top of the page says about one run."
+    bench, model = config["benchmark"], config["model"]
+    edits = sum(bench["edits"].values()) if bench.get("edits") else None
+    names = dict(Model=model["name"], Benchmark=bench["name"], Protocol=config.get("protocol"))
+    numbers = dict(Parameters=model.get("parameters"), Timesteps=len(config["timesteps"]), Edits=edits)
+    return names | numbers | dict(Questions=bench.get("questions"))
+
+# %% ../../nbs/11_analysis/24_report.ipynb #cell-041
 def _facts_html(runs) -> str:
-    "Model, benchmark and numbers of the runs."
-    first = runs[0].config
-    bench, model = first["benchmark"], first["model"]
-    items = {
-        "Model": model["name"],
-        "Parameters": tables.format_cell(model.get("parameters")),
-        "Benchmark": bench["name"],
-    }
-    items["Timesteps"] = len(first["timesteps"])
-    items["Edits"] = tables.format_cell(sum(bench["edits"].values())) if bench.get("edits") else ""
-    items |= {"Questions": tables.format_cell(bench.get("questions")), "Protocol": first.get("protocol")}
-    items["Runs" if len(runs) > 1 else "Run"] = len(runs)
+    "Models, benchmarks and numbers of the runs."
+    facts, write = [_run_facts(r.config) for r in runs], dict(Model=_names, Benchmark=_names, Protocol=_names)
+    items = {name: write.get(name, _range)(f[name] for f in facts) for name in facts[0]}
+    items["Runs" if len(runs) > 1 else "Run"] = str(len(runs))
     items["Answers scored"] = tables.format_cell(sum(len(r.scores) for r in runs))
-    shown = {k: html.escape(str(v)) for k, v in items.items() if v not in ("", None)}
-    rows = "".join(f"<div><dt>{k}</dt><dd>{v}</dd></div>" for k, v in shown.items())
+    rows = "".join(f"<div><dt>{k}</dt><dd>{html.escape(v)}</dd></div>" for k, v in items.items() if v)
     return f'<dl class="facts">{rows}</dl>'
 
-# %% ../../nbs/11_analysis/24_report.ipynb #cell-038
+# %% ../../nbs/11_analysis/24_report.ipynb #cell-043
 def _section_html(key: str, title: str, intro: str, cell) -> str:
     "A section of the page, with the cell that made it."
     shown = "\n".join(map(output_html, cell.outputs))
@@ -256,20 +269,20 @@ def _section_html(key: str, title: str, intro: str, cell) -> str:
     head = f"<h2>{html.escape(title)}</h2><p>{html.escape(intro)}</p>"
     return f'<section id="{key}">{head}\n{shown}\n{source}</section>'
 
-# %% ../../nbs/11_analysis/24_report.ipynb #cell-040
+# %% ../../nbs/11_analysis/24_report.ipynb #cell-045
 def _folded_html(reasons: dict[str, list[str]]) -> str:
     "One line with the titles of the sections that could not be made, by reason."
     parts = [f"{', '.join(titles)} ({why})" for why, titles in reasons.items()]
     return _text_html(f"Not shown: {'; '.join(parts)}.") if parts else ""
 
-# %% ../../nbs/11_analysis/24_report.ipynb #cell-042
+# %% ../../nbs/11_analysis/24_report.ipynb #cell-047
 def _more_html(needs: list[str], reasons: dict[str, list[str]]) -> str:
     "The section that lists what other sections need, and which could not be made."
     intro = "These sections need something beside the runs. Repeat the command with"
     listed = f"<p>{intro}</p>" + _text_html("\n".join([*dict.fromkeys(needs), ""])) if needs else ""
     return f'<section id="more"><h2>What else there is</h2>{listed}{_folded_html(reasons)}</section>'
 
-# %% ../../nbs/11_analysis/24_report.ipynb #cell-043
+# %% ../../nbs/11_analysis/24_report.ipynb #cell-048
 _SHOWN_KINDS = ("figure", "table", "say", "code")
 
 
@@ -282,7 +295,7 @@ def _shows_something(cell) -> bool:
     "Whether a cell has made a figure, a table or a text before its end."
     return any(o.get("metadata", {}).get("wbe", {}).get("kind") in _SHOWN_KINDS for o in cell.outputs)
 
-# %% ../../nbs/11_analysis/24_report.ipynb #cell-044
+# %% ../../nbs/11_analysis/24_report.ipynb #cell-049
 def _sections_html(nb) -> tuple[dict[str, str], str]:
     "The titles of the sections by key, and their HTML."
     titles, body, needs, reasons = {}, [], [], {}
@@ -300,7 +313,7 @@ def _sections_html(nb) -> tuple[dict[str, str], str]:
         body.append(_more_html(needs, reasons))
     return titles, "\n".join(body)
 
-# %% ../../nbs/11_analysis/24_report.ipynb #cell-045
+# %% ../../nbs/11_analysis/24_report.ipynb #cell-050
 def _page_parts(nb, runs) -> dict[str, str]:
     "The parts of the page that the template puts in their places."
     titles, body = _sections_html(nb)
@@ -311,7 +324,7 @@ def _page_parts(nb, runs) -> dict[str, str]:
     parts = dict(lead=html.escape(lead), facts=_facts_html(runs), contents=links, body=body)
     return parts | dict(made=made, version=html.escape(wbe.__version__))
 
-# %% ../../nbs/11_analysis/24_report.ipynb #cell-046
+# %% ../../nbs/11_analysis/24_report.ipynb #cell-051
 def report_page(
     nb,  # an executed results notebook
     runs,
@@ -319,7 +332,7 @@ def report_page(
     title: str = "",
 ) -> str:
     "One HTML page with everything in it."
-    names = lambda what: ", ".join(dict.fromkeys(r.config[what]["name"] for r in runs))
+    names = lambda what: _names(r.config[what]["name"] for r in runs)
     title = title or f"Lifelong editing of {names('model')} on {names('benchmark')}"
     setup = next(c for c in nb.cells if c.metadata.get("wbe") == "setup")
     errors = [o for o in setup.outputs if o.output_type == "error"]
@@ -328,13 +341,13 @@ def report_page(
     missing = _note_html(trouble, "What is missing")
     return template.substitute(title=html.escape(title), missing=missing, **_page_parts(nb, runs))
 
-# %% ../../nbs/11_analysis/24_report.ipynb #cell-048
+# %% ../../nbs/11_analysis/24_report.ipynb #cell-053
 def _run_folders(path: Path) -> list[Path]:
     "The run in a folder, or those in its folders."
     inside = sorted(p.parent for p in path.glob("*/config.json"))
     return [path] if (path / "config.json").exists() or not inside else inside
 
-# %% ../../nbs/11_analysis/24_report.ipynb #cell-050
+# %% ../../nbs/11_analysis/24_report.ipynb #cell-055
 def make_report(
     paths,  # folders of runs, or folders of such folders
     out="report.html",

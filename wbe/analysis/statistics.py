@@ -250,9 +250,9 @@ def summarise_timestep_statistics(
 ) -> str:
     "The size of the benchmark, and what each model leaves unsolved."
     steps, all_ = table.drop(index="all"), table.loc["all"]
-    edits = f"{all_['edits']:,} edits, {steps['edits'].min():,} to {steps['edits'].max():,} each"
+    edits = f"{int(all_['edits']):,} edits, {steps['edits'].min():,} to {steps['edits'].max():,} each"
     over = f" over {all_['days']:.0f} days" if pd.notna(all_["days"]) else ""
-    size = f"{len(steps)} timesteps{over} hold {edits}, and {all_['questions']:,} questions."
+    size = f"{len(steps)} timesteps{over} hold {edits}, and {int(all_['questions']):,} questions."
     return " ".join([size, *(_summarise_model(m, steps[m], all_) for m in models_in(table))])
 
 # %% ../../nbs/11_analysis/04_statistics.ipynb #cell-058

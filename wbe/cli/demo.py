@@ -63,7 +63,7 @@ def _print_editors(
         return
     from wbe.analysis.report import make_report
 
-    make_report(folder / "runs", folder / "report.html", log=print_step)
+    make_report(folder / "runs", folder / "report.html", "The demo: editors on the tiny model", log=print_step)
 
 # %% ../../nbs/12_app/07_demo.ipynb #cell-010
 def _editor_names(text: str) -> list[str]:
