@@ -72,16 +72,16 @@ ROWS = REAL.parent / "wikibigedit_real_1500.json"
 def test_retrieval_on_published_rows():
     "The test of subjects finds more rephrases than the two nearest, and lets almost no locality question through."
     from wbe.benchmark.opening import open_benchmark
-    from wbe.editors.memory.thresholds import retrieval_outcomes, retrieval_shares
+    from wbe.editors.memory.thresholds import retrieval_outcomes, shares_at_threshold
 
     rows = [r for step in open_benchmark(ROWS) for r in step.edits.to_pylist()]
     assert len(rows) == 1500
     by_similarity, by_name = (retrieval_outcomes(rows, subjects) for subjects in ("ignore", "require"))
-    shares = retrieval_shares(by_similarity)
+    shares = shares_at_threshold(by_similarity)
     assert shares["let_through"] == 1 and abs(shares["found"] - 0.934) < 0.01
-    shares = retrieval_shares(by_similarity, 0.5)
+    shares = shares_at_threshold(by_similarity, 0.5)
     assert abs(shares["found"] - 0.911) < 0.01 and abs(shares["let_through"] - 0.788) < 0.02
-    shares = retrieval_shares(by_name)
+    shares = shares_at_threshold(by_name)
     assert abs(shares["found"] - 0.937) < 0.01 and shares["let_through"] < 0.02
 
 

@@ -85,7 +85,7 @@ def add(
             self.lengths.setdefault(words[0], Counter())[len(words)] += 1
         self.owners[words].setdefault(owner, []).append(name)
 
-# %% ../../nbs/09_editors/08_subjects.ipynb #cell-018
+# %% ../../nbs/09_editors/08_subjects.ipynb #cell-019
 @patch
 def remove(
     self: SubjectIndex,

@@ -171,13 +171,13 @@ def _search(
         width *= 4
     return [rows[i] for i in range(len(vectors))]
 
-# %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-021
+# %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-022
 @patch
 def named(self: PairMemory, question: str) -> set[int]:
     "The numbers of the valid pairs whose subject a question names; none if the memory ignores subjects."
     return {n for m in self.names.find(question) for n in m.owners if self.is_valid(n)}
 
-# %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-022
+# %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-024
 @patch
 def _nearest_of(
     self: PairMemory,
@@ -192,7 +192,7 @@ def _nearest_of(
     ids, sims = top_k((self.index.vectors[rows] @ vector)[None], rows[None], k)
     return [(n, s) for n, s in zip(ids[0].tolist(), sims[0].tolist()) if n >= 0]
 
-# %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-023
+# %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-026
 @patch
 def _not_named(
     self: PairMemory,
@@ -209,7 +209,7 @@ def _not_named(
     rows = self._search(vectors, k, accepts)
     return [[(n, s) for n, s in row if threshold is None or s >= threshold] for row in rows]
 
-# %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-024
+# %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-027
 @patch
 def nearest(
     self: PairMemory,
@@ -231,7 +231,7 @@ def nearest(
         found[q] = [(self.pairs[n], s) for n, s in (near + more)[:k]]
     return [found[q] for q in questions]
 
-# %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-026
+# %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-029
 @patch
 def adopt(
     self: PairMemory,
@@ -246,7 +246,7 @@ def adopt(
     self.index, self.vectors = saved, [mine[n:]]
     return True
 
-# %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-042
+# %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-045
 @dataclass(frozen=True, kw_only=True)
 class RetrievalHParams(HParams):
     "Which pairs are put in front of a question."
@@ -260,7 +260,7 @@ class RetrievalHParams(HParams):
     trees: int | None = hp(100, minimum=1)  # of Annoy
     recall: float | None = hp(0.99, minimum=0)  # of approximate search
 
-# %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-044
+# %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-047
 _LOADED_EMBEDDERS = {}  # by name
 
 
@@ -269,7 +269,7 @@ def _cached_embedder(name: str):
         _LOADED_EMBEDDERS[name] = embedder(name)
     return _LOADED_EMBEDDERS[name]
 
-# %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-046
+# %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-049
 class PairRetriever:
     "Puts the nearest pairs of a memory in front of questions."
 
@@ -289,7 +289,7 @@ class PairRetriever:
         self.seconds, self.questions = self.seconds + time.perf_counter() - start, self.questions + len(items)
         return [with_context(x, [(p.question, p.answer) for p, _ in near]) for x, near in zip(items, found)]
 
-# %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-047
+# %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-050
 @dataclass
 class RetrievalEdit(EditResult):
     "Pairs for the memory of a model."
@@ -328,7 +328,7 @@ class RetrievalEdit(EditResult):
         pairs = [QAPair(*p[:4], *map(tuple, p[4:])) for p in settings["pairs"]]  # older ones end with the id
         return cls(pairs=pairs, vectors=tensors["vectors"].numpy())
 
-# %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-048
+# %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-051
 @patch
 def _check_fits(self: RetrievalEdit, lm: LM):
     retriever, mine = lm.state.attached.get("retrieval"), self.settings
@@ -339,20 +339,20 @@ def _check_fits(self: RetrievalEdit, lm: LM):
             f"{retriever.settings[name]!r}; edit again with the same hyper-parameters"
         )
 
-# %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-049
+# %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-052
 def retrieval_memory(lm: LM) -> PairMemory | None:
     "The memory that a model has, if it has one: to inspect what is found, and to save or adopt its index."
     retriever = lm.state.attached.get("retrieval")
     return retriever.memory if retriever else None
 
-# %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-051
+# %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-054
 _INDEX_PACKAGES = dict(annoy="annoy", faiss="faiss")  # index: the module that it needs
 
 
 def _is_installed(module: str | None) -> bool:
     return module is None or importlib.util.find_spec(module) is not None
 
-# %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-052
+# %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-055
 def _installed_choices(h: RetrievalHParams) -> dict:
     "Hyper-parameters that must differ because a package is missing."
     other = {}
@@ -362,13 +362,13 @@ def _installed_choices(h: RetrievalHParams) -> dict:
         other["index"] = "faiss" if _is_installed("faiss") else "exact"
     return other
 
-# %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-054
+# %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-057
 @cache
 def _warn_of_replacements(text: str):
     "Warn once in a process."
     warnings.warn(text, stacklevel=6)
 
-# %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-055
+# %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-058
 def _use_installed(
     h: RetrievalHParams,
     given,  # names of hyper-parameters that the user has set
@@ -385,7 +385,7 @@ def _use_installed(
     _warn_of_replacements(f"rag: without {missing}, {used} is used. The paper's: {'; '.join(dict.fromkeys(commands))}")
     return replace(h, **other, source=f"{h.source}; {used}, because {missing} is not installed")
 
-# %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-058
+# %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-061
 class RetrievalEditor(Editor):
     "Question-answer pairs in a memory."
 
