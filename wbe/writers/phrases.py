@@ -261,6 +261,9 @@ P17 event | country | place | country, nation, state
 P30 | continent | place | continent
   On which continent is {s}? | {s} is on which continent? | Which continent does {s} belong to?
   > {s} is located on the continent of
+P30 event | continent | place | continent
+  On which continent did {s} take place? | {s} took place on which continent? | Which continent hosted {s}?
+  = the continent on which {s} took place | > {s} took place on the continent of
 P36 | capital | place | capital
   Which city is the capital of {s}? | {s} has which city as its capital? | What is the capital city of {s}?
 P1376 | place that {s} is the capital of | place | capital
@@ -654,7 +657,7 @@ P279 | class above {s} | thing | subclass, kind, type, sort, class, form
   What is {s} a subclass of? | {s} is a kind of what? | Which broader class does {s} belong to?
   = the broader class that {s} belongs to | > {s} is a kind of
 P361 | whole | thing | part, belong
-  What is {s} part of? | {s} is part of what? | Of what does {s} form a part? | To what does {s} belong?
+  What is {s} part of? | {s} is part of what? | Of what does {s} form a part? | What whole does {s} belong to?
   = the whole that {s} is part of | > {s} is part of
 P1269 | subject that {s} is an aspect of | thing | aspect, facet, topic
   What is {s} an aspect of? | {s} is an aspect of what? | Of which broader topic is {s} a facet?
@@ -691,7 +694,7 @@ P828 | cause | thing | cause, led, why, reason, due
 P1542 | an effect | thing | effect, cause, lead, result, consequence
   What is {s} a cause of? | {s} causes what? | Which effect does {s} have?
 P793 | significant event | event | event, happen
-  Which significant event happened to {s}? | {s} saw which significant event?
+  What is the significant event in the history of {s}? | The history of {s} has which significant event?
   What important event is {s} associated with? | = the significant event in the history of {s}
 P3342 | significant person | person | significant, important, person, associated, connected
   Which person is important to {s}? | {s} is closely connected with which person?

@@ -183,8 +183,8 @@ P4101 | institution that {s} was submitted to | organisation | submit
   To which institution was {s} submitted? | {s} was submitted to which institution?
   Which institution was {s} submitted to?
   = the institution that {s} was submitted to
-P1071 | place where {s} was made | place | made, creat
-  Where was {s} made? | {s} was made where? | In which place was {s} created? | = the place where {s} was made
+P1071 | place of creation | place | creat
+  {s} has which place of creation? | Which place of creation does {s} have? | Where is the place of creation of {s}?
 P608 | exhibition at which {s} was shown | event | exhibit
   At which exhibition was {s} shown? | {s} was shown at which exhibition? | In which exhibition did {s} appear?
   = the exhibition at which {s} was shown
