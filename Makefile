@@ -52,7 +52,7 @@ demo: $(READY)
 test test-extras: export OMP_NUM_THREADS ?= 1
 
 test: $(READY)
-	$(BIN)/nbdev_test --n_workers 2 --do_print --timing
+	$(BIN)/python nbs/_dev/notebooks.py test
 	$(BIN)/python -m pytest tests -n 2 --dist loadfile --no-loadscope-reorder
 
 # Skipped elsewhere, run here: a test that is skipped for an unexpected reason fails (see tests/conftest.py).

@@ -1,5 +1,9 @@
 """The analyses find the effects that were built into synthetic runs, and handle runs that are incomplete."""
 
+import json
+import subprocess
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -61,6 +65,7 @@ def test_cost(runs):
     assert "none" not in c.index and 0.4 < c.per_edit["rome"] < 0.7 and c.refused.sum() == 0
     t = cost.answer_time(runs).set_index(["editor", "scored_at"]).ratio
     assert 1.35 < t["rag", 4] < 1.55 and 0.95 < t["rome", 4] < 1.05  # time for retrieval counts too
+    assert not cost.answer_time(runs).spread.any() and "not compared" in cost.summarise_cost(runs)
     choice = cost.trade_off(runs)
     assert choice.front_edit["rag"] and not choice.front_edit["rome"]
 
@@ -243,6 +248,7 @@ def test_words_on_cost(runs):
         "At the end an answer takes most with rag, 2.50 times as long as before any edit; more than doubled: rag 2.50."
     )
     assert cost._summarise_ratios(quick).endswith("before any edit; no editor doubles it.")
+    assert "not compared" in cost._summarise_ratios(slow, measured=False)
     said = cost.summarise_cost(runs).splitlines()
     assert said[0].startswith("An edit takes from 1") and said[0].endswith("ms (rag) to " + said[0].split(" to ")[-1])
     assert said[0].endswith("(rome).") and said[-1].startswith(
@@ -399,3 +405,44 @@ def test_headline_formats():
     shown = [write[c](head[c].iloc[0]) for c in head]
     assert shown == ["50.0%", "-12.3", "2.1 ms", "× 1.24"]
     assert [write[c](float("nan")) for c in head] == [""] * 4
+
+
+# Stored outputs of analyses of recorded runs are compared with fresh ones when the notebooks are tested.
+
+DEV = Path(__file__).parents[1] / "nbs" / "_dev"
+COMPARE = """
+import sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import notebooks
+from nbdev.test import test_nb
+notebooks.compare_outputs()
+print([test_nb(Path(p), [], [])[0] for p in sys.argv[2:]])
+"""
+
+
+def one_cell(path: Path, source: str, stored: str) -> Path:
+    "A notebook of one cell and its stored output."
+    output = dict(output_type="stream", name="stdout", text=[stored])
+    cell = dict(
+        cell_type="code", id="a", metadata={}, execution_count=None, source=source.splitlines(True), outputs=[output]
+    )
+    path.parent.mkdir()
+    path.write_text(json.dumps(dict(cells=[cell], metadata={}, nbformat=4, nbformat_minor=5)))
+    return path
+
+
+def test_a_notebook_that_stores_another_number_fails(tmp_path):
+    pytest.importorskip("execnb", reason="the package for development is not installed")
+    cases = [
+        ("11_decay", "print('rag 81.6%')", "rag 81.6%", True),
+        ("11_decay", "print('rag 81.6%')", "rag 71.6%", False),
+        ("11_decay", "print('rag 81.6%')", "rome 81.6%", False),
+        ("11_decay", "print('rag 81.6%')", "rag 81.6% wise 71.1%", False),
+        ("11_decay", "#| varies\nprint('rag 81.6%')", "rag 71.6%", True),
+        ("another", "print('rag 81.6%')", "rag 71.6%", True),
+    ]
+    paths = [one_cell(tmp_path / f"{i}" / f"{c[0]}.ipynb", *c[1:3]) for i, c in enumerate(cases)]
+    done = subprocess.run([sys.executable, "-c", COMPARE, DEV, *paths], capture_output=True, text=True)
+    assert done.stdout.strip().splitlines()[-1] == str([c[3] for c in cases]), done.stderr[-2000:]
+    assert "run the notebook again (stored: … rag 71.6 …; now: … rag 81.6 …)" in done.stderr

@@ -6,6 +6,8 @@ python nbs/_dev/notebooks.py readme
     write README.md from nbs/index.ipynb
 python nbs/_dev/notebooks.py style
     a table of cell lengths, prose and tests, with a row for each folder
+python nbs/_dev/notebooks.py test
+    `nbdev_test`; analyses of recorded runs must also give the words and numbers that they store
 python nbs/_dev/notebooks.py check
     fail when the package, the README or the state of a notebook is not what it should be
 """
@@ -260,13 +262,69 @@ def style() -> str:
     return "\n".join(rows)
 
 
+# Every word and number in these notebooks comes from recorded runs, so a fresh output equals the stored one. A cell
+# that says `#| varies` is not compared.
+COMPARED = ("10_timesteps", "11_decay", "14_cost", "20_flattery", "21_editors_over_time")
+
+
+def words_of(outputs) -> list[str]:
+    "The words and numbers that outputs show, without tags and warnings. Tables by their HTML: it has no line breaks."
+    texts = []
+    for output in outputs:
+        data = output.get("data", {})
+        shown = data.get("text/html") or data.get("text/plain") or output.get("text", "")
+        text = "" if output.get("name") == "stderr" else "".join(shown)
+        texts.append(re.sub(r"<style.*?</style>|<[^<>]*>", " ", tidy_text(text), flags=re.S))
+    return re.findall(r"\d[\d,]*(?:\.\d+)?|[^\W\d]+", "\n".join(texts))
+
+
+def differ(stored: str, fresh: str) -> bool:
+    "Whether two words differ, or two numbers by more than their last digits."
+    if not (stored[0].isdigit() and fresh[0].isdigit()):
+        return stored != fresh
+    a, b = (float(word.replace(",", "")) for word in (stored, fresh))
+    return abs(a - b) > max(0.01 * abs(a), 0.0015 if a != int(a) else 0)
+
+
+def first_difference(stored, fresh) -> str:
+    "Where a fresh output leaves the stored one; empty if nowhere."
+    old, new = words_of(stored), words_of(fresh)
+    for i, (a, b) in enumerate(zip(old, new)):
+        if differ(a, b):
+            return (
+                f"stored: … {' '.join(old[max(i - 5, 0) : i + 3])} …; now: … {' '.join(new[max(i - 5, 0) : i + 3])} …"
+            )
+    return "" if len(old) == len(new) else f"stored: {len(old)} words and numbers, now: {len(new)}"
+
+
+def compare_outputs():
+    "From now on, a compared notebook fails in nbdev's test when a cell does not give what it stores."
+    from execnb.shell import CaptureShell
+
+    begin, plain = CaptureShell.__init__, CaptureShell.cell
+
+    def start(self, path=None, *args, **options):
+        begin(self, path, *args, **options)
+        self.compared = path is not None and Path(path).stem in COMPARED
+
+    def cell(self, cell, *args, **options):
+        stored, cell.outputs = list(cell.get("outputs") or []), []
+        plain(self, cell, *args, **options)
+        varies = "varies" in (getattr(cell, "directives_", None) or {})
+        if self.compared and self.exc is None and cell.cell_type == "code" and not varies:
+            if found := first_difference(stored, cell.outputs):
+                self.exc = AssertionError(f"the output is not the stored one; run the notebook again ({found})")
+
+    CaptureShell.__init__, CaptureShell.cell = start, cell
+
+
 def notebooks() -> list[Path]:
     return sorted(p for p in NBS.rglob("*.ipynb") if not any(part[0] in "._" for part in p.relative_to(NBS).parts))
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["run", "readme", "check", "style"])
+    parser.add_argument("what", choices=["run", "readme", "check", "style", "test"])
     parser.add_argument("notebooks", nargs="*", type=Path)
     parser.add_argument(
         "--flags", default="", help="flags of the cells to run besides the plain ones, with commas between"
@@ -276,6 +334,12 @@ def main():
         readme(ROOT)
     elif args.what == "style":
         print(style())
+    elif args.what == "test":
+        from nbdev.test import nbdev_test
+
+        compare_outputs()
+        path = str(args.notebooks[0]) if args.notebooks else None
+        nbdev_test(path, n_workers=None if path else 2, do_print=True, timing=True)
     elif args.what == "check":
         trouble = check()
         print("\n".join(trouble) or "wbe/, README.md, notebooks and style agree.")
