@@ -13,7 +13,7 @@ import torch
 
 from ..lm.families import ModelError
 from ..lm.models import LM
-from ..lm.passes import mark_prompt_lengths, select_logits, takes_position_ids
+from ..lm.passes import mark_prompt_lengths, padding_token, select_logits, takes_position_ids
 from ..lm.tokens import pad_tokens
 from ..records import BadArgument, patch
 
@@ -93,8 +93,8 @@ class TailPass:
         part: str = "mlp_out",  # what changes: the MLP's last projection, or block
         reuse: str | None = None,  # tokens (and layers), layers, or nothing; by default what was verified for the model
     ):
-        reuse, window = reuse or reuse_level(lm), getattr(lm.config, "sliding_window", None)
-        if reuse == "tokens" and window and max(map(len, texts)) >= window:
+        reuse = reuse or reuse_level(lm)
+        if reuse == "tokens" and lm.window and max(map(len, texts)) >= lm.window:
             reuse = "layers"  # the window would not reach the beginnings
         self.lm, self.layer, self.part, self.positions = lm, layer, part, list(positions)
         self.starts = list(starts) if starts is not None and reuse == "tokens" else [0] * len(texts)
@@ -116,7 +116,7 @@ def _prompt_lengths(self: TailPass, texts: list[list[int]]) -> list[int]:
 @patch
 def _prepare(self: TailPass, texts: list[list[int]]):
     "Cache the beginnings of the texts, and store the model's inputs for their ends."
-    pad = self.lm.tokenizer.pad_token_id or 0
+    pad = padding_token(self.lm)
     ends = pad_tokens([t[b:] for t, b in zip(texts, self.starts)], pad)
     mask, where = ends.mask, torch.tensor(self.starts)[:, None] + torch.arange(ends.ids.shape[1])[None]
     if max(self.starts):

@@ -14,6 +14,7 @@ from .models import LM
 from wbe.lm.passes import (
     SharedPrefix,
     mark_prompt_lengths,
+    masks_left_padding,
     padding_token,
     run_in_batches,
     select_logits,
@@ -100,21 +101,33 @@ def _decode_batch(
     return texts
 
 # %% ../../nbs/07_lm/07_decoding.ipynb #cell-014
+def _of_equal_length(batch: list[int], prompts: list[list[int]]) -> list[list[int]]:
+    "A batch in parts whose prompts need no padding."
+    lengths = sorted({len(prompts[i]) for i in batch})
+    return [[i for i in batch if len(prompts[i]) == n] for n in lengths]
+
+# %% ../../nbs/07_lm/07_decoding.ipynb #cell-016
 def _greedy_up_to(
     lm: LM, prompts: list[list[int]], max_tokens: int, sources, on_done, prompt_lengths: list[int]
 ) -> list[Generation]:
     "Greedy decoding of texts that have room for the same number of tokens."
     share = 1 if lm.device.type == "cuda" else 4  # passes of one token a text: on a CPU more texts fit
     sizes = [(len(p) + max_tokens + (len(sources[i]) if sources else 0)) // share for i, p in enumerate(prompts)]
-    prefix = None if sources else shared_prefix(lm, [EncodedItem(p, len(p)) for p in prompts])
+    coded = [EncodedItem(p, len(p)) for p in prompts]
+    prefix = None if sources else shared_prefix(lm, coded)
+    together = sources or prefix or masks_left_padding(lm, coded)
 
     def work(batch):
-        pick = lambda values: values and [values[i] for i in batch]
-        return _decode_batch(lm, pick(prompts), pick(prompt_lengths), max_tokens, pick(sources), prefix)
+        done = {}
+        for group in [batch] if together else _of_equal_length(batch, prompts):
+            pick = lambda values, group=group: values and [values[i] for i in group]
+            texts = _decode_batch(lm, pick(prompts), pick(prompt_lengths), max_tokens, pick(sources), prefix)
+            done |= dict(zip(group, texts))
+        return [done[i] for i in batch]
 
     return run_in_batches(lm, sizes, [1] * len(prompts), work, on_done)
 
-# %% ../../nbs/07_lm/07_decoding.ipynb #cell-015
+# %% ../../nbs/07_lm/07_decoding.ipynb #cell-017
 def greedy_decode(
     lm: LM,
     prompts: list[list[int]],  # tokens; for an encoder-decoder those with which the decoder begins

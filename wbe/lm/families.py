@@ -237,7 +237,7 @@ def _has_experts(module) -> bool:
     names = [f"{name} {type(m).__name__}".lower() for name, m in module.named_modules()]
     return any(word in name for name in names for word in ("expert", "moe", "router"))
 
-
+# %% ../../nbs/07_lm/01_families.ipynb #cell-042
 def _find_mlp(block, mlp: str, width: int) -> dict:
     "The projections of an MLP by part; nothing for a mixture of experts."
     module = block.get_submodule(mlp)
@@ -251,7 +251,7 @@ def _find_mlp(block, mlp: str, width: int) -> dict:
     found = dict(mlp_gate=gates, mlp_in=plain, mlp_out=outward)
     return {part: next((f"{mlp}.{n}" for n in names), None) for part, names in found.items()}
 
-# %% ../../nbs/07_lm/01_families.ipynb #cell-042
+# %% ../../nbs/07_lm/01_families.ipynb #cell-044
 def _find_block_parts(block, width: int) -> dict:
     "The parts of a block, as far as its structure shows them."
     attention = next(iter(_find_modules(block, ("attn", "attention"))), None)
@@ -265,7 +265,7 @@ def _find_block_parts(block, width: int) -> dict:
         found |= dict(mlp="fc2", mlp_in="fc1", mlp_out="fc2")
     return found
 
-# %% ../../nbs/07_lm/01_families.ipynb #cell-044
+# %% ../../nbs/07_lm/01_families.ipynb #cell-046
 def _find_blocks(model, embed: str) -> str | None:
     "The path of the list of blocks."
     lists = {n: len(m) for n, m in model.named_modules() if isinstance(m, torch.nn.ModuleList) and len(m)}
@@ -277,7 +277,7 @@ def _find_blocks(model, embed: str) -> str | None:
 
     return max(outer, key=rank, default=None)
 
-# %% ../../nbs/07_lm/01_families.ipynb #cell-046
+# %% ../../nbs/07_lm/01_families.ipynb #cell-048
 def _in_every_block(model, found: dict) -> dict:
     "The parts without those that only some of the blocks have."
     blocks = model.get_submodule(found["block"].rpartition(".")[0])
@@ -289,7 +289,7 @@ def _in_every_block(model, found: dict) -> dict:
         part: None if part in BLOCK_PARTS and name and not everywhere(name) else name for part, name in found.items()
     }
 
-# %% ../../nbs/07_lm/01_families.ipynb #cell-047
+# %% ../../nbs/07_lm/01_families.ipynb #cell-049
 def _find_all_parts(model) -> dict:
     "The parts of a model by its structure; what is not found is None or missing."
     names = {id(m): n for n, m in model.named_modules()}
@@ -308,7 +308,7 @@ def _find_all_parts(model) -> dict:
         found = _in_every_block(model, found)
     return found
 
-# %% ../../nbs/07_lm/01_families.ipynb #cell-050
+# %% ../../nbs/07_lm/01_families.ipynb #cell-052
 _REQUIRED_PARTS = ("block", "embed", "head")
 
 
@@ -323,14 +323,14 @@ def _why_parts_are_missing(model, found: dict) -> str:
         reasons.append("not all of its layers have an attention with projections for query and value")
     return ", and ".join(reasons)
 
-# %% ../../nbs/07_lm/01_families.ipynb #cell-051
+# %% ../../nbs/07_lm/01_families.ipynb #cell-053
 def _reads_both_ways(config) -> bool:
     "Whether a model sees later tokens, as BERT does."
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as MASKED
 
     return config.model_type in MASKED and not getattr(config, "is_decoder", False) and not config.is_encoder_decoder
 
-# %% ../../nbs/07_lm/01_families.ipynb #cell-052
+# %% ../../nbs/07_lm/01_families.ipynb #cell-054
 def infer_family(model) -> Family:
     "A family for a model that is not in the table, from its structure."
     kind = model.config.model_type
@@ -352,7 +352,7 @@ def infer_family(model) -> Family:
         name=kind, types=(kind,), conv1d=conv1d, note=note, lacks=_why_parts_are_missing(model, found), **found
     )
 
-# %% ../../nbs/07_lm/01_families.ipynb #cell-053
+# %% ../../nbs/07_lm/01_families.ipynb #cell-055
 def check_family(model, family: Family):
     "Raise an error if a family names parts that a model does not have."
     if missing := _missing_parts(model, family):
@@ -361,7 +361,7 @@ def check_family(model, family: Family):
             "was it loaded without its head (AutoModel), is it wrapped, or is the name another one?"
         )
 
-# %% ../../nbs/07_lm/01_families.ipynb #cell-054
+# %% ../../nbs/07_lm/01_families.ipynb #cell-056
 def family_of(model) -> Family:
     "The family of a model: from the table, or recognised by its structure."
     same_type = [f for f in FAMILIES.values() if model.config.model_type in f.types]
@@ -372,7 +372,7 @@ def family_of(model) -> Family:
         check_family(model, same_type[0])
     return infer_family(model)
 
-# %% ../../nbs/07_lm/01_families.ipynb #cell-065
+# %% ../../nbs/07_lm/01_families.ipynb #cell-067
 @dataclass(frozen=True)
 class EditLayers:
     "Layers that a publication or its code edits in one model."
@@ -386,7 +386,7 @@ class EditLayers:
     source: str = ""
     vocab: tuple[int, int] = (0, 1 << 30)  # smallest and largest vocabulary
 
-# %% ../../nbs/07_lm/01_families.ipynb #cell-066
+# %% ../../nbs/07_lm/01_families.ipynb #cell-068
 _WBE, _ROME = "official WikiBigEdit code", "ROME and MEMIT (authors' code)"
 EDIT_LAYERS = (
     EditLayers("Llama 2 7B", "llama", 32, (5,), (4, 5, 6, 7, 8), (27,), _WBE, (31_000, 33_000)),
@@ -401,7 +401,7 @@ EDIT_LAYERS = (
     EditLayers("Qwen 2 and 2.5 7B", "qwen2", 28, (5,), (4, 5, 6, 7, 8), (), "EasyEdit"),
 )
 
-# %% ../../nbs/07_lm/01_families.ipynb #cell-068
+# %% ../../nbs/07_lm/01_families.ipynb #cell-070
 def _published_layers(lm, method: str) -> EditLayers | None:
     "The row of the table for a model, if it has layers for the method."
     for row in EDIT_LAYERS:
@@ -410,7 +410,7 @@ def _published_layers(lm, method: str) -> EditLayers | None:
             return row
     return None
 
-# %% ../../nbs/07_lm/01_families.ipynb #cell-069
+# %% ../../nbs/07_lm/01_families.ipynb #cell-071
 def edit_layers(
     lm,  # an LM
     method: str = "rome",  # rome, memit or wise

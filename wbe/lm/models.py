@@ -26,6 +26,7 @@ class LMState:
     shares_prefix: bool | None = None  # whether a common prefix may be computed once; None until it was tried
     shares_trees: bool | None = None  # whether answers may share one pass as a tree; None until it was tried
     takes_positions: bool | None = None  # whether `forward` takes `position_ids`
+    masks_left: bool | None = None  # whether padding on the left changes nothing; None until it was tried
     prompt_lengths: list | None = None  # while a pass runs: how many tokens of each text belong to the prompt
     tail_reuse: str | None = None  # what a pass over the last layers may compute once: tokens, layers or nothing
     fingerprint: str | None = None  # hash of the unedited weights
@@ -119,7 +120,15 @@ def context_length(self: LM) -> int | None:
     names = ("max_position_embeddings", "n_positions", "seq_length", "n_ctx")
     return next((n for name in names if (n := getattr(self.config, name, None))), None)
 
-# %% ../../nbs/07_lm/02_models.ipynb #cell-026
+# %% ../../nbs/07_lm/02_models.ipynb #cell-027
+@patch(as_prop=True)
+def window(self: LM) -> int | None:
+    "How many positions back a token can see where that is limited; the smallest of all layers."
+    names = ("sliding_window", "window_size", "attention_window_size", "attention_chunk_size")
+    sizes = [getattr(self.config, name, None) for name in names]
+    return min((n for n in sizes if isinstance(n, int) and n > 0), default=None)
+
+# %% ../../nbs/07_lm/02_models.ipynb #cell-029
 @patch(as_prop=True)
 def end_tokens(self: LM) -> set[int]:
     "Tokens that end a text, as the tokenizer, the configuration and the generation settings name them."
@@ -128,7 +137,7 @@ def end_tokens(self: LM) -> set[int]:
     ids = [i for x in named for i in (x if isinstance(x, (list, tuple)) else [x])]
     return {i for i in ids if i is not None and i < self.vocab}
 
-# %% ../../nbs/07_lm/02_models.ipynb #cell-029
+# %% ../../nbs/07_lm/02_models.ipynb #cell-032
 @patch
 def path(
     self: LM,
@@ -147,7 +156,7 @@ def path(
     block = self.family.block.format(layer % self.layers)
     return block if part == "block" else f"{block}.{name}"
 
-# %% ../../nbs/07_lm/02_models.ipynb #cell-030
+# %% ../../nbs/07_lm/02_models.ipynb #cell-033
 @patch
 def module(
     self: LM,
@@ -157,7 +166,7 @@ def module(
     "A part of the model."
     return self.base.get_submodule(self.path(part, layer))
 
-# %% ../../nbs/07_lm/02_models.ipynb #cell-031
+# %% ../../nbs/07_lm/02_models.ipynb #cell-034
 @patch
 def weight(
     self: LM,
@@ -174,12 +183,12 @@ def weight(
         raise ModelError(f"{where} is quantised and cannot be read or edited as a matrix; load the model without quant")
     return module.weight.T if type(module).__name__ == "Conv1D" else module.weight
 
-# %% ../../nbs/07_lm/02_models.ipynb #cell-037
+# %% ../../nbs/07_lm/02_models.ipynb #cell-040
 def first_input(args: tuple, kwargs: dict) -> torch.Tensor:
     "The tensor that a module was called with."
     return args[0] if args else kwargs.get("hidden_states", next(iter(kwargs.values()), None))
 
-# %% ../../nbs/07_lm/02_models.ipynb #cell-038
+# %% ../../nbs/07_lm/02_models.ipynb #cell-041
 class PartHook:
     "A hook on a part of a layer; `remove` takes it away."
 
@@ -201,13 +210,13 @@ class PartHook:
         for handle in self.handles:
             handle.remove()
 
-# %% ../../nbs/07_lm/02_models.ipynb #cell-039
+# %% ../../nbs/07_lm/02_models.ipynb #cell-042
 @patch
 def _note_shape(self: PartHook, module, args, kwargs):
     "Before a block: note how many texts and tokens it receives."
     self.shape = first_input(args, kwargs).shape[:-1]
 
-# %% ../../nbs/07_lm/02_models.ipynb #cell-040
+# %% ../../nbs/07_lm/02_models.ipynb #cell-043
 @patch
 def _call(self: PartHook, module, args, kwargs, out):
     "Call the function, and put what it returns in place of the output."
@@ -222,7 +231,7 @@ def _call(self: PartHook, module, args, kwargs, out):
     changed = changed.reshape(whole.shape).clone()  # the function may keep what it returns
     return (changed, *out[1:]) if isinstance(out, tuple) else changed
 
-# %% ../../nbs/07_lm/02_models.ipynb #cell-041
+# %% ../../nbs/07_lm/02_models.ipynb #cell-044
 @patch
 def hook(
     self: LM,
@@ -233,7 +242,7 @@ def hook(
     "Listen to a part of a layer, or change its output."
     return PartHook(self, part, layer, function)
 
-# %% ../../nbs/07_lm/02_models.ipynb #cell-051
+# %% ../../nbs/07_lm/02_models.ipynb #cell-054
 BUILTIN_MODELS = ("wbe-tiny",)
 
 
@@ -253,7 +262,7 @@ def builtin_folder(name: str) -> Path | None:
         "install the wheel, or train it anew with `wbe train-tiny`"
     )
 
-# %% ../../nbs/07_lm/02_models.ipynb #cell-054
+# %% ../../nbs/07_lm/02_models.ipynb #cell-057
 _NO_WEIGHTS = (
     "it has no safetensors weights, and pickles are not read: convert it "
     "(`model.save_pretrained(folder)` writes them), or use another revision"
@@ -280,7 +289,7 @@ _LOAD_REMEDIES = (  # each: alternatives of words that must all occur; what to d
     ((("not a valid model identifier",), ("repositorynotfound",), ("repo id must be",)), _NO_SUCH_MODEL),
 )
 
-# %% ../../nbs/07_lm/02_models.ipynb #cell-055
+# %% ../../nbs/07_lm/02_models.ipynb #cell-058
 def _load_error(name: str, e: Exception, revision: str | None = None) -> ModelError:
     "What an error in loading means and what to do."
     message = str(e).strip()
@@ -293,7 +302,7 @@ def _load_error(name: str, e: Exception, revision: str | None = None) -> ModelEr
             return ModelError(f"{name}: {remedy.format(**about, message=first)}")
     return ModelError(f"{name}: {first}")
 
-# %% ../../nbs/07_lm/02_models.ipynb #cell-058
+# %% ../../nbs/07_lm/02_models.ipynb #cell-061
 _DEVICES = ("auto", "cpu", "cuda", "mps", "xpu")  # kinds of devices; cuda:1 is the second GPU
 
 
@@ -311,7 +320,7 @@ def _resolve_device(device: str) -> str:
         )
     return device
 
-# %% ../../nbs/07_lm/02_models.ipynb #cell-060
+# %% ../../nbs/07_lm/02_models.ipynb #cell-063
 def _resolve_dtype(dtype, device: str, quant: str | None) -> torch.dtype:
     "The dtype; auto: bfloat16 on a GPU and in 4 bits, float16 in 8 bits (as bitsandbytes), float32 on the CPU."
     if dtype == "auto" and quant == "8bit":
@@ -322,7 +331,7 @@ def _resolve_dtype(dtype, device: str, quant: str | None) -> torch.dtype:
         return dtype
     return getattr(torch, check_choice(dtype, ("auto", "float32", "bfloat16", "float16", "float64"), "dtype"))
 
-# %% ../../nbs/07_lm/02_models.ipynb #cell-062
+# %% ../../nbs/07_lm/02_models.ipynb #cell-065
 def _quantisation_options(quant: str | None, dtype: torch.dtype) -> dict:
     "Arguments of `from_pretrained` for bitsandbytes."
     if quant is None:
@@ -339,7 +348,7 @@ def _quantisation_options(quant: str | None, dtype: torch.dtype) -> dict:
     four = dict(bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype, bnb_4bit_use_double_quant=True)
     return dict(quantization_config=BitsAndBytesConfig(load_in_4bit=True, **four))
 
-# %% ../../nbs/07_lm/02_models.ipynb #cell-065
+# %% ../../nbs/07_lm/02_models.ipynb #cell-068
 def _model_source(name_or_path: str) -> str:
     "The folder or the name on the hub from which a model is read."
     source = str(builtin_folder(name_or_path) or name_or_path)
@@ -348,7 +357,7 @@ def _model_source(name_or_path: str) -> str:
         raise ModelError(f"{source}: there is no config.json, so this is not a model's folder")
     return source
 
-# %% ../../nbs/07_lm/02_models.ipynb #cell-068
+# %% ../../nbs/07_lm/02_models.ipynb #cell-071
 def check_load_options(
     name_or_path: str,
     dtype: str = "auto",
@@ -360,7 +369,7 @@ def check_load_options(
     device = _resolve_device(device)
     _quantisation_options(quant, _resolve_dtype(dtype, device, quant))
 
-# %% ../../nbs/07_lm/02_models.ipynb #cell-070
+# %% ../../nbs/07_lm/02_models.ipynb #cell-073
 def _from_pretrained(source: str, options: dict, model_options: dict) -> tuple:
     "Configuration, model and tokenizer, read by transformers."
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
@@ -373,7 +382,7 @@ def _from_pretrained(source: str, options: dict, model_options: dict) -> tuple:
     model = kind.from_pretrained(source, config=config, use_safetensors=True, **options, **model_options)
     return config, model, AutoTokenizer.from_pretrained(source, **options)
 
-# %% ../../nbs/07_lm/02_models.ipynb #cell-071
+# %% ../../nbs/07_lm/02_models.ipynb #cell-074
 def load(
     name_or_path: str = "wbe-tiny",  # a folder, a name on the hub, or wbe-tiny
     dtype="auto",  # bfloat16, float16, float32; auto: bfloat16 on a GPU, float32 on the CPU
@@ -405,7 +414,7 @@ def load(
     commit = getattr(config, "_commit_hash", None) or revision
     return LM.of(model, tokenizer, name_or_path, family, revision=commit, quant=quant)
 
-# %% ../../nbs/07_lm/02_models.ipynb #cell-077
+# %% ../../nbs/07_lm/02_models.ipynb #cell-080
 def _describe_lm(lm: LM) -> dict:
     "The facts of a model that a person wants to see."
     size = lm.parameters
@@ -422,12 +431,12 @@ def _describe_lm(lm: LM) -> dict:
         "device": str(lm.device),
     }
 
-# %% ../../nbs/07_lm/02_models.ipynb #cell-078
+# %% ../../nbs/07_lm/02_models.ipynb #cell-081
 @patch
 def __repr__(self: LM) -> str:
     return "LM(" + ", ".join(f"{k}: {v}" for k, v in _describe_lm(self).items()) + ")"
 
-# %% ../../nbs/07_lm/02_models.ipynb #cell-079
+# %% ../../nbs/07_lm/02_models.ipynb #cell-082
 @patch
 def _repr_html_(self: LM) -> str:
     rows = (f"<tr><th style='text-align:left'>{k}</th><td>{v}</td></tr>" for k, v in _describe_lm(self).items())

@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['SHARING_MODES', 'select_logits', 'mark_prompt_lengths', 'ForcedAnswer', 'takes_position_ids', 'padding_token',
            'causal_inputs', 'SharedPrefix', 'teacher_forced', 'common_prefix', 'shared_prefix', 'build_token_tree',
-           'teacher_forced_tree', 'supports_trees', 'max_batch_tokens', 'run_in_batches', 'teacher_forced_all']
+           'teacher_forced_tree', 'supports_trees', 'masks_left_padding', 'max_batch_tokens', 'run_in_batches',
+           'teacher_forced_all']
 
 # %% ../../nbs/07_lm/06_passes.ipynb #cell-002
 import copy
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 
 import torch
 
-from .families import ModelError
+from .families import FAMILIES, ModelError
 from .models import LM
 from .tokens import EncodedItem, pad_tokens
 
@@ -90,19 +91,27 @@ def _split_by_item(batch: list[EncodedItem], logps: list[float], argmax: list[in
         i += n + 1
     return out
 
-# %% ../../nbs/07_lm/06_passes.ipynb #cell-021
+# %% ../../nbs/07_lm/06_passes.ipynb #cell-022
+def _counts_behind_padding(lm: LM) -> bool:
+    "Whether the table of positions has a row for padding, behind which counting begins."
+    tables = (m for name, m in lm.base.named_modules() if "position" in name and isinstance(m, torch.nn.Embedding))
+    return any(table.padding_idx is not None for table in tables)
+
+# %% ../../nbs/07_lm/06_passes.ipynb #cell-023
 def takes_position_ids(lm: LM) -> bool:
     "Whether the model takes positions as an argument."
     if lm.state.takes_positions is None:
-        lm.state.takes_positions = "position_ids" in inspect.signature(lm.base.forward).parameters
+        has_argument = "position_ids" in inspect.signature(lm.base.forward).parameters
+        lm.state.takes_positions = has_argument and not _counts_behind_padding(lm)
     return lm.state.takes_positions
 
-# %% ../../nbs/07_lm/06_passes.ipynb #cell-022
+# %% ../../nbs/07_lm/06_passes.ipynb #cell-024
 def padding_token(lm: LM) -> int:
-    "The token that stands in padding."
-    return lm.tokenizer.pad_token_id or 0
+    "The token that stands in padding; one that the model has, also where the tokenizer's own was added later."
+    token = lm.tokenizer.pad_token_id or 0
+    return token if token < lm.vocab else 0
 
-# %% ../../nbs/07_lm/06_passes.ipynb #cell-023
+# %% ../../nbs/07_lm/06_passes.ipynb #cell-025
 def causal_inputs(
     lm: LM,
     rows: list[list[int]],
@@ -119,13 +128,13 @@ def causal_inputs(
         given["position_ids"] = positions.clamp(min=0) + offset
     return {k: v.to(lm.device) for k, v in given.items()}, starts
 
-# %% ../../nbs/07_lm/06_passes.ipynb #cell-025
+# %% ../../nbs/07_lm/06_passes.ipynb #cell-027
 def _answer_positions(counts: list[int], first: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
     "Rows and columns of so many positions from the first, for each row."
     rows = [r for r, n in enumerate(counts) for _ in range(n)]
     return torch.tensor(rows), torch.tensor([f + i for n, f in zip(counts, first) for i in range(n)])
 
-# %% ../../nbs/07_lm/06_passes.ipynb #cell-028
+# %% ../../nbs/07_lm/06_passes.ipynb #cell-030
 def _seq2seq_inputs(lm: LM, batch: list[EncodedItem], left: bool) -> dict:
     "Arguments of an encoder-decoder's `forward`."
     source = pad_tokens([c.source for c in batch], padding_token(lm), left)
@@ -134,7 +143,7 @@ def _seq2seq_inputs(lm: LM, batch: list[EncodedItem], left: bool) -> dict:
     given = dict(input_ids=source.ids, attention_mask=source.mask, decoder_input_ids=answers)
     return {k: v.to(lm.device) for k, v in given.items()}
 
-# %% ../../nbs/07_lm/06_passes.ipynb #cell-030
+# %% ../../nbs/07_lm/06_passes.ipynb #cell-032
 @dataclass
 class SharedPrefix:
     "Tokens with which all items begin, and their keys and values."
@@ -148,7 +157,7 @@ class SharedPrefix:
         out.batch_repeat_interleave(n)
         return out
 
-# %% ../../nbs/07_lm/06_passes.ipynb #cell-031
+# %% ../../nbs/07_lm/06_passes.ipynb #cell-033
 @torch.inference_mode()
 def teacher_forced(
     lm: LM,
@@ -170,7 +179,7 @@ def teacher_forced(
         logits = lm.model(**given, **cache, use_cache=bool(cache)).logits
     return _split_by_item(batch, *_logps_and_argmax(logits, _answer_targets(batch)))
 
-# %% ../../nbs/07_lm/06_passes.ipynb #cell-034
+# %% ../../nbs/07_lm/06_passes.ipynb #cell-036
 def common_prefix(items: list[EncodedItem]) -> list[int]:
     "The tokens with which all items begin, short of the position that predicts the first answer token."
     if not items:
@@ -179,13 +188,13 @@ def common_prefix(items: list[EncodedItem]) -> list[int]:
     n = min(len(low), len(high), min(c.prompt_length for c in items) - 1)
     return low[: next((i for i in range(n) if low[i] != high[i]), max(n, 0))]
 
-# %% ../../nbs/07_lm/06_passes.ipynb #cell-036
+# %% ../../nbs/07_lm/06_passes.ipynb #cell-038
 def _cache_is_complete(layer, tokens: int) -> bool:
     "Whether a layer's cache keeps everything of so many tokens; a sliding window must be wide enough."
     kind = type(layer).__name__
     return kind == "DynamicLayer" or kind == "DynamicSlidingWindowLayer" and tokens < layer.sliding_window
 
-# %% ../../nbs/07_lm/06_passes.ipynb #cell-038
+# %% ../../nbs/07_lm/06_passes.ipynb #cell-040
 def _is_out_of_memory(e: BaseException) -> bool:
     "Whether an error says that memory ran out."
     words = ("out of memory", "can't allocate memory", "not enough memory", "cublas_status_alloc_failed")
@@ -193,7 +202,7 @@ def _is_out_of_memory(e: BaseException) -> bool:
         return True
     return isinstance(e, RuntimeError) and any(w in str(e).lower() for w in words)
 
-# %% ../../nbs/07_lm/06_passes.ipynb #cell-040
+# %% ../../nbs/07_lm/06_passes.ipynb #cell-042
 def _trial_items(items: list[EncodedItem], offset: int) -> list[EncodedItem]:
     "A few items of different lengths, longer than `offset` tokens."
     by_length = [EncodedItem(c.ids, min(c.prompt_length, len(c.ids) - 1)) for c in items]
@@ -202,12 +211,12 @@ def _trial_items(items: list[EncodedItem], offset: int) -> list[EncodedItem]:
     shorter = EncodedItem(short.ids[:-1], len(short.ids) - 2)
     return sorted((c for c in (shorter, short, middle, long) if c.prompt_length > offset), key=lambda c: c.ids)
 
-# %% ../../nbs/07_lm/06_passes.ipynb #cell-042
+# %% ../../nbs/07_lm/06_passes.ipynb #cell-044
 def _same_logps(pairs: list[tuple[float, float]], loose: bool) -> bool:
     "Whether two ways of computing log-probabilities agree; loosely in half precision."
     return all(abs(x - y) <= (0.2 + 0.05 * abs(y) if loose else 1e-4 * max(1, abs(y))) for x, y in pairs)
 
-# %% ../../nbs/07_lm/06_passes.ipynb #cell-043
+# %% ../../nbs/07_lm/06_passes.ipynb #cell-045
 def _verify_method(
     lm: LM,
     field: str,  # of `lm.state`, which remembers the result
@@ -231,7 +240,7 @@ def _verify_method(
     setattr(lm.state, field, _same_logps(pairs, loose=lm.dtype not in (torch.float32, torch.float64)))
     return getattr(lm.state, field)
 
-# %% ../../nbs/07_lm/06_passes.ipynb #cell-044
+# %% ../../nbs/07_lm/06_passes.ipynb #cell-046
 @torch.inference_mode()
 def shared_prefix(
     lm: LM,
@@ -247,18 +256,20 @@ def shared_prefix(
     with select_logits(lm, zero, zero):
         out = lm.model(input_ids=torch.tensor([ids], device=lm.device), use_cache=True)
     cache, longest = getattr(out, "past_key_values", None), max(len(c.ids) for c in items)
+    if lm.window and longest >= lm.window:
+        return None  # a trial with short items would not show what a window does to long ones
     if cache is None or not all(_cache_is_complete(layer, longest) for layer in getattr(cache, "layers", [None])):
         return None
     prefix = SharedPrefix(ids, cache)
     method = lambda few: teacher_forced(lm, few, prefix, "left")
     return prefix if _verify_method(lm, "shares_prefix", items, method, len(ids)) else None
 
-# %% ../../nbs/07_lm/06_passes.ipynb #cell-053
+# %% ../../nbs/07_lm/06_passes.ipynb #cell-055
 def _common_length(a: list[int], b: list[int]) -> int:
     "With how many equal tokens two texts begin."
     return next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
 
-# %% ../../nbs/07_lm/06_passes.ipynb #cell-054
+# %% ../../nbs/07_lm/06_passes.ipynb #cell-056
 def build_token_tree(
     texts: list[list[int]],  # sorted
 ) -> tuple[list[int], list[int], list[int], list[list[int]]]:
@@ -278,7 +289,7 @@ def build_token_tree(
         end[i] = len(tokens)
     return tokens, depth, end, paths
 
-# %% ../../nbs/07_lm/06_passes.ipynb #cell-057
+# %% ../../nbs/07_lm/06_passes.ipynb #cell-059
 def _tree_mask(lm: LM, end: list[int], offset: int) -> torch.Tensor:
     "The attention mask of a tree: a token attends to the prefix, to its ancestors and to itself."
     here, end = torch.arange(len(end), device=lm.device), torch.tensor(end, device=lm.device)
@@ -287,7 +298,7 @@ def _tree_mask(lm: LM, end: list[int], offset: int) -> torch.Tensor:
     mask = torch.zeros(visible.shape, dtype=lm.dtype, device=lm.device)
     return mask.masked_fill(~visible, torch.finfo(lm.dtype).min)[None, None]
 
-# %% ../../nbs/07_lm/06_passes.ipynb #cell-059
+# %% ../../nbs/07_lm/06_passes.ipynb #cell-061
 @torch.inference_mode()
 def teacher_forced_tree(
     lm: LM,
@@ -308,23 +319,29 @@ def teacher_forced_tree(
         logits = lm.model(**given, **cache, use_cache=bool(cache)).logits
     return _split_by_item(batch, *_logps_and_argmax(logits, _answer_targets(batch)))
 
-# %% ../../nbs/07_lm/06_passes.ipynb #cell-062
+# %% ../../nbs/07_lm/06_passes.ipynb #cell-064
 def supports_trees(lm: LM, items: list[EncodedItem]) -> bool:
     "Whether the model computes trees correctly, tried on a few items."
     if lm.family.seq2seq or lm.needs_whole_prompts or not takes_position_ids(lm) or len(items) < 2:
         return False
-    window = getattr(lm.config, "sliding_window", None)
-    if window and max(len(c.ids) for c in items) >= window:
+    if lm.window and max(len(c.ids) for c in items) >= lm.window:
         return False
     return _verify_method(lm, "shares_trees", items, lambda few: teacher_forced_tree(lm, few))
 
-# %% ../../nbs/07_lm/06_passes.ipynb #cell-065
+# %% ../../nbs/07_lm/06_passes.ipynb #cell-069
+def masks_left_padding(lm: LM, items: list[EncodedItem]) -> bool:
+    "Whether padding on the left leaves the results as they are, tried on a few items."
+    if lm.family.name in FAMILIES or len({len(c.ids) for c in items}) < 2:
+        return True
+    return _verify_method(lm, "masks_left", items, lambda few: teacher_forced(lm, few, None, "left"))
+
+# %% ../../nbs/07_lm/06_passes.ipynb #cell-072
 def max_batch_tokens(lm: LM, tree: bool = False) -> int:
     "How many tokens a batch may hold, as far as is known; fewer in a tree, whose mask grows with the square."
     known = lm.state.tokens_at_once or (1 << 15 if lm.device.type == "cuda" else 1 << 9)
     return min(known, 1 << 12) if tree else known
 
-# %% ../../nbs/07_lm/06_passes.ipynb #cell-066
+# %% ../../nbs/07_lm/06_passes.ipynb #cell-073
 def _next_batch(
     lm: LM,
     todo: list[int],
@@ -346,7 +363,7 @@ def _next_batch(
         n, cost, total = n + 1, next_cost, total + rows[i]
     return todo[:n], cost
 
-# %% ../../nbs/07_lm/06_passes.ipynb #cell-068
+# %% ../../nbs/07_lm/06_passes.ipynb #cell-075
 def _try_batch(work, batch: list[int], out: list) -> str | None:
     "Do the work on a batch; the message of the error if memory runs out."
     try:
@@ -358,14 +375,14 @@ def _try_batch(work, batch: list[int], out: list) -> str | None:
         return str(e).splitlines()[0] if str(e) else type(e).__name__
     return None
 
-# %% ../../nbs/07_lm/06_passes.ipynb #cell-069
+# %% ../../nbs/07_lm/06_passes.ipynb #cell-076
 def _free_memory(lm: LM):
     "Free what a failed pass has left; to be called when its error is gone."
     gc.collect()
     if lm.device.type == "cuda":
         torch.cuda.empty_cache()
 
-# %% ../../nbs/07_lm/06_passes.ipynb #cell-070
+# %% ../../nbs/07_lm/06_passes.ipynb #cell-077
 def run_in_batches(
     lm: LM,
     sizes: list[int],  # the tokens of each item
@@ -393,7 +410,7 @@ def run_in_batches(
         lm.state.tokens_at_once = max(1, cost // 2)
     return out
 
-# %% ../../nbs/07_lm/06_passes.ipynb #cell-073
+# %% ../../nbs/07_lm/06_passes.ipynb #cell-080
 SHARING_MODES = ("tree", "prefix", "nothing")
 
 
@@ -404,7 +421,7 @@ def _new_tokens(items: list[EncodedItem], order: list[int]) -> list[int]:
         out[b] = len(items[b].ids) - _common_length(items[a].ids, items[b].ids)
     return out
 
-# %% ../../nbs/07_lm/06_passes.ipynb #cell-075
+# %% ../../nbs/07_lm/06_passes.ipynb #cell-082
 def _forced_batch(lm: LM, batch: list[EncodedItem], prefix: SharedPrefix | None, padding: str, tree: bool):
     "One batch, by a tree or by padding, with the time that it took."
     start = time.perf_counter()
@@ -416,7 +433,7 @@ def _forced_batch(lm: LM, batch: list[EncodedItem], prefix: SharedPrefix | None,
         r.seconds = (time.perf_counter() - start) / len(batch)
     return got
 
-# %% ../../nbs/07_lm/06_passes.ipynb #cell-076
+# %% ../../nbs/07_lm/06_passes.ipynb #cell-083
 def teacher_forced_all(
     lm: LM,
     items: list[EncodedItem],
@@ -426,6 +443,8 @@ def teacher_forced_all(
 ) -> list[ForcedAnswer]:
     "Teacher-forced results for any number of items."
     prefix = shared_prefix(lm, items) if share != "nothing" else None
+    if padding == "left" and not prefix and items and not lm.family.seq2seq and not masks_left_padding(lm, items):
+        padding = "right"
     tree = share == "tree" and padding == "right" and supports_trees(lm, items)
 
     def work(indices):
