@@ -18,12 +18,12 @@ from typing import ClassVar
 import torch
 import torch.nn.functional as F
 
-from ..hparams import HParams, hp
+from ..hparams import HParams, NamedPreset, hp
 from ..protocol import Editor
 from ..requests import EditRequest
 from ..results import CarriedState, Delta, WeightEdit, carried_state
 from ...lm.models import LM
-from ...lm.passes import select_logits
+from ...lm.passes import padding_token, select_logits
 from ...lm.prompts import PROTOCOLS
 from ...lm.scoring import ProcessError, process_rank
 from ...lm.tokens import EncodedItem, QAItem, encode_items, pad_tokens
@@ -42,6 +42,8 @@ class LoraHParams(HParams):
     batch_size: int = hp(32, minimum=1)
     rate: float = hp(5e-3, minimum=0)  # of Adam, for a batch of 256; the learning rate is in proportion to the batch
     warm_up: float = hp(0.1, minimum=0)  # share of the steps in which the rate rises; then it falls along a cosine
+    schedule: str = hp("step", choices=("step", "epoch", "constant"))  # when the rate is set; or that it never changes
+    shuffle: bool = hp(True)  # whether the facts have a new order in each epoch
     weight_decay: float = hp(0.0, minimum=0)
     under: str = hp("zero-shot", choices=PROTOCOLS)  # the protocol of the questions in training
     weight: float = hp(0.25, minimum=0)  # LoRA-Merge: the share of the adapted weights in the new ones
@@ -49,16 +51,27 @@ class LoraHParams(HParams):
     def rate_at(self, step: int, steps: int) -> float:
         "The learning rate of a step, counted from 0."
         top, rising = self.rate * self.batch_size / 256, max(1, round(self.warm_up * steps))
+        if self.schedule == "constant":
+            return top
+        if self.schedule == "epoch":
+            return top * self._epoch_share(step * self.epochs // steps)
         if step < rising:
             return top * (step + 1) / rising
         return top * (1 + math.cos(math.pi * (step - rising) / max(1, steps - rising))) / 2
 
-# %% ../../../nbs/09_editors/training/02_lora.ipynb #cell-010
+    def _epoch_share(self, epoch: int) -> float:
+        "The share of the highest rate in an epoch, as in the official WikiBigEdit code: nothing in the first one."
+        rising = int(self.warm_up * self.epochs)
+        if epoch < rising:
+            return epoch / rising
+        return 0.5 * (1 + math.cos(math.pi * (epoch - rising) / (self.epochs - rising))) + 1e-6
+
+# %% ../../../nbs/09_editors/training/02_lora.ipynb #cell-012
 def _training_inputs(
     lm: LM, batch: list[EncodedItem]
 ) -> tuple[dict, list[int]]:  # arguments of `forward`, and the columns in which answer tokens are predicted
     "What the model is given in training."
-    pad = lambda rows: pad_tokens(rows, lm.tokenizer.pad_token_id)
+    pad = lambda rows: pad_tokens(rows, padding_token(lm))
     if lm.family.seq2seq:
         start = lm.model.config.decoder_start_token_id
         source, target = pad([c.source for c in batch]), pad([[start, *c.answer[:-1]] for c in batch])
@@ -70,7 +83,7 @@ def _training_inputs(
         columns = [i - 1 for c in batch for i in range(c.prompt_length, len(c.ids))]
     return {k: v.to(lm.device) for k, v in given.items()}, columns
 
-# %% ../../../nbs/09_editors/training/02_lora.ipynb #cell-011
+# %% ../../../nbs/09_editors/training/02_lora.ipynb #cell-013
 def answer_cross_entropy(lm: LM, batch: list[EncodedItem]) -> torch.Tensor:
     "Cross-entropy, the mean over all tokens of the answers."
     targets = torch.tensor([t for c in batch for t in c.answer])
@@ -80,7 +93,7 @@ def answer_cross_entropy(lm: LM, batch: list[EncodedItem]) -> torch.Tensor:
         logits = lm.model(**given, use_cache=False).logits
     return F.cross_entropy(logits.reshape(len(targets), -1).float(), targets.to(logits.device))
 
-# %% ../../../nbs/09_editors/training/02_lora.ipynb #cell-019
+# %% ../../../nbs/09_editors/training/02_lora.ipynb #cell-021
 def adapter_targets(
     lm: LM,
     parts: str,  # separated by commas
@@ -92,7 +105,7 @@ def adapter_targets(
             out.setdefault(lm.path(part, n), (part, n))
     return out
 
-# %% ../../../nbs/09_editors/training/02_lora.ipynb #cell-021
+# %% ../../../nbs/09_editors/training/02_lora.ipynb #cell-023
 def _lora_config(lm: LM, h: LoraHParams, targets: list[str]):
     "The configuration of the adapters, for peft."
     from peft import LoraConfig
@@ -106,7 +119,7 @@ def _lora_config(lm: LM, h: LoraHParams, targets: list[str]):
         bias="none",
     )
 
-# %% ../../../nbs/09_editors/training/02_lora.ipynb #cell-023
+# %% ../../../nbs/09_editors/training/02_lora.ipynb #cell-025
 @contextmanager
 def attached_adapters(
     lm: LM,
@@ -134,7 +147,7 @@ def attached_adapters(
         if hasattr(lm.model, "peft_config"):
             del lm.model.peft_config
 
-# %% ../../../nbs/09_editors/training/02_lora.ipynb #cell-025
+# %% ../../../nbs/09_editors/training/02_lora.ipynb #cell-027
 def _all_reduce_gradients(
     weights: list,
     loss: float,  # of this process
@@ -155,7 +168,7 @@ def _all_reduce_gradients(
         p.grad = g.view_as(p).to(p.dtype)
     return float(flat[-2])
 
-# %% ../../../nbs/09_editors/training/02_lora.ipynb #cell-026
+# %% ../../../nbs/09_editors/training/02_lora.ipynb #cell-028
 def backward_batch(
     lm: LM,
     batch: list[EncodedItem],
@@ -178,7 +191,7 @@ def backward_batch(
         raise error
     return loss
 
-# %% ../../../nbs/09_editors/training/02_lora.ipynb #cell-028
+# %% ../../../nbs/09_editors/training/02_lora.ipynb #cell-030
 def _shared_order(lm: LM, count: int) -> list[int]:
     "A random order that is the same in all processes."
     order = torch.randperm(count)
@@ -187,7 +200,7 @@ def _shared_order(lm: LM, count: int) -> list[int]:
         torch.distributed.broadcast(order, 0)
     return order.tolist()
 
-# %% ../../../nbs/09_editors/training/02_lora.ipynb #cell-029
+# %% ../../../nbs/09_editors/training/02_lora.ipynb #cell-031
 def train_adapters(
     lm: LM,
     coded: list[EncodedItem],
@@ -201,7 +214,7 @@ def train_adapters(
     if rank := process_rank(lm)[0]:
         torch.manual_seed(h.seed + rank)  # dropout must differ between the shares
     for epoch in range(h.epochs):
-        order, total = _shared_order(lm, len(coded)), 0.0
+        order, total = _shared_order(lm, len(coded)) if h.shuffle else range(len(coded)), 0.0
         for n in range(per_epoch):
             for group in optimiser.param_groups:
                 group["lr"] = h.rate_at(epoch * per_epoch + n, per_epoch * h.epochs)
@@ -213,7 +226,7 @@ def train_adapters(
         losses.append(total)
     return losses
 
-# %% ../../../nbs/09_editors/training/02_lora.ipynb #cell-033
+# %% ../../../nbs/09_editors/training/02_lora.ipynb #cell-035
 def _delta_hook(
     lm: LM,
     matrix: tuple,  # part and layer
@@ -229,7 +242,7 @@ def _delta_hook(
 
     return lm.module(*matrix).register_forward_hook(add)
 
-# %% ../../../nbs/09_editors/training/02_lora.ipynb #cell-034
+# %% ../../../nbs/09_editors/training/02_lora.ipynb #cell-036
 @contextmanager
 def added_deltas(
     lm: LM,
@@ -244,18 +257,18 @@ def added_deltas(
         for hook in hooks:
             hook.remove()
 
-# %% ../../../nbs/09_editors/training/02_lora.ipynb #cell-037
+# %% ../../../nbs/09_editors/training/02_lora.ipynb #cell-039
 def _adapter_tensors(adapters: dict) -> dict:
     "Adapters, (A, B) by matrix, as named tensors."
     return {f"{part}.{n}.{k}": t for (part, n), pair in adapters.items() for k, t in zip("AB", pair)}
 
-# %% ../../../nbs/09_editors/training/02_lora.ipynb #cell-038
+# %% ../../../nbs/09_editors/training/02_lora.ipynb #cell-040
 def _adapters_of(tensors: dict) -> dict:
     "Adapters, (A, B) by matrix, from named tensors."
     matrices = dict.fromkeys(tuple(name.split(".")[:2]) for name in tensors)
     return {(part, int(n)): (tensors[f"{part}.{n}.A"], tensors[f"{part}.{n}.B"]) for part, n in matrices}
 
-# %% ../../../nbs/09_editors/training/02_lora.ipynb #cell-040
+# %% ../../../nbs/09_editors/training/02_lora.ipynb #cell-042
 @dataclass
 class LoraEdit(WeightEdit):
     "Changes of low rank, and the adapters that they come from."
@@ -297,7 +310,7 @@ class LoraEdit(WeightEdit):
         base = WeightEdit._from_saved({k: v for k, v in tensors.items() if k not in own}, {}, folder)
         return cls(deltas=base.deltas, adapters=_adapters_of(own), losses=settings["losses"])
 
-# %% ../../../nbs/09_editors/training/02_lora.ipynb #cell-042
+# %% ../../../nbs/09_editors/training/02_lora.ipynb #cell-044
 def _published_batch_size(lm: LM) -> int:
     return 16 if lm.family.name == "gemma" else 32
 
@@ -314,12 +327,24 @@ _LORA_PRESETS = {
     ),
 }
 
-# %% ../../../nbs/09_editors/training/02_lora.ipynb #cell-044
+# %% ../../../nbs/09_editors/training/02_lora.ipynb #cell-046
+_LORA_NAMED = {
+    "as_published": NamedPreset(
+        "equal to the official WikiBigEdit code: the rate is set once per epoch, and the order of the facts is kept",
+        {"": (dict(batch_size=_published_batch_size, schedule="epoch", shuffle=False), "official WikiBigEdit code")},
+    )
+}
+
+# %% ../../../nbs/09_editors/training/02_lora.ipynb #cell-048
 class LoraFT(Editor):
     "One adapter that is trained further in every batch."
 
     name, about, presets = "lora", "low-rank adapters of the attention, trained on and on", _LORA_PRESETS
+    named_presets = _LORA_NAMED
     HParams, needs_subject, causal = LoraHParams, False, False
+
+    def changed_parts(self, hparams: LoraHParams) -> tuple:
+        return tuple(p.strip() for p in hparams.parts.split(","))
 
     def check(self, lm: LM, hparams: LoraHParams):
         if find_spec("peft") is None:
@@ -336,7 +361,7 @@ class LoraFT(Editor):
             deltas[matrix] = Delta(left, torch.cat([d.right, minus.right.to(d.right)]))
         return LoraEdit(deltas=deltas, adapters=found, losses=losses)
 
-# %% ../../../nbs/09_editors/training/02_lora.ipynb #cell-045
+# %% ../../../nbs/09_editors/training/02_lora.ipynb #cell-049
 def _adapter_deltas(
     adapters: dict,  # (part, layer): A and B
     h: LoraHParams,
@@ -345,7 +370,7 @@ def _adapter_deltas(
     "The changes that adapters make, by part and layer."
     return {matrix: Delta(b * (weight * h.alpha / h.rank), a) for matrix, (a, b) in adapters.items()}
 
-# %% ../../../nbs/09_editors/training/02_lora.ipynb #cell-047
+# %% ../../../nbs/09_editors/training/02_lora.ipynb #cell-051
 @patch
 def _adapters_so_far(self: LoraFT, lm: LM, h: LoraHParams) -> dict:
     "The adapters that are trained further, (A, B) by part and layer; none for the first batch."
@@ -361,7 +386,7 @@ def _adapters_so_far(self: LoraFT, lm: LM, h: LoraHParams) -> dict:
         )
     return _adapters_of(state.tensors)
 
-# %% ../../../nbs/09_editors/training/02_lora.ipynb #cell-048
+# %% ../../../nbs/09_editors/training/02_lora.ipynb #cell-052
 @patch
 def _train(
     self: LoraFT,
@@ -377,7 +402,7 @@ def _train(
         weights = lambda x: tuple(m["default"].weight.detach().clone() for m in (x.lora_A, x.lora_B))
         return {matrix: weights(x) for matrix, x in layers.items()}, losses
 
-# %% ../../../nbs/09_editors/training/02_lora.ipynb #cell-049
+# %% ../../../nbs/09_editors/training/02_lora.ipynb #cell-053
 class LoraMerge(LoraFT):
     "A new adapter for every batch, of which a share is merged into the weights."
 
