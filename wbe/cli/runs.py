@@ -5,8 +5,9 @@
 # %% auto #0
 __all__ = ['BenchmarkOption', 'EditorOption', 'ModelOption', 'TimestepsOption', 'MaxEditsOption', 'HParamOption', 'BatchOption',
            'CorpusOption', 'RunsOption', 'NameOption', 'TrackOption', 'GenerateOption', 'LastingOption', 'EveryOption',
-           'FirstOption', 'CurveOption', 'SampleOption', 'TextsOption', 'TaskOption', 'SeedOption', 'run_command',
-           'runs_command', 'short_names', 'print_comparison', 'compare_command', 'sweep_command', 'report_command']
+           'FirstOption', 'CurveOption', 'SampleOption', 'TextsOption', 'TaskOption', 'SeedOption', 'format_recorded',
+           'run_command', 'runs_command', 'short_names', 'print_comparison', 'compare_command', 'sweep_command',
+           'report_command']
 
 # %% ../../nbs/12_app/06_runs.ipynb #cell-002
 import json
@@ -35,25 +36,36 @@ def _parse_settings(
             settings[name.strip()] = value
     return settings
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-007
+# %% ../../nbs/12_app/06_runs.ipynb #cell-008
+def format_recorded(value: float) -> str:
+    "A share in percent, or that it was not recorded."
+    return "not recorded" if value is None or value != value else f"{value:.1%}"
+
+# %% ../../nbs/12_app/06_runs.ipynb #cell-010
 def _print_run(run, out: TableOutput):
     "The means of a run as a table, and what is missing."
+    from wbe.runs.records import compare_measures, measure_title
+
     means = run.means()
     rows = [[axis, *means.loc[axis]] for axis in means.index]
-    title = f"{run.name}: answered exactly, with greedy decoding"
+    title = f"{run.name}: {measure_title('exact_match')}"
     out.table("axes", ("axis", *means.columns), rows, title, floats=".1%")
+    others = compare_measures([run]).iloc[0]
+    rows = [(axis, when, x) for (axis, when), x in others.items()]
+    out.keep("measures", ("axis", "measure", "value"), rows)
+    out.show(("axis", "measure", "value"), [(a, m, format_recorded(x)) for a, m, x in rows], "Other measures")
     for line in run.set_aside:
         out.line(f"{line}.")
     if run.missing:
         out.line(f"Missing: {'; '.join(run.missing)}. The same command continues.")
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-010
+# %% ../../nbs/12_app/06_runs.ipynb #cell-013
 def _check_run_name(name: str | None):
     "Raise an error for a name that is a path."
     if name is not None and (name in ("", ".", "..") or any(c in name for c in "/\\\0")):
         raise BadArgument(f"--name {name}: give a plain name; the folder of the runs is given with --runs")
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-012
+# %% ../../nbs/12_app/06_runs.ipynb #cell-015
 def _carry_out(
     plan,  # a RunPlan
     runs: Path,  # folder of runs
@@ -75,7 +87,7 @@ def _carry_out(
         _print_run(run, out)
         out.line(f"The run:             {folder}\nCompare with others: wbe compare {runs}")
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-014
+# %% ../../nbs/12_app/06_runs.ipynb #cell-017
 _EDITED = dict(rich_help_panel="What is edited")
 _ASKED = dict(rich_help_panel="What is asked, and when")
 _FILES = dict(rich_help_panel="Files")
@@ -106,7 +118,7 @@ HParamOption = Annotated[
 BatchOption = Annotated[int, typer.Option(help="Edits per batch. \\[default: the editor's own]", **_EDITED)]
 CorpusOption = Annotated[str, typer.Option(help="Text file for the second moments of ROME and MEMIT.", **_EDITED)]
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-016
+# %% ../../nbs/12_app/06_runs.ipynb #cell-019
 RunsOption = Annotated[Path, typer.Option(help="Folder of the runs.", **_FILES)]
 NameOption = Annotated[
     str, typer.Option(help="Name of the run's folder. \\[default: made of editor, model and benchmark]", **_FILES)
@@ -116,11 +128,13 @@ TrackOption = Annotated[
     typer.Option(help="Tracker: tensorboard or wandb (the packages of these names); may be repeated.", **_FILES),
 ]
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-018
+# %% ../../nbs/12_app/06_runs.ipynb #cell-021
 GenerateOption = Annotated[
     list[str],
     typer.Option(
-        help="Axis whose answers are also generated as text; may be repeated. \\[default: locality]", **_ASKED
+        help="Axis whose answers are also generated as text, for normalised match; may be repeated. "
+        "\\[default: update and locality]",
+        **_ASKED,
     ),
 ]
 LastingOption = Annotated[
@@ -149,7 +163,7 @@ TaskOption = Annotated[
 ]
 SeedOption = Annotated[int, typer.Option(help="Random seed of all samples.", **_ASKED)]
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-019
+# %% ../../nbs/12_app/06_runs.ipynb #cell-022
 @app.command(name="run", rich_help_panel=PANELS["runs"])
 def run_command(
     benchmark: BenchmarkOption,
@@ -196,14 +210,14 @@ def run_command(
 
     what = dict(benchmark=benchmark, map=parse_column_map(map), model=model, editor=editor, batch=batch)
     when = dict(timesteps=parse_timesteps(timesteps), max_edits=max_edits, every=eval_every, first=first, curve=curve)
-    asked = dict(axes=tuple(axis or ()), under=protocol, say=tuple(say or ("locality",)), sample=sample, seed=seed)
+    asked = dict(axes=tuple(axis or ()), under=protocol, say=tuple(say or ()), sample=sample, seed=seed)
     files = dict(lasting=lasting, texts=texts, tasks=tuple(tasks or ()), corpus=corpus)
     loaded = dict(dtype=dtype, device=device, quant=quant, revision=revision, trust_remote_code=trust_remote_code)
     plan = RunPlan(hparams=_parse_settings(settings), **what, **when, **asked, **files, **loaded)
     with TableOutput(csv, json) as out:
         _carry_out(plan, runs, name, track or [], out)
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-022
+# %% ../../nbs/12_app/06_runs.ipynb #cell-025
 @app.command(name="runs", rich_help_panel=PANELS["results"])
 def runs_command(
     folder: Annotated[Path, typer.Argument(help="Folder of runs.")] = Path("runs"),
@@ -224,7 +238,7 @@ def runs_command(
             out.line(f"No runs in {folder}. Start one with:  wbe run --benchmark BENCH --editor rome")
         _print_runs(found, out)
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-023
+# %% ../../nbs/12_app/06_runs.ipynb #cell-026
 _RUN_COLUMNS = ("run", "editor", "model", "benchmark", "edits", "state")
 
 
@@ -243,19 +257,15 @@ def _print_runs(runs: list, out: TableOutput):
     for i in same:
         out.line(f"The {_RUN_COLUMNS[i]} of all: {rows[0][i]}")
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-026
-_METRIC_TITLES = {
-    "exact_match": "Answered exactly, with greedy decoding",
-    "token_accuracy": "Teacher-forced token accuracy",
-}
-
-
+# %% ../../nbs/12_app/06_runs.ipynb #cell-029
 def _format_cell(column: tuple, x) -> str:
+    if column[1].startswith("just edited, "):
+        return format_recorded(x)
     if x != x:
         return ""
     return f"{x:,.0f}" if column[1] == "made" else f"{x:.3f}" if column[0] == "edits" else f"{x:.1%}"
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-029
+# %% ../../nbs/12_app/06_runs.ipynb #cell-032
 def _shared_part(names: list[str]) -> str:
     "The longest sequence of words, separated by hyphens, that all names hold."
     words = min(names, key=len).split("-")
@@ -274,7 +284,7 @@ def short_names(
     short = [f"-{name}-".replace(f"-{shared}-", "-", 1).strip("-") for name in names]
     return (short, shared) if shared and all(short) and len(set(short)) == len(names) else (names, "")
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-032
+# %% ../../nbs/12_app/06_runs.ipynb #cell-035
 def _by_moment(
     columns: list[tuple[str, str]],  # axis and moment
 ) -> dict[str, list[tuple[str, str]]]:  # by title
@@ -285,48 +295,53 @@ def _by_moment(
     rest = [c for group in groups.values() if len(group) == 1 for c in group]
     return {m: group for m, group in groups.items() if len(group) > 1} | ({"": rest} if rest else {})
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-034
+# %% ../../nbs/12_app/06_runs.ipynb #cell-037
 def _print_moments(out: TableOutput, names: list[str], columns: list, texts: list[list[str]], title: str):
     "A table for each moment, with runs as rows."
     for moment, group in _by_moment(columns).items():
         header = ("run", *(axis if moment else f"{axis}: {when}" for axis, when in group))
         rows = [[name, *(row[columns.index(c)] for c in group)] for name, row in zip(names, texts)]
-        out.show(header, rows, f"{title}: {moment}" if moment else "Facts that should stay, and cost")
+        out.show(header, rows, f"{title}: {moment}" if moment else "Facts that should stay, cost, other measures")
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-035
+# %% ../../nbs/12_app/06_runs.ipynb #cell-038
 def print_comparison(
     runs: list,
-    metric: str = "exact_match",  # or token_accuracy
+    metric: str = "exact_match",  # or normalised_match, or token_accuracy
     out: TableOutput | None = None,  # where the table goes
 ):
-    "Print the table of `compare_runs`, and what differs between the runs."
-    from wbe.runs.records import compare_runs
+    "Print the tables of `compare_runs` and `compare_measures`, and what differs between the runs."
+    from wbe.runs.records import compare_measures, compare_runs, measure_title
 
     out, table = out or TableOutput(), compare_runs(runs, metric)
-    columns = [c for c in table.columns if table[c].notna().any()]
+    about, others = table.attrs, compare_measures(runs, metric)
+    columns = [c for c in table.columns if table[c].notna().any()] + list(others.columns)
+    table = table.join(others)
     header, values = ["run", *(f"{axis}: {when}" for axis, when in columns)], table[columns].values.tolist()
     out.keep("runs", header, [(name, *row) for name, row in zip(table.index, values)])
     names, left_out = short_names(list(table.index))
     texts = [[_format_cell(c, x) for c, x in zip(columns, row)] for row in values]
-    title = _METRIC_TITLES[metric] + (f" (runs …{left_out}…)" if left_out else "")
+    title = measure_title(metric) + (f" (runs …{left_out}…)" if left_out else "")
     turned, *rows = zip(header, *([name, *row] for name, row in zip(names, texts)))
     if fits_terminal(turned, rows):
         out.show(turned, rows, title)
     else:
         _print_moments(out, names, columns, texts, title)
-    if table.attrs["differ"]:
-        differ = ", ".join(table.attrs["differ"])
+    if about["differ"]:
+        differ = ", ".join(about["differ"])
         out.line(f"These runs differ in: {differ}.\nTheir numbers do not belong in one table.")
-    for line in table.attrs["set_aside"]:
+    for line in about["set_aside"]:
         out.line(f"{line}.")
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-036
+# %% ../../nbs/12_app/06_runs.ipynb #cell-039
 @app.command(name="compare", rich_help_panel=PANELS["results"])
 def compare_command(
     folders: Annotated[list[Path], typer.Argument(help="Runs, or folders of runs.")],
     metric: Annotated[
         str,
-        typer.Option(help="exact_match (greedy decoding gives exactly the answer) or token_accuracy (teacher-forced)."),
+        typer.Option(
+            help="exact_match (greedy decoding gives exactly the answer), normalised_match (apart from case, articles, "
+            "punctuation and spacing; also an alias), or token_accuracy (teacher-forced)."
+        ),
     ] = "exact_match",
     csv: CsvOption = None,
     json: JsonOption = None,
@@ -338,17 +353,18 @@ def compare_command(
 
     For example:  wbe compare wbe-demo/runs --csv runs.csv
     """
+    from wbe.metrics.answers import RUN_MEASURES
     from wbe.records import check_choice
     from wbe.runs.records import load_runs
 
-    check_choice(metric, _METRIC_TITLES, "metric")
+    check_choice(metric, RUN_MEASURES, "metric")
     runs = [r for f in folders for r in load_runs(f)]
     if not runs:
         raise BadArgument(f"no runs in {', '.join(map(str, folders))}; list what is there with: wbe runs FOLDER")
     with TableOutput(csv, json) as out:
         print_comparison(runs, metric, out)
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-040
+# %% ../../nbs/12_app/06_runs.ipynb #cell-043
 @app.command(name="sweep", rich_help_panel=PANELS["runs"])
 def sweep_command(
     file: Annotated[
@@ -378,7 +394,7 @@ def sweep_command(
         if any(s.startswith("failed") for s in states.values()):
             raise typer.Exit(1)
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-043
+# %% ../../nbs/12_app/06_runs.ipynb #cell-046
 @app.command(name="report", rich_help_panel=PANELS["results"])
 def report_command(
     runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or a folder of such folders.")],

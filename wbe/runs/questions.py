@@ -9,7 +9,7 @@ __all__ = ['run_questions', 'split_askable', 'sample_ids', 'select_questions', '
 # %% ../../nbs/10_runs/04_questions.ipynb #cell-002
 import hashlib
 
-from ..benchmark.reader import Benchmark, Timestep, subject_keys
+from ..benchmark.reader import Benchmark, Timestep, probe_aliases, subject_keys
 from ..benchmark.release import retired_probes
 from ..lm.models import LM
 from ..lm.probes import describe_set_aside, unaskable_reasons
@@ -41,13 +41,14 @@ def run_questions(
     plan: RunPlan,
     planned: dict[int, int],  # number of a timestep: how many of its edits are made
 ):
-    "Every question of a run: edit, axis, text, expected answer, timestep, and what is known of the edit."
+    "Every question of a run: edit, axis, text, expected answer, its aliases, timestep, what is known of the edit."
     import pandas as pd
 
     parts = []
     for n, count in planned.items():
         step = bench[n - 1]
         probes = step.probes(plan.axes or None).to_pandas().drop(columns="timestep", errors="ignore")
+        probes = probes.assign(aliases=probe_aliases(step.edits, step.edit_ids, probes))
         probes = probes.rename(columns={"answer": "expected"}).merge(_edit_rows(step, count), on="edit_id")
         parts.append(probes.assign(timestep=step.name, asked_of=n))
     return pd.concat(parts, ignore_index=True)
