@@ -123,14 +123,15 @@ def marked_sample(
     return out
 
 # %% ../../nbs/11_analysis/25_agreement.ipynb #cell-036
-def cohen_kappa(said, read, weights=None) -> float:
+def cohen_kappa(said, read, weights=None):  # several rows of answers give several values
     "Cohen's kappa of two lists of yes and no; 1 where both always agree, NaN where chance alone would agree always."
     said, read = np.asarray(said, float), np.asarray(read, float)
-    weights = np.ones(len(said)) if weights is None else np.asarray(weights, float)
-    mean = lambda values: float(np.average(values, weights=weights))
+    weights = np.ones(said.shape) if weights is None else np.asarray(weights, float)
+    mean = lambda values: (values * weights).sum(-1) / weights.sum(-1)
     agree, a, b = mean(said == read), mean(said), mean(read)
     chance = a * b + (1 - a) * (1 - b)
-    return (agree - chance) / (1 - chance) if chance < 1 else float("nan")
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(chance < 1, (agree - chance) / (1 - chance), np.nan)[()]
 
 # %% ../../nbs/11_analysis/25_agreement.ipynb #cell-040
 def _resamples(strata: pd.Series, repeats: int, seed: int) -> np.ndarray:
@@ -155,17 +156,15 @@ def measure_agreement(
     repeats: int = 1000,
     seed: int = 0,
 ) -> pd.DataFrame:
-    "A row for each measure: accuracy and kappa with intervals, false positives and negatives, the share it calls right."
+    "A row for each measure: accuracy and kappa with intervals, false positives and negatives, share called right."
     reader = sample["mark"].isin(right).to_numpy()
     weights = sample.weight.to_numpy() if weighted else np.ones(len(sample))
     drawn, rows = _resamples(sample.case + sample.axis, repeats, seed), {}
     for name, said in measures.items():
         said = np.asarray(said, bool)
-        kappas = [cohen_kappa(said[i], reader[i], weights[i]) for i in drawn]
-        accuracies = [np.average(said[i] == reader[i], weights=weights[i]) for i in drawn]
-        low, high = _interval(accuracies)
+        low, high = _interval(np.average((said == reader)[drawn], axis=1, weights=weights[drawn]))
         row = dict(accuracy=np.average(said == reader, weights=weights), accuracy_low=low, accuracy_high=high)
-        low, high = _interval(kappas)
+        low, high = _interval(cohen_kappa(said[drawn], reader[drawn], weights[drawn]))
         row |= dict(kappa=cohen_kappa(said, reader, weights), kappa_low=low, kappa_high=high)
         row |= dict(false_positives=int((said & ~reader).sum()), false_negatives=int((~said & reader).sum()))
         rows[name] = row | dict(called_right=np.average(said, weights=weights))
@@ -182,7 +181,7 @@ def format_agreement(table: pd.DataFrame) -> pd.DataFrame:
     out["false positives"], out["false negatives"] = table.false_positives, table.false_negatives
     return out.assign(**{"called right": percent("called_right")})
 
-# %% ../../nbs/11_analysis/25_agreement.ipynb #cell-067
+# %% ../../nbs/11_analysis/25_agreement.ipynb #cell-070
 def paired_gain(
     sample: pd.DataFrame,  # of `marked_sample`
     better,  # for each answer whether one measure says right
@@ -195,6 +194,5 @@ def paired_gain(
     reader, weights = sample["mark"].isin(right).to_numpy(), sample.weight.to_numpy()
     gain = (np.asarray(better) == reader).astype(float) - (np.asarray(worse) == reader)
     drawn = _resamples(sample.case + sample.axis, repeats, seed)
-    return float(np.average(gain, weights=weights)), *_interval(
-        [np.average(gain[i], weights=weights[i]) for i in drawn]
-    )
+    resampled = np.average(gain[drawn], axis=1, weights=weights[drawn])
+    return float(np.average(gain, weights=weights)), *_interval(resampled)

@@ -22,6 +22,7 @@ from wbe.analysis.style import (
     percent_axis,
 )
 from .tables import format_percent
+from ..metrics.answers import MEASURES
 from ..metrics.summary import AXES
 from ..records import BadArgument
 
@@ -45,10 +46,14 @@ def teacher_forcing_gap(
     return out
 
 # %% ../../nbs/11_analysis/20_flattery.ipynb #cell-014
+_COMPARED = ("exact_match", "token_accuracy")
+
+
 def _draw_two_scores(ax, y: int, row):
     "Draw both scores of an editor with their intervals, joined by a bar."
     ax.plot([row.exact_match, row.token_accuracy], [y, y], color="#C9C9C9", lw=3, zorder=1, solid_capstyle="butt")
-    for m, how in METRIC_LOOKS.items():
+    for m in _COMPARED:
+        how = METRIC_LOOKS[m]
         low, high = getattr(row, f"{m}_low"), getattr(row, f"{m}_high")
         ax.plot([low, high], [y, y], color=how.colour, lw=1, alpha=0.8)
         ax.plot([getattr(row, m)], [y], how.marker, color=how.colour, ms=5.5, mew=0)
@@ -56,10 +61,9 @@ def _draw_two_scores(ax, y: int, row):
 # %% ../../nbs/11_analysis/20_flattery.ipynb #cell-015
 def _score_legend(fig, ax):
     "Write below the figure what the two dots are."
-    names = {"exact_match": "generated: exactly the answer", "token_accuracy": "teacher-forced: tokens right"}
     dot = lambda how: ax.plot([], [], how.marker, color=how.colour, ms=6, mew=0)[0]
-    handles = [dot(METRIC_LOOKS[m]) for m in names]
-    fig.legend(handles, names.values(), loc="outside lower center", ncols=2, frameon=False, fontsize=9)
+    handles, names = [dot(METRIC_LOOKS[m]) for m in _COMPARED], [MEASURES[m].name for m in _COMPARED]
+    fig.legend(handles, names, loc="outside lower center", ncols=2, frameon=False, fontsize=9)
 
 # %% ../../nbs/11_analysis/20_flattery.ipynb #cell-016
 def draw_teacher_forcing_gap(

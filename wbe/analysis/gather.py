@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from .style import EDITOR_LOOKS, METRIC_LOOKS, display_order
+from ..metrics.answers import MEASURES
 from ..metrics.intervals import bootstrap_interval
 from ..records import BadArgument, check_choice, question_columns
 from ..runs.records import EVALUATION_MOMENTS
@@ -208,12 +209,9 @@ def mean_by(
     return out.sort_values(by, ignore_index=True).astype(dict.fromkeys(named, str))
 
 # %% ../../nbs/11_analysis/03_gather.ipynb #cell-053
-_METRIC_LABELS = {"exact_match": "answered exactly", "token_accuracy": "tokens right, teacher-forced"}
-
-
 def metric_label(metric: str) -> str:
     "The label of a metric in figures."
-    return _METRIC_LABELS[check_choice(metric, METRIC_LOOKS, "metric")]
+    return MEASURES[check_choice(metric, METRIC_LOOKS, "metric")].label
 
 # %% ../../nbs/11_analysis/03_gather.ipynb #cell-056
 VERDICT_LABELS = {True: "seen", False: "not seen", None: "cannot be decided"}

@@ -51,7 +51,11 @@ AXIS_LOOKS = {
     "multi-hop": Look("#E69F00", "D"),
     "locality": Look("#CC79A7", "v"),
 }
-METRIC_LOOKS = {"token_accuracy": Look("#E69F00", "o"), "exact_match": Look("#0072B2", "s")}
+METRIC_LOOKS = {
+    "token_accuracy": Look("#E69F00", "o"),
+    "exact_match": Look("#0072B2", "s"),
+    "normalised_match": Look("#009E73", "D"),
+}
 KNOWN_LOOKS = {**EDITOR_LOOKS, **AXIS_LOOKS, **METRIC_LOOKS}
 
 # %% ../../nbs/11_analysis/01_style.ipynb #cell-010
