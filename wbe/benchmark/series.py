@@ -473,5 +473,7 @@ def extend_benchmark(
     (path,) = locate_dumps([dump], series.folder / "dumps", mirror, kind, progress, log, keep=False)
     with lock(series.folder / ".series.lock"):
         series = Series.load(folder)  # another process may have added to it
+        if any(s.released and dump_date(path) in (s.old, s.new) for s in series.steps):
+            log(f"{dump_date(path)} is in this benchmark already: no timestep is added")
         series.add([path])
         return complete_series(series, writer_options, engine, memory, workers, progress, log, roles, insist)

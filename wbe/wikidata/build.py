@@ -14,7 +14,7 @@ from datetime import date
 from functools import partial
 from pathlib import Path
 
-from ..dates import date_or_none, dates_in_name
+from ..dates import dates_in_name, parse_date
 from ..engine import open_engine
 from ..records import BadArgument, Fact, check_choice, patch, read_table
 from ..store import Manifest, StoreError, atomic_write, format_bytes, make_folder, write_text
@@ -43,7 +43,9 @@ def locate_dump(what) -> Path | None:
         raise BadArgument(f"{what}: a folder, not the file of a dump")
     if Path(what).exists():
         return Path(what)
-    if dumps_back(what) is None and date_or_none(what) is None:
+    if str(what).replace("-", "").isdigit():
+        parse_date(what, ", or as newest, newest-1, …")
+    elif dumps_back(what) is None:
         form = "nor a date like 2024-02-01, nor a word like newest or newest-1"
         raise BadArgument(f"{what}: neither the file of a dump {form}")
     return None
