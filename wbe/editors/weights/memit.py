@@ -21,6 +21,7 @@ from wbe.editors.weights.keys import (
     ValueHParams,
     encode_in_contexts,
     optimise_values,
+    presets_with_authors_kl,
     subject_activations,
 )
 from .moments import KeyValueEditor, SecondMoments
@@ -116,6 +117,7 @@ _MEMIT_NAMED = {
             ),
         },
     ),
+    "authors_kl": presets_with_authors_kl(_MEMIT_PRESETS),
     "one_by_one": NamedPreset(
         "one edit at a time, as the official WikiBigEdit runs",
         {k: (values, _without_batch(source)) for k, (values, source) in _MEMIT_PRESETS.items()},

@@ -20,6 +20,7 @@ from wbe.editors.weights.keys import (
     ValueHParams,
     encode_in_contexts,
     optimise_values,
+    presets_with_authors_kl,
     subject_activations,
 )
 from .moments import KeyValueEditor
@@ -72,8 +73,8 @@ _ROME_PRESETS = {
         _WIKIBIGEDIT_VALUES | _TINY_VALUES,
         "clamp, second moments with samples and ridge, number of contexts, protocol in editing: chosen in trials with "
         "20 to 30 edits of an earlier training, single edits of today's model do not tell them apart; layer: relative "
-        "depth as in Llama 2 7B; openings of contexts, where the KL term is measured: ours; "
-        "the rest: official WikiBigEdit code",
+        "depth as in Llama 2 7B; openings of contexts, place and direction of the KL term, "
+        "last update: ours; the rest: official WikiBigEdit code",
     ),
     "": (dict(_WIKIBIGEDIT_VALUES, layer=_layer_by_depth), _source_by_depth),
 }
@@ -94,7 +95,8 @@ _ROME_NAMED = {
                 lambda lm: f"layer: {edit_layers(lm, 'rome')[1]}; the rest: {_OFFICIAL_AS_PUBLISHED[1]}",
             ),
         },
-    )
+    ),
+    "authors_kl": presets_with_authors_kl(_ROME_PRESETS),
 }
 
 # %% ../../../nbs/09_editors/weights/03_rome.ipynb #cell-017
