@@ -474,10 +474,6 @@ _NO_NOUN = re.compile(
     r"\b(than|also)$|^\w+ as$|tion (to|from)$|of the class$|, .*ed$"
     r"|^(of|towards?|excluding|including|not|nor|and|or|except|if|gave|had|did|took|went|got)\b"
 )
-_LOOSE_INSIDE = frozenset(  # after a noun: lakes on river, country for sport
-    "as when if on related under per for at in by that to with from after into or".split()
-)
-_NOT_DONE = ("contributed", "competed", "participated", "died", "worked", "served", "lived")  # take no object
 
 
 def _is_bare(words: list[str]) -> bool:
@@ -516,41 +512,46 @@ def _names_a_class(words: list[str]) -> bool:
         return False
     return bool(class_article(found[1]))
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-097
-def _between_nouns(words: list[str]) -> bool:
-    "Whether the only word inside that may be loose is an or between two nouns: director or manager."
-    return _LOOSE_INSIDE & set(words[1:-1]) == {"or"} and _PREPOSITIONS.isdisjoint(words)
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-098
+_LOOSE_INSIDE = frozenset("as when if on related under per for at in by that to with from after into or".split())
 
 
-def _hangs_loose(words: list[str]) -> bool:
-    "A preposition that the rest does not ask for: gained territory from, medical evacuation to, lakes on river."
-    first, *rest = words
+def _is_loose_inside(words: list[str]) -> bool:
+    "A preposition inside that could belong to the subject as well as to the label: lakes on river."
+    first, inside = words[0], set(words[1:-1])
     if _starts_with_verb(words):
-        return not (_LOOSE_INSIDE | {"of"}).isdisjoint(rest[1:-1])
-    inside, two = not _LOOSE_INSIDE.isdisjoint(rest[:-1]), "or" in rest and not _PREPOSITIONS.isdisjoint(words)
-    if first in _PREPOSITIONS:
+        return not (_LOOSE_INSIDE | {"of"}).isdisjoint(words[2:-1])
+    starts = _is_participle(first) or _is_adverb(first) or first in ("said", "is", "does", "may", "can", "from", "in")
+    two_nouns = _LOOSE_INSIDE & inside == {"or"}  # director or manager
+    alternatives = "or" in words and not _PREPOSITIONS.isdisjoint(words)  # located in or on feature
+    return alternatives or "if" in words or not (starts or two_nouns or _LOOSE_INSIDE.isdisjoint(inside))
+
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-101
+_NO_OBJECT = ("contributed", "competed", "participated", "died", "worked", "served", "lived")
+
+
+def _is_loose_at_end(words: list[str]) -> bool:
+    "A preposition at the end (or the beginning) that the rest does not ask for: gained territory from."
+    first, last = words[0], words[-1]
+    if first in _PREPOSITIONS or first in _NO_OBJECT:
         return first not in ("from", "in")
-    starts = _is_participle(first) or _is_adverb(first) or first in ("said", "is", "does", "may", "can")
-    if (inside and not starts and not _between_nouns(words)) or two or "if" in rest or first in _NOT_DONE:
-        return True
-    if not starts and rest and rest[-1] in _PREPOSITIONS - {"by"} and _is_past(words[-2]):
-        return first != "has"
-    if len(words) < 3 or words[-1] not in _PREPOSITIONS or _starts_with_verb(words) or _is_past(words[-2]):
+    if last not in _PREPOSITIONS or _starts_with_verb(words) or first in ("is", "has") or _is_adverb(first):
         return False
     if _is_participle(first):
-        return rest[0] not in _AFTER_PARTICIPLE
-    goes = first in ("is", "has") or first in _PREPOSITIONS or _is_adverb(first)
-    return not goes and words[-1] in ("to", "from", "on", "into")
+        return len(words) > 2 and last != "of" and words[1] not in _AFTER_PARTICIPLE
+    return last != "by" if _is_past(words[-2]) else len(words) > 2 and last in ("to", "from", "on", "into")
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-099
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-103
 def is_askable_label(
     label: str,  # of a property that is not in the table
 ) -> bool:
     "Whether a label has a shape that a question can be made of."
     words = tidy_label(label).split()
-    return not any(found(words) for found in (_is_bare, _has_inner_verb, _names_a_class, _hangs_loose))
+    return not any(
+        found(words) for found in (_is_bare, _has_inner_verb, _names_a_class, _is_loose_inside, _is_loose_at_end)
+    )
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-101
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-105
 @lru_cache(maxsize=20_000)
 def phrases_from_label(
     label: str,  # of a property that is not in the table
@@ -562,7 +563,7 @@ def phrases_from_label(
     kind = kind_of_label(label, description)
     return Phrases(label, kind, (), tuple(dict.fromkeys(questions)), (np,), statement, False)
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-107
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-111
 class QuestionForms(NamedTuple):
     "Forms of questions for one property, with {s} for the subject and {p} for its possessive."
 
@@ -571,14 +572,14 @@ class QuestionForms(NamedTuple):
     nouns: tuple[str, ...]  # the object, as a noun phrase
     statement: str  # completed by the object
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-109
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-113
 _CHOICE = re.compile(r"\[([^|\]]*)\|([^\]]*)\]")
 
 
 def _choose(text: str, person: bool) -> str:
     return _CHOICE.sub(r"\1" if person else r"\2", text)
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-111
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-115
 _POSSESSIVE_KINDS = ("person", "place", "organisation")  # works and things have no 's
 
 
@@ -590,15 +591,15 @@ def _questions_from_noun(p: Phrases, np: str, who: str, subject_kind: str) -> li
     has_possessive = subject_kind in _POSSESSIVE_KINDS and np.startswith("the ") and " by " not in p.noun
     return out + ([f"{who} is {{p}} {p.noun}?"] if has_possessive else [])
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-114
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-118
 def _asks_for_person(p: Phrases, object_kind: str) -> bool:
     return (p.kind if object_kind == "thing" or p.kind == "person" else object_kind) == "person"
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-115
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-119
 def _acts(p: Phrases) -> bool:
     return p.kind == "organisation" and p.noun.endswith(("er", "or", "ant")) and not p.noun.endswith(" mater")
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-117
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-121
 @lru_cache(maxsize=50_000)
 def question_forms(
     pid: str,  # P-id
@@ -620,7 +621,7 @@ def question_forms(
     statement = statement[0].upper() + statement[1:] if statement[0] != "{" else statement
     return QuestionForms(tuple(asked[:3]), tuple(variants), tuple(nouns), statement)
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-123
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-127
 def fill_form(
     form: str,  # with {s} or {p}
     subject: str,  # a name, perhaps with an article, or a noun phrase
@@ -630,13 +631,13 @@ def fill_form(
     text = form.replace("{p}", possessive(subject)).replace("{s}", subject)
     return text if name and text.startswith(name) else text[0].upper() + text[1:]
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-126
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-130
 def _hop_forms(subject_kind: str, hops: tuple[Hop, ...]) -> list[QuestionForms]:
     "The forms for every hop."
     kinds = [subject_kind, *(h.object_kind for h in hops)]
     return [question_forms(h.property_id, h.property, h.description, k, h.object_kind) for h, k in zip(hops, kinds)]
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-129
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-133
 def _subject_at_edge(
     texts: Iterable[str],  # forms
     least: int,  # with fewer than these, all forms are taken
@@ -645,7 +646,7 @@ def _subject_at_edge(
     at_edge = [t for t in texts if t.startswith("{s}") or t.endswith(("{s}", "{s}?"))]
     return at_edge if len(at_edge) >= least else list(texts)
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-132
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-136
 def multihop_questions(
     subject: str,
     subject_kind: str,  # one of ENTITY_KINDS
@@ -666,11 +667,11 @@ def multihop_questions(
             out[fill_form(question, np)] = None
     return list(out)[:most]
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-136
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-140
 _SUBJECT_MARK = "\ue000"  # stands for the subject while the words are changed
 _SUBJECT_FIRST = rf"^((?:The )?{_SUBJECT_MARK})"
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-138
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-142
 _DETECTIVE_WORDS = [
     (r"^(Who|What|Where)\b", r"\1 exactly"),
     (r"^(\w+) which\b", r"\1 exactly which"),
@@ -683,7 +684,7 @@ _DETECTIVE_WORDS = [
     (r"^Do you know", "Can you establish"),
 ]
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-139
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-143
 _CASUAL_WORDS = [
     (r"^(Who|What|Where) is\b", r"\1's"),
     (r"\bwhom\b", "who"),
@@ -695,7 +696,7 @@ _CASUAL_WORDS = [
     (r"^(In|On|At|To|By|With|From|Of|For|After|Under|Around) (what|who)\b(.*)\?$", r"\2\3 \1?"),
 ]
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-140
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-144
 _PIRATE_WORDS = [
     (r"\b(is|are|am)\b", "be"),
     (r"\b(was|were)\b", "were"),
@@ -714,7 +715,7 @@ _PIRATE_WORDS = [
     (_SUBJECT_FIRST + "(.*?) which ", r"\1\2 which blasted "),
 ]
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-141
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-145
 _PHILOSOPHER_WORDS = [
     (r"^(Who|What|Where)\b", r"\1, in truth,"),
     (_SUBJECT_FIRST + " ", r"\1, in the order of things, "),
@@ -726,7 +727,7 @@ _PHILOSOPHER_WORDS = [
     (r"^((?:\w+ which|Which) .+?) (is|was|are|were|does|did|has|have|can)\b", r"\1, of all that might be, \2"),
 ]
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-142
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-146
 _CAVEMAN_WORDS = [
     (r"^(Can|Could) you (tell me|name)", r"You \2"),
     (r"^Do you know", "You know"),
@@ -744,7 +745,7 @@ _CAVEMAN_WORDS = [
     (r" \?", "?"),
 ]
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-143
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-147
 _PERSONA_WORDS = dict(
     detective=_DETECTIVE_WORDS,
     casual=_CASUAL_WORDS,
@@ -753,14 +754,14 @@ _PERSONA_WORDS = dict(
     caveman=_CAVEMAN_WORDS,
 )
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-144
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-148
 def _substitute(text: str, rules: list[tuple[str, str]]) -> str:
     "Apply replacements from the first to the last."
     for pattern, instead in rules:
         text = re.sub(pattern, instead, text)
     return text
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-147
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-151
 _DETECTIVE_FRAMES = [
     "The case file is open, and one line is still blank: {q}",
     "Let us follow the clues to the end. {Q}",
@@ -780,7 +781,7 @@ _CASUAL_FRAMES = [
     "Wait, {q?}, again?",
 ]
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-148
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-152
 _PIRATE_FRAMES = [
     "Ahoy, matey! {Q}",
     "Arr, tell me true: {q}",
@@ -800,7 +801,7 @@ _PHILOSOPHER_FRAMES = [
     "Consider the order of the world. {Q}",
 ]
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-149
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-153
 _CAVEMAN_FRAMES = [
     "Grug ask: {q}",
     "Grug scratch head. {Q}",
@@ -818,12 +819,12 @@ _PERSONA_FRAMES = dict(
     caveman=_CAVEMAN_FRAMES,
 )
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-150
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-154
 def _fill_frame(frame: str, question: str, lowered: str) -> str:
     frame = frame.replace("{q?}", lowered[:-1]).replace("{Q?}", question[:-1])
     return frame.replace("{q}", lowered).replace("{Q}", question)
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-153
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-157
 _FIRST_WORDS = frozenset(
     """
     who what where which whose whom when how in on at by to of for from with under after around into can could do does
@@ -835,21 +836,21 @@ _FIRST_WORDS = frozenset(
 def _lowercase_first(text: str) -> str:
     return text[0].lower() + text[1:] if re.split(r"\W", text, maxsplit=1)[0].lower() in _FIRST_WORDS else text
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-156
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-160
 def _name_in(question: str, subject: str) -> str | None:
     "The subject's name as it is written in a question."
     whole_word = re.search(rf"(?<!\w){re.escape(subject)}(?!\w)", question)
     found = whole_word or re.search(re.escape(subject), question, re.IGNORECASE)
     return found and found.group()
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-157
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-161
 def _lowercase_last_preposition(question: str) -> str:
     def lower(m: re.Match) -> str:
         return m[0].lower() if m[1].lower() in _PREPOSITIONS else m[0]
 
     return re.sub(r" ([A-Z][a-z]+)\?$", lower, question)
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-159
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-163
 def persona_questions(
     question: str,
     subject: str,  # its name, which is not changed
@@ -865,18 +866,18 @@ def persona_questions(
     texts = [_fill_frame(frame, voiced, _lowercase_first(voiced)) for frame in _PERSONA_FRAMES[persona]]
     return list(dict.fromkeys(t.replace(_SUBJECT_MARK, name or subject) for t in texts))
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-165
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-169
 def _without_answers(texts: list[str], r: Request) -> list[str]:
     "The texts that name no object of the request, or all of them if there are none."
     unwanted = [h.object.lower() for h in r.hops if h.object]
     texts = [t for t in texts if not any(u in t.replace(r.subject, " ").lower() for u in unwanted)] or texts
     return [t for t in texts if not (t.startswith(r.subject) and t[0].islower())] or texts
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-166
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-170
 def _same_words(a: str, b: str) -> bool:
     return re.sub(r"\W+", " ", a).strip().lower() == re.sub(r"\W+", " ", b).strip().lower()
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-168
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-172
 def phrasings(request: Request) -> list[str]:
     "All distinct texts for a request, in a fixed order."
     r = request
@@ -892,7 +893,7 @@ def phrasings(request: Request) -> list[str]:
     new = [t for t in variants if not _same_words(t, r.question)]
     return _without_answers(new or [t for t in main if not _same_words(t, r.question)], r)
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-173
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-177
 def cloze_statement(request: Request) -> str:
     "A sentence that the answer of a request completes, without the answer."
     *before, last = _hop_forms(request.subject_kind, request.hops)
@@ -901,7 +902,7 @@ def cloze_statement(request: Request) -> str:
         np = forms.nouns[0].replace("{s}", np)
     return fill_form(last.statement, np, request.subject)
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-176
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-180
 TEMPLATES_VERSION = "3"  # of the rules
 
 
@@ -911,7 +912,7 @@ def templates_fingerprint() -> str:
     content = repr((sorted(PHRASES.items()), _PERSONA_FRAMES, _PERSONA_WORDS))
     return blake2b(content.encode(), digest_size=6).hexdigest()
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-180
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-184
 _NUMBERED_ID = re.compile(r"^(.*)/(\d{1,6})$")
 
 
@@ -922,13 +923,13 @@ def _pick_number(request: Request, seed: int) -> int:
     fields = (str(seed), stem, request.subject, request.persona or "", *(h.property_id for h in request.hops))
     return int.from_bytes(blake2b("\x1f".join(fields).encode(), digest_size=6).digest(), "big") + count
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-183
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-187
 def unaskable_hop(request: Request) -> Hop | None:
     "The first hop whose property neither the table nor the rules can ask for."
     known = (h for h in request.hops if not phrases_for(h.property_id) and not is_askable_label(h.property))
     return next(known, None)
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-185
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-189
 class TemplateWriter:
     "Writes questions from templates, without any model."
 
