@@ -138,15 +138,6 @@ def format_norm_comparison(
 FACT_SET_LOOKS = {"new": Look("#009E73"), "edited": Look("#D55E00"), "unchanged": Look("#0072B2")}
 FACT_SET_LOOKS |= {"outdated answer": Look("#777777", dash=(0, (3, 2)))}
 
-
-def _draw_density(ax, x: np.ndarray, height: np.ndarray, row: int, logs: np.ndarray, colour: str):
-    "Draw the distribution of one set, its median and its middle half."
-    low, middle, high = 10 ** np.quantile(logs, [0.25, 0.5, 0.75])
-    ax.fill_between(x, -row, height - row, color=colour, alpha=0.25, lw=0)
-    ax.plot(x, height - row, color=colour, lw=1.2)
-    ax.plot([low, high], [-row - 0.06] * 2, color=colour, lw=2.2, solid_capstyle="butt")
-    ax.plot([middle], [-row - 0.06], "o", color=colour, ms=5.5, mew=0)
-
 # %% ../../nbs/11_analysis/19_gradients.ipynb #cell-034
 def _log_norms(frame: pd.DataFrame, value: str) -> dict[str, np.ndarray]:
     "The logarithms of the norms of each set with at least three facts."
@@ -160,21 +151,21 @@ def draw_gradient_norms(
     frame: pd.DataFrame,  # of `gradient_norms`, with a column set
     value: str = "norm",
 ):
-    "Draw the distribution of the norms of each set, one above the other."
-    from scipy.stats import gaussian_kde
+    "Draw the distribution of the norms of each set, with its median and quartiles, one below the other."
+    import seaborn as sns
 
-    logs = _log_norms(frame, value)
-    fig, ax = new_figure(7, 1 + 0.55 * len(logs), grid="x")
-    grid = np.linspace(min(x.min() for x in logs.values()) - 0.2, max(x.max() for x in logs.values()) + 0.2, 300)
-    heights = {name: gaussian_kde(x)(grid) for name, x in logs.items()}
-    tallest = max(h.max() for h in heights.values())
-    for row, (name, x) in enumerate(logs.items()):
-        height, colour = 0.85 * heights[name] / tallest, FACT_SET_LOOKS.get(name, Look(GREY)).colour
-        _draw_density(ax, 10**grid, height, row, x, colour)
-    ax.set(xscale="log", xlabel="Frobenius norm of the gradient over all parameters" if value == "norm" else value)
-    ax.set_yticks([-row + 0.15 for row in range(len(logs))], [f"{name} ({len(x)})" for name, x in logs.items()])
+    norms, colours = [], {}
+    for name, x in _log_norms(frame, value).items():
+        label = f"{name} ({len(x)})"
+        norms.append(pd.DataFrame({"set": label, value: 10**x}))
+        colours[label] = FACT_SET_LOOKS.get(name, Look(GREY)).colour
+    fig, ax = new_figure(7, 1 + 0.55 * len(norms), grid="x")
+    shape = dict(log_scale=True, cut=0, inner="quart", density_norm="width", saturation=1, linewidth=1, width=0.85)
+    sns.violinplot(pd.concat(norms), x=value, y="set", hue="set", palette=colours, legend=False, ax=ax, **shape)
+    for body in ax.collections:
+        body.set_alpha(0.5)
+    ax.set(xlabel="Frobenius norm of the gradient over all parameters" if value == "norm" else value, ylabel="")
     ax.tick_params(axis="y", length=0)
-    ax.margins(x=0)
     ax.spines["left"].set_visible(False)
     return fig
 
