@@ -139,7 +139,8 @@ def on_own_table(own_table, tmp_path_factory) -> dict:
 
 def test_every_notebook_that_reads_samples_has_settings():
     reads = [p.stem for p in sorted(NBS.glob("11_analysis/*.ipynb")) if "../data_samples/" in p.read_text()]
-    assert set(reads) - {"03_gather"} <= {p.stem for p in NOTEBOOKS} and len(NOTEBOOKS) >= 20
+    fixed = {"03_gather", "25_agreement"}  # the second is about answers of the recorded runs that were marked by hand
+    assert set(reads) - fixed <= {p.stem for p in NOTEBOOKS} and len(NOTEBOOKS) >= 20
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
