@@ -296,14 +296,22 @@ def _by_moment(
     return {m: group for m, group in groups.items() if len(group) > 1} | ({"": rest} if rest else {})
 
 # %% ../../nbs/12_app/06_runs.ipynb #cell-037
+def _moment_title(title: str, moment: str) -> str:
+    "The title of a table of one moment; other measures have their own name."
+    when, _, measure = moment.partition(", ")
+    if measure:
+        return f"{measure[0].upper()}{measure[1:]}: {when}"
+    return f"{title}: {moment}" if moment else "Facts that should stay, cost, other measures"
+
+# %% ../../nbs/12_app/06_runs.ipynb #cell-039
 def _print_moments(out: TableOutput, names: list[str], columns: list, texts: list[list[str]], title: str):
     "A table for each moment, with runs as rows."
     for moment, group in _by_moment(columns).items():
         header = ("run", *(axis if moment else f"{axis}: {when}" for axis, when in group))
         rows = [[name, *(row[columns.index(c)] for c in group)] for name, row in zip(names, texts)]
-        out.show(header, rows, f"{title}: {moment}" if moment else "Facts that should stay, cost, other measures")
+        out.show(header, rows, _moment_title(title, moment))
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-038
+# %% ../../nbs/12_app/06_runs.ipynb #cell-040
 def print_comparison(
     runs: list,
     metric: str = "exact_match",  # or normalised_match, or token_accuracy
@@ -332,7 +340,7 @@ def print_comparison(
     for line in about["set_aside"]:
         out.line(f"{line}.")
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-039
+# %% ../../nbs/12_app/06_runs.ipynb #cell-041
 @app.command(name="compare", rich_help_panel=PANELS["results"])
 def compare_command(
     folders: Annotated[list[Path], typer.Argument(help="Runs, or folders of runs.")],
@@ -364,7 +372,7 @@ def compare_command(
     with TableOutput(csv, json) as out:
         print_comparison(runs, metric, out)
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-043
+# %% ../../nbs/12_app/06_runs.ipynb #cell-045
 @app.command(name="sweep", rich_help_panel=PANELS["runs"])
 def sweep_command(
     file: Annotated[
@@ -394,7 +402,7 @@ def sweep_command(
         if any(s.startswith("failed") for s in states.values()):
             raise typer.Exit(1)
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-046
+# %% ../../nbs/12_app/06_runs.ipynb #cell-048
 @app.command(name="report", rich_help_panel=PANELS["results"])
 def report_command(
     runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or a folder of such folders.")],
