@@ -1,0 +1,105 @@
+"""Normalised match in runs: stored with the scores, computed for runs without it, empty where nothing was recorded."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from wbe.metrics.answers import MEASURES, normalised_match
+from wbe.runs.lifelong import run_lifelong
+from wbe.runs.plan import RunPlan
+from wbe.runs.records import Run, compare_measures, compare_runs, load_runs
+
+SAMPLES = Path(__file__).parents[1] / "data_samples"
+NORMALISED = f"just edited, {MEASURES['normalised_match'].name}"
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[dict]:
+    "Ten edits of the recorded benchmark."
+    table = pq.read_table(SAMPLES / "benchmark" / "wiki_big_edit_20240201_20240220.parquet").slice(0, 10)
+    return table.to_pylist()
+
+
+@pytest.fixture(scope="module")
+def released(rows, tmp_path_factory) -> Path:
+    "A release in which the locality answers are aliases, with an article and a full stop, of a name nobody gives."
+    folder = tmp_path_factory.mktemp("release")
+    for row in rows:
+        row |= dict(loc_aliases=[f"The {row['loc_ans']}."], loc_ans="Nobody at All", ans_aliases=None)
+    pq.write_table(pa.Table.from_pylist(rows), folder / "wiki_big_edit_20240201_20240220.parquet")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(released, tmp_path_factory) -> Run:
+    plan = RunPlan(benchmark=str(released), ask_lasting=5, axes=("update", "rephrase", "locality"))
+    return run_lifelong(plan, tmp_path_factory.mktemp("runs") / "none", progress=False)
+
+
+def test_an_alias_is_a_match_and_what_was_not_generated_is_empty(run):
+    s = run.scores[run.scores.moment == "before"].set_index("axis")
+    assert run.config["plan"]["say"] == ["update", "locality"]
+    assert s.loc["rephrase", "normalised_match"].isna().all() and s.loc["rephrase", "answer"].isna().all()
+    assert not s.loc["locality", "exact_match"].any()
+    asked = run.questions[run.questions.axis == "locality"].set_index("edit_id")
+    s = s.loc["locality"]
+    by_hand = [normalised_match(answer, asked.aliases[i]) for i, answer in zip(s.edit_id, s.answer)]
+    assert s.normalised_match.tolist() == by_hand and sum(by_hand) >= 5
+
+
+def test_a_run_without_the_column_is_read_with_it(run, tmp_path):
+    stored = pq.read_table(run.folder / "scores.parquet")
+    for name in ("config.json", "questions.parquet"):
+        (tmp_path / name).write_bytes((run.folder / name).read_bytes())
+    pq.write_table(stored.drop_columns(["normalised_match"]), tmp_path / "scores.parquet")
+    assert Run.load(tmp_path).scores.normalised_match.equals(run.scores.normalised_match)
+    # nor is a stored value computed again
+    other = stored.drop_columns(["normalised_match"]).append_column("normalised_match", pa.array([0.5] * len(stored)))
+    pq.write_table(other, tmp_path / "scores.parquet")
+    assert set(Run.load(tmp_path).scores.normalised_match) == {0.5}
+
+
+def test_a_run_that_was_begun_with_other_axes_continues(run, released, tmp_path):
+    plan = RunPlan(benchmark=str(released), ask_lasting=5, axes=("locality",), say=("locality",), max_edits=3)
+    first = run_lifelong(plan, tmp_path / "run", progress=False)
+    again = run_lifelong(replace(plan, say=()), tmp_path / "run", progress=False)
+    assert again.config["plan"]["say"] == ["locality"] and again.scores.equals(first.scores)
+    assert replace(plan, say=()).name == plan.name
+
+
+def test_the_recorded_runs():
+    runs = load_runs(SAMPLES / "runs")
+    for r in runs:
+        s = r.scores
+        known = s.normalised_match.notna()
+        assert (known == s.answer.notna()).all() and known.any() and not known.all()
+        assert (s.normalised_match[known] >= s.exact_match[known]).all()
+    table = compare_measures(runs)
+    assert list(table.index) == [r.name for r in runs] and {a for a, _ in table} == {"update", "locality"}
+    exact = compare_runs(runs)["update"]["just edited"]
+    gain = table["update", NORMALISED] - exact
+    assert gain.idxmax() == "ft-l" and gain["ft-l"] > 0.05 and (gain >= 0).all()
+
+
+def test_a_run_without_texts_says_so(tmp_path, capsys):
+    from wbe.cli.runs import print_comparison
+
+    folder = tmp_path / "old"
+    folder.mkdir()
+    source = SAMPLES / "runs" / "rome"
+    for name in ("config.json", "questions.parquet", "batches.parquet"):
+        (folder / name).write_bytes((source / name).read_bytes())
+    scores = pd.read_parquet(source / "scores.parquet").assign(answer=None)
+    scores.to_parquet(folder / "scores.parquet")
+    old = Run.load(folder)
+    assert old.scores.normalised_match.isna().all()
+    assert np.isnan(compare_measures([old])["update", NORMALISED]["old"])
+    print_comparison([old])
+    shown = capsys.readouterr().out
+    assert "not recorded" in shown and json.loads((folder / "config.json").read_text())["plan"]["editor"] == "rome"
