@@ -81,7 +81,7 @@ def locate_dumps(
     whats,  # files of dumps, dates, or words like newest-1
     folder: Path,  # for dumps that are fetched
     mirror=WIKIMEDIA,  # where they are fetched
-    kind: str = "auto",  # of dumps that are fetched: one of DUMP_KINDS or KIND_WORDS
+    kind: str = "auto",  # of dumps that are fetched: one of DUMP_KINDS or DUMP_KIND_WORDS
     progress: bool = True,
     log=lambda text: None,  # is called with a line about what was chosen
     keep: bool = True,  # what a word stands for holds for later calls
