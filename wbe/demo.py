@@ -56,10 +56,10 @@ def draw_change_causes(
     table,  # see `timestep_table`
 ):
     "A figure of the facts that appear in each timestep, and why."
-    from matplotlib.figure import Figure
+    from wbe.analysis.style import new_figure, panel_title
 
-    fig = Figure(figsize=(7, 3.2), layout="constrained")
-    ax, bottom, total = fig.subplots(), 0, table["new"] + table["update"]
+    fig, ax = new_figure(7, 3.2)
+    bottom, total = 0, table["new"] + table["update"]
     for i, (cause, color) in enumerate(CHANGE_CAUSES.items()):
         ax.bar(table.timestep, table[cause], bottom=bottom, color=color)
         bottom = bottom + table[cause]
@@ -68,9 +68,8 @@ def draw_change_causes(
     for i, n in enumerate(total):
         ax.annotate(f"{n}", (i, n), ha="center", va="bottom", color="#666666", fontsize=9)
     ax.set(xlim=(-0.6, len(table) + 1.4), ylabel="facts between entities")
-    ax.set_title("What appears in each timestep, and why")
+    panel_title(ax, "What appears in each timestep, and why")
     ax.set_xticks(range(len(table)), [f"{a}\n{b[5:]}" for a, b in zip(table.timestep, table.to)])
-    ax.spines[["top", "right"]].set_visible(False)
     return fig
 
 # %% ../nbs/12_app/01_demo.ipynb #cell-013
@@ -152,7 +151,25 @@ def _finished_run(
     same = RunPlan.from_config(run.config["plan"]).identity() == plan.with_say(run.config["plan"]).identity()
     return run if same and run.config["finished"] and not run.missing else None
 
-# %% ../nbs/12_app/01_demo.ipynb #cell-026
+# %% ../nbs/12_app/01_demo.ipynb #cell-027
+def _move_other_run(
+    folder: Path,  # of the run
+    plan,  # a RunPlan
+):
+    "Make room for a run when its folder holds one with other settings."
+    from wbe.runs.plan import RunPlan
+    from wbe.runs.records import Run
+
+    try:
+        other = RunPlan.from_config(Run.load(folder).config["plan"]).identity() != plan.identity()
+    except StoreError:
+        return
+    if other:
+        kept = folder.parent.with_name("runs-other-settings")
+        kept.mkdir(exist_ok=True)
+        folder.rename(next(p for p in (kept / f"{folder.name}-{n}" for n in range(1, 1000)) if not p.exists()))
+
+# %% ../nbs/12_app/01_demo.ipynb #cell-028
 DEMO_EDITORS = ("rome", "lora", "rag")
 # What the report on the demo shows: a curve over the edits, generated answers to updates, and some lasting facts.
 DEMO_QUESTIONS = dict(say=("update", "locality"), ask_lasting=100)
@@ -181,27 +198,27 @@ def edit_demo(
         plan = RunPlan(benchmark=str(folder / "benchmark" / "release"), editor=name, **settings, **often)
         run = _finished_run(folder / "runs" / name, plan)
         if run is None:
+            _move_other_run(folder / "runs" / name, plan)
             log(f"{name}: {'the unedited tiny model' if name == 'none' else 'edit the tiny model'}")
             run = run_lifelong(plan, folder / "runs" / name, progress=progress, callbacks=callbacks)
         runs.append(run)
     return runs
 
-# %% ../nbs/12_app/01_demo.ipynb #cell-029
+# %% ../nbs/12_app/01_demo.ipynb #cell-031
 def draw_demo_runs(runs: list):
     "A figure of what the runs answer exactly, per axis, just after the edits."
-    from matplotlib.figure import Figure
+    from wbe.analysis.style import look, new_figure, panel_title, percent_axis
+    from wbe.metrics.answers import MEASURES
 
-    from wbe.analysis.style import look
-
-    fig = Figure(figsize=(7, 3), layout="constrained")
-    ax = fig.subplots()
+    fig, ax = new_figure(7, 3)
     for i, run in enumerate(runs):
         values, style = run.means()["just edited"], look(run.editor)
         x = [k + (i - len(runs) / 2) * 0.08 for k in range(len(values))]
         label = "unedited" if run.editor == "none" else run.editor
         ax.plot(x, values, style.marker, color=style.colour, label=label)
     ax.set_xticks(range(len(values)), values.index)
-    ax.set(ylim=(-0.03, 1.03), ylabel="answered exactly", title="The tiny model after each timestep's edits")
+    percent_axis(ax)
+    ax.set_ylabel(MEASURES["exact_match"].label)
+    panel_title(ax, "The tiny model after each timestep's edits")
     ax.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
-    ax.spines[["top", "right"]].set_visible(False)
     return fig
