@@ -5,15 +5,20 @@ import io
 
 import pytest
 
-spm = pytest.importorskip("sentencepiece")
-pytest.importorskip("torch")
-
 from wbe.editors.requests import EditRequest
 from wbe.editors.weights.keys import encode_in_contexts, encode_subjects
 from wbe.lm.toys import toy_lm
 
+spm = pytest.importorskip("sentencepiece")
+
 NAMES = ["Karsk", "Zoë Łukasz", "São Paulo", "Łódź", "X-15", "O'Neill", "日本", "Vellmar"]
-FORMS = ["Who is the mayor of {}?", "{} is where?", "Is {}, by the way, a city?", "In {}'s year, who ruled?", "Where is {}land?"]
+FORMS = [
+    "Who is the mayor of {}?",
+    "{} is where?",
+    "Is {}, by the way, a city?",
+    "In {}'s year, who ruled?",
+    "Where is {}land?",
+]
 ANSWERS = ["Nadia", "Łódź", "日本", "a Karsk"]
 LINES = [form.format(name) + f" A: {name}." for name in NAMES[:6] for form in FORMS] * 4
 LINES += ["Karskland Vellmarland"] * 40  # so frequent that the subject ends within a token

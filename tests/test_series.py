@@ -155,6 +155,8 @@ def test_a_password_of_an_endpoint_is_used_and_never_stored(dumps, tmp_path, mon
             extend_benchmark(tmp_path / "b", dumps[2], how, progress=False)
         with pytest.raises(BadArgument, match="not http://other/v1"):
             extend_benchmark(tmp_path / "b", dumps[2], how | dict(base_url="http://other/v1"), progress=False)
-        assert len(extend_benchmark(tmp_path / "b", dumps[2], how | dict(base_url=address), progress=False).table()) == 3
+        assert (
+            len(extend_benchmark(tmp_path / "b", dumps[2], how | dict(base_url=address), progress=False).table()) == 3
+        )
     files = [p for p in tmp_path.rglob("*") if p.is_file()]
     assert len(files) > 40 and not any(b"s3cret" in p.read_bytes() for p in files)

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.extra("spark")
 
 @pytest.fixture(scope="module")
 def dumps(tmp_path_factory):
-    "Dumps with the traits of real ones (mul labels, merges, meta-properties, duplicates …), in a form that Spark splits."
+    "Dumps with the traits of real ones (mul labels, merges, duplicates …), in a form that Spark splits."
     from wbe.world.files import World
     from wbe.world.traits import write_with_traits
 

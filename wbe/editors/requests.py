@@ -63,10 +63,10 @@ def _check_request(
         raise BadArgument(
             f"edit {n}: {r!r} is not an EditRequest; requests_from_rows(rows) makes them from rows of a benchmark"
         )
-    for field in ("question", "answer"):
-        text = getattr(r, field)
+    for part in ("question", "answer"):
+        text = getattr(r, part)
         if not isinstance(text, str) or not text.strip():
-            raise BadArgument(f"{_request_label(n, r)}: the {field} is empty; leave the edit out")
+            raise BadArgument(f"{_request_label(n, r)}: the {part} is empty; leave the edit out")
     if need_subject and not r.subject.strip():
         raise BadArgument(
             f"{_request_label(n, r)}: the edit has no subject, and this editor looks for one in the question; "
