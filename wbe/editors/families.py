@@ -166,9 +166,12 @@ def _adapted(lm: LM, name: str, r: EditRequest) -> float:
     return _log_probability_apart(lm, name, r, options, expected)
 
 # %% ../../nbs/09_editors/09_families.ipynb #cell-026
+_RETRIEVAL = dict(k=1, embedder="hashed", index="exact", subjects="ignore")
+
+
 def _in_front(lm: LM, name: str, r: EditRequest) -> float:
     "Retrieval and the prompt, compared with the fact written in front of the question."
-    options = dict(k=1, embedder="hashed", index="exact", subjects="ignore") if name == "rag" else dict(form="pair")
+    options = _RETRIEVAL if name == "rag" else dict(form="pair")
     text = _plain_text(lm, r, before=f"Q: {r.question} A: {r.answer}\n")
     return _log_probability_apart(lm, name, r, options, lambda _: plain_log_probability(lm, text))
 
@@ -191,7 +194,8 @@ def check_editor(
 ) -> float | str:  # how far the edited model is from what was asked for, or why the editor refuses the model
     "Compare an editor with plain passes of a copy; the model is unchanged afterwards, bit for bit."
     check = _EDITOR_CHECKS[check_choice(name, _EDITOR_CHECKS, "editor with a check")]
-    before, refuses = copy.deepcopy(lm.base.state_dict()), editor(name)
+    before = copy.deepcopy(lm.base.state_dict())
+    refuses = editor(name, **(_RETRIEVAL if name == "rag" else {}))
     if lm.family.seq2seq:
         raise BadArgument(f"{lm.name} is an encoder-decoder; only decoder-only models are compared")
     try:
