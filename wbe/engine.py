@@ -12,6 +12,7 @@ import re
 import shutil
 import sys
 from pathlib import Path
+from uuid import uuid4
 
 from .records import BadArgument, check_choice, install_command, patch
 from .store import StoreError, atomic_write, explain_read_errors, scratch_folder
@@ -99,6 +100,12 @@ class DuckDB(Engine):
         with atomic_write(path) as part:
             frame.sort(*by).to_native().write_parquet(str(part), compression="zstd", row_group_size=122_880)
             return pq.read_metadata(part).num_rows
+
+    def keep(self, frame):
+        "The frame, worked out into a file that lasts as long as the engine: many joins at once need much memory."
+        path = self.spill / f"kept-{uuid4().hex}.parquet"
+        frame.to_native().write_parquet(str(path), compression="snappy")
+        return self.scan(path)
 
     def collect(self, frame):
         "A small frame as an Arrow table."
@@ -194,6 +201,10 @@ class Spark(Engine):
         self.session = builder.getOrCreate()
         self.session.sparkContext.setLogLevel("ERROR")
         self._read_parquet, self._read_arrow = self.session.read.parquet, self.session.createDataFrame
+
+    def keep(self, frame):
+        "The frame itself: Spark divides its work into stages of its own."
+        return frame
 
     def collect(self, frame):
         "A small frame as an Arrow table."

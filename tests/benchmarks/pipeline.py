@@ -126,6 +126,7 @@ def main():
         rows, about[f"{n:,}"] = measure(n, args.memory, args.chains, args.engine, args.where)
         seconds[f"{n:,}"] = {name: round(cpu, 1) for name, (cpu, _) in rows.items()}
         memory[f"{n:,}"] = {name: round(gb, 2) for name, (_, gb) in rows.items()}
+        print(about[f"{n:,}"], seconds[f"{n:,}"], memory[f"{n:,}"], sep="\n", file=sys.stderr, flush=True)
     for title, table in (("what there is", about), ("CPU seconds", seconds), ("highest memory, GB", memory)):
         print(f"\n{title}, by number of entities:")
         print(pd.DataFrame(table).to_string())

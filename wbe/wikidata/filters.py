@@ -188,13 +188,15 @@ def add_filter_columns(
     labels,  # of the new snapshot
     properties,  # of the new snapshot
     until=None,  # date of the new snapshot: mark what was over by then
+    keep=lambda frame: frame,  # `Engine.keep`, where the facts may be many
 ):
     "Facts with the labels of subject, property and object, their dates, and what the filters ask for."
-    names = _needed_labels(facts, labels)
-    out = add_dates(facts, statements).join(_count_values(facts, statements), on=SUBJECT_PROPERTY, how="left")
+    names, values = keep(_needed_labels(facts, labels)), keep(_count_values(facts, statements))
+    out = keep(keep(add_dates(facts, statements)).join(values, on=SUBJECT_PROPERTY, how="left"))
     out = mark_members(add_past(out, statements, until), meta_properties(properties), "property", "meta")
     for column, name in (("subject", "subject_label"), ("value", "object_label")):
-        out = out.join(names.select("id", nw.col("label").alias(name)), left_on=column, right_on="id", how="left")
+        label = names.select("id", nw.col("label").alias(name))
+        out = keep(out.join(label, left_on=column, right_on="id", how="left"))
     property_names = properties.select("id", property_label=nw.col("label"))
     out = out.join(property_names, left_on="property", right_on="id", how="left")
     classes = statements.filter(nw.col("property") == "P31", nw.col("value").is_in(WIKI_PAGE_CLASSES))
@@ -288,7 +290,7 @@ def filter_facts(
         if which == "static":
             facts = _without_previous(facts, labels)
         judged = out / f"{prefix}judged.parquet"
-        columns = add_filter_columns(facts, statements, labels, properties, until)
+        columns = add_filter_columns(facts, statements, labels, properties, until, e.keep)
         e.write(apply_filters(columns), judged, TRIPLE_KEY)
         stage.counts.update(_write_filtered(e, e.scan(judged), out, prefix))
         stage.outputs += [out / f"{prefix}{name}.parquet" for name in ("facts", "dropped")]
