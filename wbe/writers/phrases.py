@@ -694,7 +694,7 @@ P828 | cause | thing | cause, led, why, reason, due
 P1542 | an effect | thing | effect, cause, lead, result, consequence
   What is {s} a cause of? | {s} causes what? | Which effect does {s} have?
 P793 | significant event | event | event, happen
-  What is the significant event in the history of {s}? | The history of {s} has which significant event?
+  What is the significant event in the history of {s}? | {s} has which significant event in its history?
   What important event is {s} associated with? | = the significant event in the history of {s}
 P3342 | significant person | person | significant, important, person, associated, connected
   Which person is important to {s}? | {s} is closely connected with which person?
