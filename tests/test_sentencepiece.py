@@ -70,11 +70,14 @@ def converted_tokenizer(path):
     return LlamaTokenizer(vocab=vocab, merges=[(a, b) for a, b in halves if a in vocab and b in vocab])
 
 
-@pytest.mark.parametrize("make", [plain_tokenizer, converted_tokenizer])
+# the converted tokenizer has merges, and a unigram model has none
+@pytest.mark.parametrize(
+    "model,make",
+    [("bpe", plain_tokenizer), ("bpe", converted_tokenizer), ("unigram", plain_tokenizer)],
+    indirect=["model"],
+)
 def test_subject_and_answer(model, make):
     path, processor = model
-    if make is converted_tokenizer and path.parent.name.startswith("unigram"):
-        pytest.skip("the converted tokenizer has merges, and a unigram model has none")
     lm, cases = toy_lm("gpt2"), 0
     lm.tokenizer = make(path)
     for name in NAMES:

@@ -305,6 +305,8 @@ def compare_outputs():
 
     def start(self, path=None, *args, **options):
         begin(self, path, *args, **options)
+        if "pandas" in sys.modules:  # a process executes several notebooks, and some set how tables are shown
+            sys.modules["pandas"].reset_option("^display")
         self.compared = path is not None and Path(path).stem in COMPARED
 
     def cell(self, cell, *args, **options):

@@ -105,7 +105,8 @@ def edits_in_memory(
     index: str = "exact",
 ):
     "The model with all edits of a benchmark in its memory, which is returned."
-    made, results = editor("rag", k=k, threshold=threshold, embedder=embedder, index=index), []
+    how = dict(k=k, threshold=threshold, embedder=embedder, index=index, subjects="ignore")
+    made, results = editor("rag", **how), []
     for step in bench:
         rows = step.to_pandas().reset_index().drop_duplicates("update", keep="last")
         results.append(

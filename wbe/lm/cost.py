@@ -141,8 +141,9 @@ def _seconds_of(
     clock,
 ) -> tuple[float, int]:  # seconds, and how many tokens were generated
     start = clock()
-    c = encode_items(lm, [QAItem(question, "?")], protocol)[0]
+    c = encode_items(lm, [QAItem(question, "?")], protocol, "truncate")[0]
     prompt = c.ids[: c.prompt_length] or [lm.model.config.decoder_start_token_id]
+    prompt = prompt[-max(1, lm.context_length - tokens) :] if lm.context_length else prompt  # as for scores
     made = greedy_decode(lm, [prompt], tokens, [c.source] if lm.family.seq2seq else None)
     return clock() - start, len(made[0].ids)
 
