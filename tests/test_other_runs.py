@@ -34,7 +34,15 @@ NOTEBOOKS = [
     for path in sorted(NBS.glob("11_analysis/*.ipynb"))
     if re.search(rf'"(?:{"|".join(SETTINGS)}) = ', path.read_text(encoding="utf-8"))
 ]
-ON_TABLES = [path for path in NOTEBOOKS if path.stem != "24_report"]  # a report on the table is made below
+NEED_NO_MORE = (
+    "00_overview",
+    "13_thresholds",
+    "14_cost",
+    "15_kinds",
+    "20_flattery",
+    "21_editors_over_time",
+    "23_headline",
+)
 EDITOR_NOTEBOOKS = [
     NBS / "09_editors" / f"{name}.ipynb" for name in ("06_single", "weights/03_rome", "weights/04_memit")
 ]
@@ -50,6 +58,8 @@ STOPS = {
     "19_gradients": "does not say which facts are new",
     "22_sources": "does not say which facts are new",
 }
+# those that stop, and the half of the others that uses most of a table; a report on the table is made below
+ON_TABLES = [path for path in NOTEBOOKS if path.stem in (*STOPS, *NEED_NO_MORE)]
 
 
 def few_edits(bench: Benchmark, folder: Path, replaced: int = 10, new: int = 14) -> Path:

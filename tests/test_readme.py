@@ -4,7 +4,6 @@ import re
 from pathlib import Path
 
 from wbe.demo import timestep_table
-from wbe.benchmark.series import make_benchmark
 
 TEXT = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 
@@ -12,12 +11,6 @@ TEXT = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 def cells(kind: str) -> list[list[str]]:
     "The cells (td, or th too) of every row of every table."
     return [re.findall(rf"<{kind}>(.*?)</{kind}>", row, re.S) for row in re.findall(r"<tr>(.*?)</tr>", TEXT, re.S)]
-
-
-def test_the_readme_shows_the_benchmark_of_this_code(small_world, tmp_path):
-    table = make_benchmark(tmp_path, small_world.paths("dumps"), progress=False).table()
-    shown = [row for row in cells("td") if row and row[0] in map(str, table["from"])]
-    assert shown == [[str(x) for x in row] for row in table.values.tolist()], "run `make notebooks readme` and commit"
 
 
 def test_the_readme_shows_the_numbers_of_this_code(small_world):

@@ -5,6 +5,8 @@ import json
 from pathlib import Path
 
 import pandas as pd
+import pytest
+from test_readme import cells
 
 from wbe.benchmark.questions import BenchmarkRow
 from wbe.benchmark.reader import read_edits
@@ -41,16 +43,22 @@ def test_the_samples_are_small():
 LATER = ("prompt", "valid_from", "previous")  # columns whose content is better now than when the samples were released
 
 
-def test_the_benchmark_is_that_of_the_dumps(tmp_path):
+@pytest.fixture(scope="module")
+def today(tmp_path_factory):
+    "The benchmark that today's code makes of the sample dumps."
+    about = dict(title="The benchmark of the controlled world", source=WORLD_SOURCE, progress=False)
+    return make_benchmark(tmp_path_factory.mktemp("today"), sorted(SAMPLES.glob("*.json.bz2")), **about)
+
+
+def test_the_readme_shows_the_benchmark_of_this_code(today):
+    table = today.table()
+    shown = [row for row in cells("td") if row and row[0] in map(str, table["from"])]
+    assert shown == [[str(x) for x in row] for row in table.values.tolist()], "run `make notebooks readme` and commit"
+
+
+def test_the_benchmark_is_that_of_the_dumps(today):
     "What is released stays: the recorded runs were asked from these files. Today's edits and questions are the same."
-    kept = SAMPLES.parent / "benchmark"
-    made = make_benchmark(
-        tmp_path,
-        sorted(SAMPLES.glob("*.json.bz2")),
-        title="The benchmark of the controlled world",
-        source=WORLD_SOURCE,
-        progress=False,
-    ).folder
+    kept, made = SAMPLES.parent / "benchmark", today.folder
     names = sorted(p.name for p in kept.iterdir())
     assert names == sorted(p.name for p in made.iterdir() if not p.name.endswith(".manifest.json"))
     assert check_release(kept) == [] and check_release(made) == []
@@ -64,5 +72,5 @@ def test_the_benchmark_is_that_of_the_dumps(tmp_path):
         assert len(read_table(path, BenchmarkRow)) == len(read_edits(path)) == len(before)  # older files stay readable
     assert json.loads((kept / "retired.json").read_text()) == json.loads((made / "retired.json").read_text())
     ids = ["subject_id", "property_id", "object_id", "subject", "property", "object"]
-    lasting = [pd.read_parquet(p / "lasting_facts.parquet")[ids] for p in (kept.parent, tmp_path)]
+    lasting = [pd.read_parquet(p / "lasting_facts.parquet")[ids] for p in (kept.parent, made.parent)]
     pd.testing.assert_frame_equal(*lasting)
