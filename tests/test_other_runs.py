@@ -34,7 +34,7 @@ NOTEBOOKS = [
     for path in sorted(NBS.glob("11_analysis/*.ipynb"))
     if re.search(rf'"(?:{"|".join(SETTINGS)}) = ', path.read_text(encoding="utf-8"))
 ]
-NEED_NO_MORE = (
+NEED_NO_IDS = (
     "00_overview",
     "13_thresholds",
     "14_cost",
@@ -59,7 +59,7 @@ STOPS = {
     "22_sources": "does not say which facts are new",
 }
 # those that stop, and the half of the others that uses most of a table; a report on the table is made below
-ON_TABLES = [path for path in NOTEBOOKS if path.stem in (*STOPS, *NEED_NO_MORE)]
+ON_TABLES = [path for path in NOTEBOOKS if path.stem in (*STOPS, *NEED_NO_IDS)]
 
 
 def few_edits(bench: Benchmark, folder: Path, replaced: int = 10, new: int = 14) -> Path:

@@ -60,6 +60,10 @@ class Engine:
 
         return nw.from_native(self._read_arrow(table))
 
+    def keep(self, frame):
+        "The frame, for a step of a long query; an engine may work it out at once."
+        return frame
+
     def __enter__(self):
         return self
 
@@ -101,12 +105,6 @@ class DuckDB(Engine):
             frame.sort(*by).to_native().write_parquet(str(part), compression="zstd", row_group_size=122_880)
             return pq.read_metadata(part).num_rows
 
-    def keep(self, frame):
-        "The frame, worked out into a file that lasts as long as the engine: many joins at once need much memory."
-        path = self.spill / f"kept-{uuid4().hex}.parquet"
-        frame.to_native().write_parquet(str(path), compression="snappy")
-        return self.scan(path)
-
     def collect(self, frame):
         "A small frame as an Arrow table."
         return frame.collect("pyarrow").to_native()
@@ -117,6 +115,14 @@ class DuckDB(Engine):
         self._scratch.__exit__(None, None, None)
 
 # %% ../nbs/00_core/03_engine.ipynb #cell-017
+@patch
+def keep(self: DuckDB, frame):
+    "The frame, worked out now, in a file that lasts as long as the engine."
+    path = self.spill / f"kept-{uuid4().hex}.parquet"
+    frame.to_native().write_parquet(str(path), compression="snappy")
+    return self.scan(path)
+
+# %% ../nbs/00_core/03_engine.ipynb #cell-020
 _ENGINE_FAULTS = (  # words in DuckDB's message; what they mean
     (("max_temp_directory_size", "failed to offload"), "{spill}: the disk is full there. {move}"),
     (("No space left on device", "Disk quota exceeded"), "{file}: the disk is full: free some space. {move}"),
@@ -143,7 +149,7 @@ def engine_fault(
             return StoreError(message.format(**about))
     return None
 
-# %% ../nbs/00_core/03_engine.ipynb #cell-019
+# %% ../nbs/00_core/03_engine.ipynb #cell-022
 @patch
 def __exit__(self: DuckDB, kind, error, trace):
     self.close()
@@ -151,12 +157,12 @@ def __exit__(self: DuckDB, kind, error, trace):
     if fault:
         raise fault from error
 
-# %% ../nbs/00_core/03_engine.ipynb #cell-023
+# %% ../nbs/00_core/03_engine.ipynb #cell-026
 def _spark_memory(memory: str | None) -> str:
     "A memory limit as Spark writes it."
     return memory_limit(memory).replace("iB", "").replace("B", "").lower()
 
-# %% ../nbs/00_core/03_engine.ipynb #cell-025
+# %% ../nbs/00_core/03_engine.ipynb #cell-028
 def _require_spark():
     "The class that builds Spark sessions, or an error that says what to install."
     try:
@@ -167,7 +173,7 @@ def _require_spark():
         raise StoreError("the Spark engine needs Java 17 or later: install it, or set JAVA_HOME")
     return SparkSession
 
-# %% ../nbs/00_core/03_engine.ipynb #cell-026
+# %% ../nbs/00_core/03_engine.ipynb #cell-029
 def _spark_settings(
     memory: str | None,
     spill,
@@ -183,7 +189,7 @@ def _spark_settings(
     spill = spill or os.environ.get("TMPDIR")
     return settings | ({"spark.local.dir": str(spill)} if spill else {})
 
-# %% ../nbs/00_core/03_engine.ipynb #cell-027
+# %% ../nbs/00_core/03_engine.ipynb #cell-030
 class Spark(Engine):
     "Spark, on this machine or on a cluster that is already configured."
 
@@ -202,10 +208,6 @@ class Spark(Engine):
         self.session.sparkContext.setLogLevel("ERROR")
         self._read_parquet, self._read_arrow = self.session.read.parquet, self.session.createDataFrame
 
-    def keep(self, frame):
-        "The frame itself: Spark divides its work into stages of its own."
-        return frame
-
     def collect(self, frame):
         "A small frame as an Arrow table."
         return frame.to_native().toArrow()
@@ -213,7 +215,7 @@ class Spark(Engine):
     def close(self):
         "Do nothing: the session belongs to the process."
 
-# %% ../nbs/00_core/03_engine.ipynb #cell-030
+# %% ../nbs/00_core/03_engine.ipynb #cell-033
 def _join_parquet(
     parts,  # paths of Parquet files with the same schema
     path,
@@ -229,7 +231,7 @@ def _join_parquet(
                 rows += len(batch)
     return rows
 
-# %% ../nbs/00_core/03_engine.ipynb #cell-032
+# %% ../nbs/00_core/03_engine.ipynb #cell-035
 @patch
 def write(
     self: Spark,
@@ -243,7 +245,7 @@ def write(
         frame.sort(*by).to_native().write.mode("overwrite").parquet(str(folder))
         return _join_parquet(sorted(folder.glob("part-*.parquet")), path)
 
-# %% ../nbs/00_core/03_engine.ipynb #cell-034
+# %% ../nbs/00_core/03_engine.ipynb #cell-037
 ENGINES = {"duckdb": DuckDB, "spark": Spark}
 
 
@@ -251,7 +253,7 @@ def check_engine(name: str) -> str:
     "The name of an engine, or an error that lists them."
     return check_choice(name, ENGINES, "engine")
 
-# %% ../nbs/00_core/03_engine.ipynb #cell-035
+# %% ../nbs/00_core/03_engine.ipynb #cell-038
 def open_engine(
     name: str = "duckdb",  # one of `ENGINES`
     memory: str | None = None,  # at most so much, like '4GB'; half of the machine by default

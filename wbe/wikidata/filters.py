@@ -181,7 +181,7 @@ def add_past(
     over = (period_end(nw.col("end")) < day_number(until)).fill_null(False)
     return out.with_columns(ended=over, of_the_dead=nw.col("dead") & nw.col("property").is_in(list(LIVING_PROPERTIES)))
 
-# %% ../../nbs/04_wikidata/10_filters.ipynb #cell-031
+# %% ../../nbs/04_wikidata/10_filters.ipynb #cell-032
 def add_filter_columns(
     facts,  # frame of `Change` rows
     statements,  # of the new snapshot
@@ -205,7 +205,7 @@ def add_filter_columns(
         out = out.join(pages.with_columns(nw.lit(True).alias(name)), left_on=column, right_on="id", how="left")
     return out.with_columns(wiki_page=nw.col("subject_page").fill_null(False) | nw.col("object_page").fill_null(False))
 
-# %% ../../nbs/04_wikidata/10_filters.ipynb #cell-032
+# %% ../../nbs/04_wikidata/10_filters.ipynb #cell-033
 def apply_filters(
     facts,  # with `add_filter_columns`
 ):
@@ -217,7 +217,7 @@ def apply_filters(
         reason = nw.when(nw.col(f"out_{i}")).then(nw.lit(f.name)).otherwise(reason)
     return facts.with_columns(**flags).with_columns(reason=reason)
 
-# %% ../../nbs/04_wikidata/10_filters.ipynb #cell-035
+# %% ../../nbs/04_wikidata/10_filters.ipynb #cell-036
 def _fact_columns(frame):
     "The columns of `Fact`."
     renamed = dict(subject_id="subject", property_id="property", object_id="value", subject="subject_label")
@@ -227,7 +227,7 @@ def _fact_columns(frame):
     renamed |= {name: name for name in same}
     return frame.select(**{name: nw.col(column) for name, column in renamed.items()}).select(*schema(Fact).names)
 
-# %% ../../nbs/04_wikidata/10_filters.ipynb #cell-037
+# %% ../../nbs/04_wikidata/10_filters.ipynb #cell-038
 def _funnel_rows(
     counts: list[dict],  # per reason: the number of facts, and how many each filter removes
 ) -> list[dict]:
@@ -240,7 +240,7 @@ def _funnel_rows(
         out.append(dict(filter=f.name, removed=removed, left=left, alone=alone))
     return out
 
-# %% ../../nbs/04_wikidata/10_filters.ipynb #cell-038
+# %% ../../nbs/04_wikidata/10_filters.ipynb #cell-039
 def _write_filtered(e, frame, out: Path, prefix: str) -> dict:
     "Write the facts that stay and those that are dropped; returns their numbers and the funnel."
     stays, reasons = nw.col("reason").is_null(), [*TRIPLE_KEY, "value_type", "subject_label", "property_label"]
@@ -254,7 +254,7 @@ def _write_filtered(e, frame, out: Path, prefix: str) -> dict:
         "funnel": _funnel_rows(e.collect(frame.select("reason", *flags).group_by("reason").agg(*sums)).to_pylist()),
     }
 
-# %% ../../nbs/04_wikidata/10_filters.ipynb #cell-041
+# %% ../../nbs/04_wikidata/10_filters.ipynb #cell-042
 def _without_previous(facts, labels):
     "Static facts with the columns of changes; those about the value before are empty."
     empty = labels.filter(nw.col("id") == "").select(
@@ -263,7 +263,7 @@ def _without_previous(facts, labels):
     facts = facts.with_columns(tag=nw.lit("static"), previous=nw.lit(None, nw.String), renamed=nw.lit(False))
     return facts.join(empty, on="previous", how="left")
 
-# %% ../../nbs/04_wikidata/10_filters.ipynb #cell-042
+# %% ../../nbs/04_wikidata/10_filters.ipynb #cell-043
 def filter_facts(
     changes,  # folder of `compare_snapshots`
     new,  # folder of the newer parsed snapshot
@@ -297,7 +297,7 @@ def filter_facts(
         judged.unlink()
     return stage.manifest
 
-# %% ../../nbs/04_wikidata/10_filters.ipynb #cell-048
+# %% ../../nbs/04_wikidata/10_filters.ipynb #cell-049
 def draw_funnel(
     funnel,  # data frame: filter, removed, left
 ):
