@@ -129,7 +129,7 @@ def main():
         print(about[f"{n:,}"], seconds[f"{n:,}"], memory[f"{n:,}"], sep="\n", file=sys.stderr, flush=True)
     for title, table in (("what there is", about), ("CPU seconds", seconds), ("highest memory, GB", memory)):
         print(f"\n{title}, by number of entities:")
-        print(pd.DataFrame(table).to_string())
+        print(pd.DataFrame(table)[[f"{n:,}" for n in sorted(args.sizes)]].to_string())
 
 
 if __name__ == "__main__":

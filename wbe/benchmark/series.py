@@ -389,8 +389,9 @@ def _open_series(
 ) -> Series:
     "The series of a folder, or a new one; the settings must be the same."
     series = Series.load(folder) if (folder / "series.json").exists() else Series(folder, settings=settings)
-    if {"namesakes": "drop", "ended": "keep"} | series.settings != settings:
-        was = {k: v for k, v in series.settings.items() if settings.get(k) != v}
+    begun = {"namesakes": "drop", "ended": "keep"} | series.settings  # what those without these settings did
+    if begun != settings:
+        was = {k: v for k, v in begun.items() if settings.get(k) != v}
         remedy = "choose another folder, or the same settings"
         raise BadArgument(f"{folder}: this benchmark was begun with other settings ({was}); {remedy}")
     return series
@@ -426,7 +427,7 @@ def make_benchmark(
     roles: bool = False,  # also parse the values of qualifiers and references; an audit of other files needs them
     kind: str = "auto",  # of dumps that are fetched: json.gz, json.bz2, xml.bz2, json, xml, or the first that is there
     namesakes: str = "drop",  # edits whose subject has namesakes with other answers: drop or keep
-    ended: str = "keep",  # facts that ended before the newer snapshot, or with a life: drop or keep
+    ended: str = "drop",  # facts that ended before the newer snapshot, or with a life: drop or keep
     insist: bool = False,  # use dumps that are damaged or not whole
 ) -> Release:
     "From a series of dumps to a released benchmark; called again, it continues where it was."

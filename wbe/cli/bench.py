@@ -158,7 +158,7 @@ def benchmark_command(
     mirror: MirrorOption = None,
     kind: KindOption = "auto",
     namesakes: NamesakesOption = "drop",
-    ended: EndedOption = "keep",
+    ended: EndedOption = "drop",
     insist: InsistOption = False,
     engine: EngineOption = "duckdb",
     memory: MemoryOption = None,

@@ -672,8 +672,14 @@ _SUBJECT_MARK = "\ue000"  # stands for the subject while the words are changed
 _SUBJECT_FIRST = rf"^((?:The )?{_SUBJECT_MARK})"
 
 # %% ../../nbs/03_writers/06_templates.ipynb #cell-142
+_AFTER_WHAT = "is|are|was|were|be|does|do|did|has|have|had|can|could|caused|brought|belongs|forms"
+_WHAT_NOUN = rf"^What (?!(?:{_AFTER_WHAT})\b)"
+_WHO_WHERE_WHAT = rf"^(Who|Where|What(?= (?:{_AFTER_WHAT})\b))"
+
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-143
 _DETECTIVE_WORDS = [
-    (r"^(Who|What|Where)\b", r"\1 exactly"),
+    (_WHAT_NOUN, "Exactly what "),
+    (_WHO_WHERE_WHAT + r"\b", r"\1 exactly"),
     (r"^(\w+) which\b", r"\1 exactly which"),
     (r"^Which\b", "Exactly which"),
     (_SUBJECT_FIRST + r"(.*?)\bwhich\b", r"\1\2exactly which"),
@@ -684,7 +690,7 @@ _DETECTIVE_WORDS = [
     (r"^Do you know", "Can you establish"),
 ]
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-143
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-144
 _CASUAL_WORDS = [
     (r"^(Who|What|Where) is\b", r"\1's"),
     (r"\bwhom\b", "who"),
@@ -696,7 +702,7 @@ _CASUAL_WORDS = [
     (r"^(In|On|At|To|By|With|From|Of|For|After|Under|Around) (what|who)\b(.*)\?$", r"\2\3 \1?"),
 ]
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-144
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-145
 _PIRATE_WORDS = [
     (r"\b(is|are|am)\b", "be"),
     (r"\b(was|were)\b", "were"),
@@ -710,14 +716,15 @@ _PIRATE_WORDS = [
     (r"\bdoes\b", "do"),
     (r"\b(play|belong|hold|bear|speak|border|own|employ|coach|edit|chair|depict)s\b", r"be \1in'"),
     (r"\b(liv|shar|operat|produc|compet|writ|serv)es\b", r"be \1in'"),
-    (r"^(Who|What|Where) (?!be\b)", r"\1 in Davy Jones' name "),
+    (_WHAT_NOUN, "What blasted "),
+    (_WHO_WHERE_WHAT + r" (?!be\b)", r"\1 in Davy Jones' name "),
     (r"^((?:\w+ which|Which)) ", r"\1 blasted "),
     (_SUBJECT_FIRST + "(.*?) which ", r"\1\2 which blasted "),
 ]
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-145
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-146
 _PHILOSOPHER_WORDS = [
-    (r"^(Who|What|Where)\b", r"\1, in truth,"),
+    (_WHO_WHERE_WHAT + r"\b", r"\1, in truth,"),
     (_SUBJECT_FIRST + " ", r"\1, in the order of things, "),
     (r"^Can you name", "Can one truly name"),
     (r"^Could you tell me", "Could any mind tell me"),
@@ -725,9 +732,10 @@ _PHILOSOPHER_WORDS = [
     (r"^Do you know", "Is it given to us to know"),
     (r"^(\w+ (?:what|whom))\b", r"\1, if anything can be known,"),
     (r"^((?:\w+ which|Which) .+?) (is|was|are|were|does|did|has|have|can)\b", r"\1, of all that might be, \2"),
+    (rf"({_WHAT_NOUN}.+?) (is|was|are|were|does|did|has|have|can)\b", r"\1, of all that might be, \2"),
 ]
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-146
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-147
 _CAVEMAN_WORDS = [
     (r"^(Can|Could) you (tell me|name)", r"You \2"),
     (r"^Do you know", "You know"),
@@ -745,7 +753,7 @@ _CAVEMAN_WORDS = [
     (r" \?", "?"),
 ]
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-147
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-148
 _PERSONA_WORDS = dict(
     detective=_DETECTIVE_WORDS,
     casual=_CASUAL_WORDS,
@@ -754,14 +762,14 @@ _PERSONA_WORDS = dict(
     caveman=_CAVEMAN_WORDS,
 )
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-148
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-149
 def _substitute(text: str, rules: list[tuple[str, str]]) -> str:
     "Apply replacements from the first to the last."
     for pattern, instead in rules:
         text = re.sub(pattern, instead, text)
     return text
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-151
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-152
 _DETECTIVE_FRAMES = [
     "The case file is open, and one line is still blank: {q}",
     "Let us follow the clues to the end. {Q}",
@@ -781,7 +789,7 @@ _CASUAL_FRAMES = [
     "Wait, {q?}, again?",
 ]
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-152
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-153
 _PIRATE_FRAMES = [
     "Ahoy, matey! {Q}",
     "Arr, tell me true: {q}",
@@ -801,7 +809,7 @@ _PHILOSOPHER_FRAMES = [
     "Consider the order of the world. {Q}",
 ]
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-153
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-154
 _CAVEMAN_FRAMES = [
     "Grug ask: {q}",
     "Grug scratch head. {Q}",
@@ -819,12 +827,12 @@ _PERSONA_FRAMES = dict(
     caveman=_CAVEMAN_FRAMES,
 )
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-154
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-155
 def _fill_frame(frame: str, question: str, lowered: str) -> str:
     frame = frame.replace("{q?}", lowered[:-1]).replace("{Q?}", question[:-1])
     return frame.replace("{q}", lowered).replace("{Q}", question)
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-157
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-158
 _FIRST_WORDS = frozenset(
     """
     who what where which whose whom when how in on at by to of for from with under after around into can could do does
@@ -836,21 +844,21 @@ _FIRST_WORDS = frozenset(
 def _lowercase_first(text: str) -> str:
     return text[0].lower() + text[1:] if re.split(r"\W", text, maxsplit=1)[0].lower() in _FIRST_WORDS else text
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-160
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-161
 def _name_in(question: str, subject: str) -> str | None:
     "The subject's name as it is written in a question."
     whole_word = re.search(rf"(?<!\w){re.escape(subject)}(?!\w)", question)
     found = whole_word or re.search(re.escape(subject), question, re.IGNORECASE)
     return found and found.group()
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-161
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-162
 def _lowercase_last_preposition(question: str) -> str:
     def lower(m: re.Match) -> str:
         return m[0].lower() if m[1].lower() in _PREPOSITIONS else m[0]
 
     return re.sub(r" ([A-Z][a-z]+)\?$", lower, question)
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-163
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-164
 def persona_questions(
     question: str,
     subject: str,  # its name, which is not changed
@@ -866,18 +874,18 @@ def persona_questions(
     texts = [_fill_frame(frame, voiced, _lowercase_first(voiced)) for frame in _PERSONA_FRAMES[persona]]
     return list(dict.fromkeys(t.replace(_SUBJECT_MARK, name or subject) for t in texts))
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-169
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-170
 def _without_answers(texts: list[str], r: Request) -> list[str]:
     "The texts that name no object of the request, or all of them if there are none."
     unwanted = [h.object.lower() for h in r.hops if h.object]
     texts = [t for t in texts if not any(u in t.replace(r.subject, " ").lower() for u in unwanted)] or texts
     return [t for t in texts if not (t.startswith(r.subject) and t[0].islower())] or texts
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-170
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-171
 def _same_words(a: str, b: str) -> bool:
     return re.sub(r"\W+", " ", a).strip().lower() == re.sub(r"\W+", " ", b).strip().lower()
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-172
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-173
 def phrasings(request: Request) -> list[str]:
     "All distinct texts for a request, in a fixed order."
     r = request
@@ -893,7 +901,7 @@ def phrasings(request: Request) -> list[str]:
     new = [t for t in variants if not _same_words(t, r.question)]
     return _without_answers(new or [t for t in main if not _same_words(t, r.question)], r)
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-177
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-178
 def cloze_statement(request: Request) -> str:
     "A sentence that the answer of a request completes, without the answer."
     *before, last = _hop_forms(request.subject_kind, request.hops)
@@ -902,7 +910,7 @@ def cloze_statement(request: Request) -> str:
         np = forms.nouns[0].replace("{s}", np)
     return fill_form(last.statement, np, request.subject)
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-180
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-181
 TEMPLATES_VERSION = "3"  # of the rules
 
 
@@ -912,7 +920,7 @@ def templates_fingerprint() -> str:
     content = repr((sorted(PHRASES.items()), _PERSONA_FRAMES, _PERSONA_WORDS))
     return blake2b(content.encode(), digest_size=6).hexdigest()
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-184
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-185
 _NUMBERED_ID = re.compile(r"^(.*)/(\d{1,6})$")
 
 
@@ -923,13 +931,13 @@ def _pick_number(request: Request, seed: int) -> int:
     fields = (str(seed), stem, request.subject, request.persona or "", *(h.property_id for h in request.hops))
     return int.from_bytes(blake2b("\x1f".join(fields).encode(), digest_size=6).digest(), "big") + count
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-187
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-188
 def unaskable_hop(request: Request) -> Hop | None:
     "The first hop whose property neither the table nor the rules can ask for."
     known = (h for h in request.hops if not phrases_for(h.property_id) and not is_askable_label(h.property))
     return next(known, None)
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-189
+# %% ../../nbs/03_writers/06_templates.ipynb #cell-190
 class TemplateWriter:
     "Writes questions from templates, without any model."
 

@@ -21,7 +21,6 @@ from wbe.editors.weights.keys import (
     ValueHParams,
     encode_in_contexts,
     optimise_values,
-    presets_with_authors_kl,
     subject_activations,
 )
 from .moments import KeyValueEditor, SecondMoments
@@ -85,8 +84,8 @@ _MEMIT_PRESETS = {
     "wbe-tiny": (
         _WIKIBIGEDIT_VALUES | _TINY_VALUES,
         "layers, moment weight, samples, ridge, number of contexts, protocol in editing: chosen in trials on a batch "
-        "of 40 edits of an earlier training, and for a sequence; batch, openings of contexts, mean key, place and "
-        "direction of the KL term, last update: ours; the rest: official WikiBigEdit code",
+        "of 40 edits of an earlier training, and for a sequence; batch, openings of contexts, mean key: "
+        "ours; the rest: official WikiBigEdit code",
     ),
     "": (dict(_WIKIBIGEDIT_VALUES, layers=_layers_by_depth), _source_by_depth),
 }
@@ -117,7 +116,6 @@ _MEMIT_NAMED = {
             ),
         },
     ),
-    "authors_kl": presets_with_authors_kl(_MEMIT_PRESETS),
     "one_by_one": NamedPreset(
         "one edit at a time, as the official WikiBigEdit runs",
         {k: (values, _without_batch(source)) for k, (values, source) in _MEMIT_PRESETS.items()},

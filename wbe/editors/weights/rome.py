@@ -20,7 +20,6 @@ from wbe.editors.weights.keys import (
     ValueHParams,
     encode_in_contexts,
     optimise_values,
-    presets_with_authors_kl,
     subject_activations,
 )
 from .moments import KeyValueEditor
@@ -73,8 +72,7 @@ _ROME_PRESETS = {
         _WIKIBIGEDIT_VALUES | _TINY_VALUES,
         "clamp, second moments with samples and ridge, number of contexts, protocol in editing: chosen in trials with "
         "20 to 30 edits of an earlier training, single edits of today's model do not tell them apart; layer: relative "
-        "depth as in Llama 2 7B; openings of contexts, place and direction of the KL term, "
-        "last update: ours; the rest: official WikiBigEdit code",
+        "depth as in Llama 2 7B; openings of contexts: ours; the rest: official WikiBigEdit code",
     ),
     "": (dict(_WIKIBIGEDIT_VALUES, layer=_layer_by_depth), _source_by_depth),
 }
@@ -96,7 +94,6 @@ _ROME_NAMED = {
             ),
         },
     ),
-    "authors_kl": presets_with_authors_kl(_ROME_PRESETS),
 }
 
 # %% ../../../nbs/09_editors/weights/03_rome.ipynb #cell-017
