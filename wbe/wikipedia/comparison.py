@@ -11,6 +11,7 @@ import os
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -243,21 +244,16 @@ def compare_wikipedia(
         workers = workers or (1 if len(pairs.new) < 2_000 else os.cpu_count() or 1)
         files = PieceFiles(stage.folder, {"articles": ChangedArticle}, stage.key(), every=every)
         try:
-            todo = list(_pieces_of_work(*indexes, pairs, size))[files.done :] if not files.state["ended"] else []
-            _append_articles(files, todo, (str(old.path), str(new.path), tables), workers, progress)
+            if not files.state["ended"]:
+                todo = islice(_pieces_of_work(*indexes, pairs, size), files.done, None)
+                work = partial(comparison_piece, old=str(old.path), new=str(new.path), tables=tables)
+                with progress_bar(total=len(pairs.new), desc="comparing articles", show=progress) as bar:
+                    for parquet, counts in parallel_map(work, todo, workers):
+                        files.append(parquet, counts)
+                        bar.update(sum(counts.values()))
+                files.end()
         finally:
             files.spool.close()
         stage.counts.update({"same": pairs.same, **files.state["counts"]})
         stage.outputs += files.finish()
     return WikipediaComparison(folder)
-
-# %% ../../nbs/05_wikipedia/06_comparison.ipynb #cell-033
-def _append_articles(files: PieceFiles, todo: list, options: tuple, workers: int, progress: bool):
-    "Compare and append what is not there yet."
-    old, new, tables = options
-    work = partial(comparison_piece, old=old, new=new, tables=tables)
-    with progress_bar(total=len(todo), desc="comparing articles", show=progress) as bar:
-        for parquet, counts in parallel_map(work, todo, workers):
-            files.append(parquet, counts)
-            bar.update(1)
-    files.end()
