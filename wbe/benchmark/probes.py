@@ -75,7 +75,7 @@ def probe_candidates(
 def _fact_hash(fact: dict, seed: int) -> int:
     return stable_hash(f"{seed}:{fact['subject_id']}:{fact['property_id']}:{fact['object_id']}")
 
-
+# %% ../../nbs/06_benchmark/22_probes.ipynb #cell-015
 def sample_facts(
     facts: list[dict],
     share: float,  # 0 to 1
@@ -86,7 +86,7 @@ def sample_facts(
         raise BadArgument(f"the share of facts is above 0 and at most 1, not {share}")
     return facts if share == 1 else [f for f in facts if _fact_hash(f, seed) < share * 2**64]
 
-# %% ../../nbs/06_benchmark/22_probes.ipynb #cell-017
+# %% ../../nbs/06_benchmark/22_probes.ipynb #cell-018
 def new_texts(
     diffset: Diffset,
     titles,  # a set of articles
@@ -94,7 +94,7 @@ def new_texts(
     "What is new in some articles, by title."
     return {row.title: row.text for row in diffset.rows() if row.title in titles and row.texts}
 
-# %% ../../nbs/06_benchmark/22_probes.ipynb #cell-018
+# %% ../../nbs/06_benchmark/22_probes.ipynb #cell-019
 def stayed_texts(
     snapshot: WikipediaSnapshot,  # the newer one
     comparison: WikipediaComparison,
@@ -118,7 +118,7 @@ def stayed_texts(
                     out[page["title"]] = "\n".join(p.text for p in paragraphs if p.kind != "heading")
     return out
 
-# %% ../../nbs/06_benchmark/22_probes.ipynb #cell-021
+# %% ../../nbs/06_benchmark/22_probes.ipynb #cell-022
 def holds_name(
     text: str,
     name: str,
@@ -129,7 +129,7 @@ def holds_name(
         return name.lower() in text.lower()
     return bool(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text, re.I))
 
-# %% ../../nbs/06_benchmark/22_probes.ipynb #cell-023
+# %% ../../nbs/06_benchmark/22_probes.ipynb #cell-024
 def align_facts(
     facts: list[dict],
     texts: dict,  # by title
@@ -145,7 +145,7 @@ def align_facts(
             out.append(fact | dict(sentence=sentence))
     return out
 
-# %% ../../nbs/06_benchmark/22_probes.ipynb #cell-026
+# %% ../../nbs/06_benchmark/22_probes.ipynb #cell-027
 MAX_OBJECT_WORDS = 5
 
 
@@ -154,11 +154,11 @@ def _names_apart(fact: dict) -> bool:
     subject, object = fact["subject"].lower(), fact["object"].lower()
     return subject not in object and object not in subject
 
-
+# %% ../../nbs/06_benchmark/22_probes.ipynb #cell-028
 def _is_short(fact: dict) -> bool:
     return len(fact["object"].split()) <= MAX_OBJECT_WORDS
 
-# %% ../../nbs/06_benchmark/22_probes.ipynb #cell-029
+# %% ../../nbs/06_benchmark/22_probes.ipynb #cell-031
 PROBE_CAPS = {"subject": 0.01, "property": 0.05, "object": 0.05}
 
 
@@ -177,7 +177,7 @@ def cap_facts(
             kept.add(i)
     return [f for i, f in enumerate(facts) if i in kept]
 
-# %% ../../nbs/06_benchmark/22_probes.ipynb #cell-032
+# %% ../../nbs/06_benchmark/22_probes.ipynb #cell-034
 @dataclass
 class ProbeSet:
     "Probes of an interval, and how many facts each step left."
@@ -196,18 +196,18 @@ class ProbeSet:
         frame = pd.DataFrame(self.counts).T.fillna(0).astype(int)
         return frame[[c for c in ("unchanged", "new", "updated") if c in frame]]
 
-# %% ../../nbs/06_benchmark/22_probes.ipynb #cell-033
+# %% ../../nbs/06_benchmark/22_probes.ipynb #cell-035
 @patch
 def _repr_html_(self: ProbeSet) -> str:
     return self.steps().to_html()
 
-
+# %% ../../nbs/06_benchmark/22_probes.ipynb #cell-036
 @patch
 def __repr__(self: ProbeSet) -> str:
     counts = Counter(p["category"] for p in self.probes)
     return f"ProbeSet({', '.join(f'{n:,} {name}' for name, n in sorted(counts.items()))})"
 
-# %% ../../nbs/06_benchmark/22_probes.ipynb #cell-034
+# %% ../../nbs/06_benchmark/22_probes.ipynb #cell-037
 def _filtered(facts: list[dict], texts: dict, seed: int, as_published: bool):
     "Each step's name and the facts that it leaves."
     facts = align_facts(facts, texts, as_published)
@@ -220,7 +220,7 @@ def _filtered(facts: list[dict], texts: dict, seed: int, as_published: bool):
             facts = cap_facts(facts, column, share, seed)
             yield f"{column} cap", facts
 
-# %% ../../nbs/06_benchmark/22_probes.ipynb #cell-035
+# %% ../../nbs/06_benchmark/22_probes.ipynb #cell-038
 def make_probes(
     changes,  # folder of `compare_snapshots`
     labels,  # `labels.parquet` of the newer snapshot of Wikidata

@@ -58,12 +58,12 @@ def _new_sentences(paragraph: str, known: set) -> str:
     "The sentences of a paragraph that are not known, as one text."
     return "".join(s for s in split_sentences(paragraph) if text_key(s) not in known).strip()
 
-
+# %% ../../nbs/05_wikipedia/08_diffs.ipynb #cell-012
 def _sentence_keys(paragraphs: list[str]) -> set:
     "The keys of all sentences; punctuation alone has an empty key and is never new."
     return {text_key(s) for p in paragraphs for s in split_sentences(p)} | {""}
 
-# %% ../../nbs/05_wikipedia/08_diffs.ipynb #cell-013
+# %% ../../nbs/05_wikipedia/08_diffs.ipynb #cell-014
 def _part_kind(previous: list[str], current: list[str], added: list[str]) -> str:
     "What a part is whose paragraphs differ."
     if not current:
@@ -73,7 +73,7 @@ def _part_kind(previous: list[str], current: list[str], added: list[str]) -> str
     whole = sum(map(len, added)) == sum(len(p.strip()) for p in current)
     return "new" if whole and not previous else "edited"
 
-
+# %% ../../nbs/05_wikipedia/08_diffs.ipynb #cell-015
 def article_parts(
     previous: list[str],  # the paragraphs of the older version
     current: list[str],
@@ -90,7 +90,7 @@ def article_parts(
         out.append(DiffPart(_part_kind(was, now, added), was, now, added, dropped))
     return out
 
-# %% ../../nbs/05_wikipedia/08_diffs.ipynb #cell-019
+# %% ../../nbs/05_wikipedia/08_diffs.ipynb #cell-021
 PUBLISHED_FAULTS = {
     "ends": "text before the first and after the last unchanged paragraph is never compared",
     "stops": "sentences are split at every full stop",
@@ -100,7 +100,7 @@ PUBLISHED_FAULTS = {
 _ALL_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _LONG_NUMBER = re.compile(r"\d(?:[.,]?\d){2,}")
 
-# %% ../../nbs/05_wikipedia/08_diffs.ipynb #cell-020
+# %% ../../nbs/05_wikipedia/08_diffs.ipynb #cell-022
 def _anchors(before: list[str], after: list[str]) -> list[tuple[int, int]]:
     "Pairs of equal paragraphs in the order of both versions."
     out, at = [], 0
@@ -110,7 +110,7 @@ def _anchors(before: list[str], after: list[str]) -> list[tuple[int, int]]:
             out.append((at - 1, j))
     return out
 
-
+# %% ../../nbs/05_wikipedia/08_diffs.ipynb #cell-023
 def _between(before: list[str], after: list[str], faults):
     "Ranges between two anchors; without the fault also those at both ends."
     keys = ([p.lower().translate(_ALL_PUNCTUATION) for p in version] for version in (before, after))
@@ -120,7 +120,7 @@ def _between(before: list[str], after: list[str], faults):
     for (i, m), (j, n) in zip(anchors, anchors[1:]):
         yield before[i + 1 : j], after[m + 1 : n]
 
-# %% ../../nbs/05_wikipedia/08_diffs.ipynb #cell-022
+# %% ../../nbs/05_wikipedia/08_diffs.ipynb #cell-025
 def published_additions(
     previous: list[str],
     current: list[str],
@@ -139,15 +139,15 @@ def published_additions(
     texts = (_LONG_NUMBER.sub("", t) if "numbers" in faults else t for t in out)
     return [t.strip() for t in texts if t.strip()]
 
-
+# %% ../../nbs/05_wikipedia/08_diffs.ipynb #cell-026
 def _pieces(text: str, faults) -> list[str]:
     return text.split(".") if "stops" in faults else [s.strip() for s in split_sentences(text)]
 
-
+# %% ../../nbs/05_wikipedia/08_diffs.ipynb #cell-027
 def _counts_as_new(line: str, faults) -> bool:
     return line[0] != "?" and "+" in line if "plus" in faults else line.startswith("+ ")
 
-# %% ../../nbs/05_wikipedia/08_diffs.ipynb #cell-026
+# %% ../../nbs/05_wikipedia/08_diffs.ipynb #cell-031
 @dataclass
 class DiffText:
     "What is new in an article."
@@ -165,11 +165,11 @@ class DiffText:
         "What is new as one text, a line for each paragraph."
         return "\n".join(self.texts)
 
-# %% ../../nbs/05_wikipedia/08_diffs.ipynb #cell-027
+# %% ../../nbs/05_wikipedia/08_diffs.ipynb #cell-032
 def _without_headings(paragraphs: list[str], kinds: str) -> list[str]:
     return [p for p, kind in zip(paragraphs, kinds, strict=True) if kind != "h"]
 
-
+# %% ../../nbs/05_wikipedia/08_diffs.ipynb #cell-033
 def diff_text(
     article: ChangedArticle,
     faults=None,  # some of `PUBLISHED_FAULTS`; none by default
@@ -184,7 +184,7 @@ def diff_text(
     dropped = [text for part in parts for text in part.dropped]
     return DiffText(article.id, article.title, article.status, article.revision, article.timestamp, added, dropped)
 
-# %% ../../nbs/05_wikipedia/08_diffs.ipynb #cell-032
+# %% ../../nbs/05_wikipedia/08_diffs.ipynb #cell-038
 class Diffset(StageFolder):
     "What is new between two snapshots, in a folder."
 
@@ -199,7 +199,7 @@ class Diffset(StageFolder):
         shown = ", ".join(f"{n:,} {name}" for name, n in self.counts.items())
         return f"Diffset({self.folder.name!r}: {shown}; {format_bytes(self.path.stat().st_size)})"
 
-# %% ../../nbs/05_wikipedia/08_diffs.ipynb #cell-033
+# %% ../../nbs/05_wikipedia/08_diffs.ipynb #cell-039
 @patch
 def rows(self: Diffset):
     "The articles one after the other; memory for a row group only."
@@ -209,13 +209,13 @@ def rows(self: Diffset):
         for g in range(file.num_row_groups):
             yield from (DiffText(**row) for row in file.read_row_group(g).to_pylist())
 
-
+# %% ../../nbs/05_wikipedia/08_diffs.ipynb #cell-040
 @patch
 def frame(self: Diffset):
     "All rows as a data frame."
     return read_table(self.path, DiffText).to_pandas()
 
-# %% ../../nbs/05_wikipedia/08_diffs.ipynb #cell-034
+# %% ../../nbs/05_wikipedia/08_diffs.ipynb #cell-041
 def _diff_piece(articles: tuple, faults) -> tuple[dict, Counter]:
     "Articles as a piece of `diffset.parquet`, and the counts."
     rows = [row for row in (diff_text(a, faults) for a in articles) if row.texts or row.dropped]
@@ -225,7 +225,7 @@ def _diff_piece(articles: tuple, faults) -> tuple[dict, Counter]:
         counts["characters"] += len(row.text)
     return {"diffset": (parquet_piece(table), len(table))}, counts
 
-# %% ../../nbs/05_wikipedia/08_diffs.ipynb #cell-035
+# %% ../../nbs/05_wikipedia/08_diffs.ipynb #cell-042
 DIFFSET_VERSION = 1  # raised with every change that alters the files
 
 
