@@ -20,7 +20,7 @@ def _tag_pattern(name: str, value: str = "[^<]*"):
 
 
 _TITLE, _NS, _ID = _tag_pattern("title"), _tag_pattern("ns", r"-?\d+"), _tag_pattern("id", r"\d+")
-_TIMESTAMP, _MODEL, _SHA1 = _tag_pattern("timestamp"), _tag_pattern("model"), _tag_pattern("sha1")
+_TIMESTAMP, _MODEL, _SHA1 = _tag_pattern("timestamp"), _tag_pattern("model"), _tag_pattern("sha1", "[0-9a-z]+")
 _REDIRECT = re.compile(rb"<redirect title=\"([^\"<]*)\"")
 
 # %% ../../nbs/05_wikipedia/01_pages.ipynb #cell-010
@@ -110,7 +110,7 @@ def read_page(
         redirect or None,
         int(_find_tag(_ID, revision, "revision id")),
         when and when[1].decode("ascii", "replace"),
-        sha1[1].decode("ascii", "replace") if sha1 and sha1[1] else _checksum(raw),
+        sha1[1].decode() if sha1 else _checksum(raw),
         model[1].decode("ascii", "replace") if model else "wikitext",
         _decode(raw) if with_text and not redirect else None,
     )
