@@ -226,3 +226,29 @@ def best(lm, row: dict) -> int:
             logps = lm.model(torch.tensor([ids])).logits[0].log_softmax(1)
         sums.append(sum(float(logps[i - 1, ids[i]]) for i in range(len(start), len(ids))))
     return int(np.argmax(sums))
+
+
+@pytest.mark.extra("wikipedia")
+def test_an_html_dump_gives_the_same_paragraphs_as_wikitext(tmp_path):
+    from mwparserfromhtml import Article
+
+    from wbe.wikipedia.comparison import compare_wikipedia
+    from wbe.wikipedia.plain import plain_text
+    from wbe.wikipedia.snapshot import parse_enterprise
+
+    page = (
+        '<html><head><base href="//en.wikipedia.org/wiki/"/></head><body><section><p><b>A</b> is a '
+        '<a rel="mw:WikiLink" href="./Town">town</a> of {}.<sup class="mw-ref reference">[1]</sup></p>'
+        "</section></body></html>"
+    )
+    folders = []
+    for i, number in enumerate(("1,000", "1,200")):
+        row = dict(name="A", identifier=1, namespace=dict(identifier=0), version=dict(identifier=i))
+        row["article_body"] = dict(html=page.format(number))
+        (tmp_path / f"{i}.ndjson").write_text(json.dumps(row))
+        folders.append(parse_enterprise(tmp_path / f"{i}.ndjson", tmp_path / f"html{i}", progress=False))
+    (article,) = compare_wikipedia(*folders, tmp_path / "compared", progress=False).rows()
+    texts = [[p.text for p in plain_text(f"'''A''' is a [[town]] of {n}.<ref>x</ref>")] for n in ("1,000", "1,200")]
+    assert [article.previous, article.paragraphs] == texts
+    assert [article.links, article.link_titles] == [[0, 7, 4], ["Town"]]
+    assert list(Article(page.format("1,200")).get_plaintext()) == texts[1]
