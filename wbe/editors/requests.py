@@ -175,13 +175,17 @@ def _triple_of(rewrite: dict, orig: dict) -> tuple[list[str], str]:
 # %% ../../nbs/09_editors/01_requests.ipynb #cell-028
 def requests_from_mquake(
     instance: dict,  # in MQuAKE's format
+    probes: bool = False,  # whether the first request holds the instance's questions with the facts of its chain
 ) -> list[EditRequest]:
     "The edits of an instance of MQuAKE."
+    facts = tuple((h["question"], h["answer"]) for h in instance.get("new_single_hops", ()))
+    chains = tuple((q, facts) for q in instance.get("questions", ())) + tuple((q, ((q, a),)) for q, a in facts)
     out = []
     for n, r in enumerate(instance["requested_rewrite"], 1):
         (subject_id, relation_id, object_id), relation = _triple_of(r, instance.get("orig", {}))
         ids = dict(subject_id=subject_id, relation_id=relation_id, relation=relation, object_id=object_id)
         texts = (r["question"], r["target_new"]["str"], r["subject"], r["prompt"].replace("{}", r["subject"]))
         previous = r.get("target_true", {}).get("str") or None
+        ids |= dict(probes=(("chains", chains),)) if probes and n == 1 else {}
         out.append(EditRequest(*texts, f"{instance.get('case_id', '')}/{n}", previous, **ids))
     return check_requests(out, need_subject=False)

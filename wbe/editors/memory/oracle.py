@@ -67,6 +67,7 @@ def true_facts(
             out.missing["the facts of a further multi-hop question"] += 1
         else:
             out.facts[question] = [(question, answer)] if axis == "locality" else [own]
+    out.facts |= {question: list(map(tuple, facts)) for question, facts in probes.get("chains", ())}
     return TrueFacts(out.facts | {q: [own] for q in same}, out.missing)
 
 # %% ../../../nbs/09_editors/memory/09_oracle.ipynb #cell-016
