@@ -146,3 +146,19 @@ def test_published_instances_are_read_and_run(tmp_path):
     plan = MquakePlan(str(CHAINS), editor="graph", k=(2,), under="zero-shot", sample=2, questions=1)
     frame = run_mquake(plan, tmp_path / "run", toy_lm("gpt2", n_positions=512), progress=False)
     assert len(frame) == 4 and set(frame.hops) == {4}
+
+
+def test_the_command_prints_the_tables_and_continues(chains, tmp_path):
+    from typer.testing import CliRunner
+
+    from wbe.cli.main import app
+
+    words = ["mquake", chains, "-e", "graph", "-k", "1,2", "--sample", "2", "--under", "zero-shot"]
+    where = ["--runs", str(tmp_path / "runs"), "--name", "a", "--json", str(tmp_path / "out.json")]
+    result = CliRunner().invoke(app, words + where)
+    assert result.exit_code == 0, result.output
+    table = json.loads((tmp_path / "out.json").read_text())
+    assert [r["k"] for r in table["k"]] == [0, 1, 2] and {r["hops"] for r in table["hops"]} == {2}
+    assert CliRunner().invoke(app, words + where).exit_code == 0
+    bad = CliRunner().invoke(app, ["mquake", chains, "-k", "1;2"])
+    assert bad.exit_code != 0 and "like -k 1,100,1000" in str(bad.exception)
