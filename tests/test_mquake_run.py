@@ -1,4 +1,4 @@
-"""MQuAKE's protocol: groups of k instances, edits undone after each, a killed run, conflicts, and the facts of the oracle."""
+"""MQuAKE's protocol: groups of k instances, edits undone after each, a killed run, conflicts, the oracle's facts."""
 
 import json
 from pathlib import Path
