@@ -102,3 +102,29 @@ def test_subjects_of_published_rows_against_a_search_for_each_of_them():
     assert all(a >= b for a, b in zip(found, exact)) and sum(map(len, exact)) > 500
     more = [(t, names[n]) for t, a, b in zip(texts, found, exact) for n in a - b]
     assert len(more) < 20 and all(name.casefold() in t.casefold() or not name.isascii() for t, name in more)
+
+
+CHAINS = REAL.parent / "mquake_real_120.json"
+
+
+@pytest.mark.skipif(not CHAINS.exists(), reason="no published chains at hand")
+@pytest.mark.parametrize("phrases, ids, least", [(True, True, 0.97), (False, True, 0.93), (False, False, 0.93)])
+def test_the_graph_finds_all_four_edits_of_published_questions(phrases, ids, least):
+    from dataclasses import replace
+
+    from wbe.editors.memory.graph import FactGraph, graph_fact
+    from wbe.editors.requests import requests_from_mquake
+
+    instances = json.loads(CHAINS.read_text(encoding="utf-8"))
+    chains = [requests_from_mquake(x) for x in instances]
+    for x, chain in zip(instances, chains):
+        assert [[r.subject_id, r.relation_id, r.object_id] for r in chain] == x["orig"]["edit_triples"]
+    edits = {r.question: r for chain in chains for r in chain}.values()
+    blank = {} if ids else dict.fromkeys(("subject_id", "relation_id", "relation", "object_id"), "")
+    graph, right = FactGraph(phrases=phrases), []
+    graph.add(graph_fact(replace(r, **blank)) for r in edits)
+    for x, chain in zip(instances, chains):
+        for question in x["questions"]:
+            found = [graph.facts[n].question for p in graph.paths(question)[:1] for n in p.numbers]
+            right.append(found == [r.question for r in chain])
+    assert len(right) == 360 and sum(right) >= least * len(right)

@@ -7,7 +7,7 @@ __all__ = ['BenchmarkOption', 'EditorOption', 'ModelOption', 'TimestepsOption', 
            'CorpusOption', 'RunsOption', 'NameOption', 'TrackOption', 'GenerateOption', 'LastingOption', 'EveryOption',
            'FirstOption', 'CurveOption', 'SampleOption', 'TextsOption', 'TaskOption', 'SeedOption', 'format_recorded',
            'run_command', 'runs_command', 'short_names', 'print_comparison', 'compare_command', 'sweep_command',
-           'report_command']
+           'parse_group_sizes', 'mquake_command', 'report_command']
 
 # %% ../../nbs/12_app/06_runs.ipynb #cell-002
 import json
@@ -403,6 +403,68 @@ def sweep_command(
             raise typer.Exit(1)
 
 # %% ../../nbs/12_app/06_runs.ipynb #cell-048
+def parse_group_sizes(
+    text: str,  # like 1,100,1000
+) -> tuple[int, ...]:
+    "Numbers of instances that are edited together."
+    words = [w.strip() for w in text.split(",")]
+    if not all(w.isdigit() and int(w) for w in words):
+        raise BadArgument(f"-k {text}: give numbers of instances with commas between them, like -k 1,100,1000")
+    return tuple(map(int, words))
+
+# %% ../../nbs/12_app/06_runs.ipynb #cell-050
+def _print_mquake(frame, out: TableOutput):
+    "Accuracy by the number of instances edited together, and by the number of hops."
+    from wbe.runs.mquake import summarise_mquake
+
+    columns = ("edit_wise", "instance_wise", "multi_hop", "instances")
+    titles = dict(k="Accuracy in percent; k: instances edited together, 0: none", hops="By number of hops")
+    for name, by in dict(k=["k"], hops=["k", "hops"]).items():
+        table = summarise_mquake(frame, by).reset_index()
+        out.table(
+            name, (*by, *columns), list(table[[*by, *columns]].itertuples(index=False)), titles[name], floats=".1f"
+        )
+    clashes = frame[frame.k > 0].groupby("k").conflict.sum()
+    for k, n in clashes[clashes > 0].items():
+        out.line(f"k = {k}: {n} instances are contradicted by others of their group.")
+
+# %% ../../nbs/12_app/06_runs.ipynb #cell-051
+@app.command(name="mquake", rich_help_panel=PANELS["runs"])
+def mquake_command(
+    chains: Annotated[Path, typer.Argument(help="Instances in MQuAKE's format, such as chains.json of a build.")],
+    editor: EditorOption = "none",
+    model: ModelOption = "wbe-tiny",
+    k: Annotated[str, typer.Option("-k", help="Instances that are edited together, like 1,100,1000.")] = "1",
+    questions: Annotated[int, typer.Option(help="Wordings of each chain; any right answer counts.")] = 3,
+    sample: Annotated[int, typer.Option(help="Number of instances, sampled. \\[default: all]")] = None,
+    hparams: HParamOption = None,
+    protocol: ProtocolOption = "paper",
+    seed: SeedOption = 0,
+    device: DeviceOption = "auto",
+    dtype: DtypeOption = "auto",
+    runs: RunsOption = Path("runs"),
+    name: Annotated[
+        str, typer.Option(help="Name of the run's folder. \\[default: made of editor, model and file]")
+    ] = None,
+    csv: CsvOption = None,
+    json: JsonOption = None,
+):
+    """Ask about edits, single facts and chains, as MQuAKE does. Repeated, it continues.
+
+    For example:  wbe mquake chains.json -m wbe-tiny -e graph -k 1,100
+    """
+    from wbe.runs.mquake import MquakePlan, run_mquake
+
+    _check_run_name(name)
+    made = dict(editor=editor, model=model, hparams=_parse_settings(hparams), k=parse_group_sizes(k), seed=seed)
+    asked = dict(questions=questions, sample=sample, under=protocol, device=device, dtype=dtype)
+    plan = MquakePlan(str(chains), **made, **asked)
+    folder = runs / (name or f"mquake-{editor.replace(':', '-')}-{Path(model).name}-{chains.stem}")
+    with TableOutput(csv, json) as out:
+        _print_mquake(run_mquake(plan, folder), out)
+        out.line(f"The run: {folder}")
+
+# %% ../../nbs/12_app/06_runs.ipynb #cell-056
 @app.command(name="report", rich_help_panel=PANELS["results"])
 def report_command(
     runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or a folder of such folders.")],

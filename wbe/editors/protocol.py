@@ -110,6 +110,7 @@ class Editor:
     one_by_one: bool = False  # whether the edits of a batch, too, are computed one after the other
     needs_subject: bool = True
     causal: bool = True  # whether it needs a decoder-only model
+    sees_probes: bool = False  # whether its requests hold the probes: a ceiling, and no method
     takes_corpus: bool = False  # whether it has an option `corpus`
     parts: tuple = ()  # parts of a layer that it changes, such as mlp_out
 
@@ -289,6 +290,8 @@ def edit(
     self._check_parts(lm, hparams)
     if not requests:
         raise BadArgument(f"{self.name}: no edits were given")
+    if not self.sees_probes:
+        requests = [replace(r, probes=()) if r.probes else r for r in requests]
     size, results, in_effect = 1 if self.one_by_one else self.batch or len(requests), [], []
     bar = progress_bar(total=len(requests), desc=self.name, unit=" edits", show=progress)
     try:
@@ -327,6 +330,14 @@ EDITOR_CLASSES = {  # name: (where its class is, what it does)
     "rag": (
         "wbe.editors.memory.retrieval:RetrievalEditor",
         "question-answer pairs in a memory, the nearest in front of a question",
+    ),
+    "graph": (
+        "wbe.editors.memory.connected:GraphEditor",
+        "facts in a graph, the path that fits a question best in front of it",
+    ),
+    "oracle": (
+        "wbe.editors.memory.oracle:OracleEditor",
+        "the true facts in front of every question: a ceiling, and no method",
     ),
 }
 

@@ -422,6 +422,8 @@ RESULT_CLASSES = {  # kind of result: where its class is
     "memory": "wbe.editors.memory.retrieval:RetrievalEdit",
     "lora": "wbe.editors.training.lora:LoraEdit",
     "wise": "wbe.editors.memory.wise:WiseEdit",
+    "graph": "wbe.editors.memory.connected:GraphEdit",
+    "oracle": "wbe.editors.memory.oracle:OracleEdit",
 }
 
 # %% ../../nbs/09_editors/02_results.ipynb #cell-089

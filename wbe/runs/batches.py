@@ -36,12 +36,13 @@ def validate_requests(
     rows: list[dict],
     ids: list[str],
     need_subject: bool = True,  # whether the subject must be in the question
+    probes: bool = False,  # whether the requests hold the probes, too; see `Editor.sees_probes`
 ) -> tuple[list[EditRequest | None], list[dict]]:  # a request or None for each row; the refused rows with the reason
     "Turn rows of a benchmark into requests."
     requests, refused = [], []
     for row, edit_id in zip(rows, ids):
         try:
-            requests += requests_from_rows([row], [edit_id], need_subject)
+            requests += requests_from_rows([row], [edit_id], need_subject, probes)
         except BadArgument as e:
             requests.append(None)
             reason = str(e).partition(": ")[2] or str(e)

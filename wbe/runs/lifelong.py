@@ -405,8 +405,11 @@ def write_checkpoint(
 def _requests_of(self: Runner, timestep: int) -> tuple[list[EditRequest | None], list[dict]]:  # as `validate_requests`
     "The planned edits of a timestep."
     step, count = self.bench[timestep - 1], self.planned[timestep]
-    rows = step.edits.slice(0, count).to_pylist()
-    return validate_requests(rows, step.edit_ids[:count], self.editor.needs_subject)
+    rows, sees_probes = step.edits.slice(0, count).to_pylist(), self.editor.sees_probes
+    for n, *extra in step.extra_probes if sees_probes else ():
+        if n < count:
+            rows[n].setdefault("probes", []).append(tuple(extra))
+    return validate_requests(rows, step.edit_ids[:count], self.editor.needs_subject, sees_probes)
 
 # %% ../../nbs/10_runs/07_lifelong.ipynb #cell-054
 ESTIMATE_AFTER = 60.0  # seconds; a run with less left says nothing

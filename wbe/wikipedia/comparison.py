@@ -23,7 +23,7 @@ from ..store import Stage, StageFolder, format_bytes
 from ..wikidata.parse import parquet_piece
 from .html import page_paragraphs
 from .plain import Paragraph
-from .snapshot import PieceFiles, WikipediaSnapshot, parse_wikipedia
+from .snapshot import PieceFiles, WikipediaSnapshot
 
 # %% ../../nbs/05_wikipedia/06_comparison.ipynb #cell-007
 @dataclass

@@ -1,0 +1,164 @@
+"""MQuAKE's protocol: groups of k instances, edits undone after each, a killed run, conflicts, the oracle's facts."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from wbe.editors.protocol import editor
+from wbe.editors.requests import requests_from_mquake
+from wbe.lm.tokens import QAItem
+from wbe.lm.toys import toy_lm
+from wbe.records import BadArgument
+from wbe.runs import mquake
+from wbe.runs.mquake import MquakePlan, find_conflicts, read_instances, run_mquake, summarise_mquake
+
+CHAINS = Path(__file__).parents[2] / "shared" / "data" / "mquake_real_120.json"
+
+
+def instance(case: int, s: str, middle: str, end: str) -> dict:
+    "A two-hop instance: the town of a person and the river of the town; the first hop is edited."
+    hop = lambda q, a: dict(question=q, answer=a, answer_alias=[])
+    path = [hop(f"Where does {s} live?", middle), hop(f"Which river flows through {middle}?", end)]
+    old = [hop(f"Where does {s} live?", "Oldby"), hop("Which river flows through Oldby?", "Olda")]
+    ids = [[f"Q{s}", "P551", f"Q{middle}"], [f"Q{middle}", "P206", f"Q{end}"]]
+    rewrite = dict(prompt="{} lives in", relation_id="P551", subject=s, question=f"Where does {s} live?")
+    return dict(
+        case_id=case,
+        requested_rewrite=[rewrite | dict(target_new=dict(str=middle, id=f"Q{middle}"))],
+        questions=[f"Which river flows through the town where {s} lives?", f"{s}'s town is on which river?"],
+        answer="Olda",
+        new_answer=end,
+        single_hops=old,
+        new_single_hops=path,
+        orig=dict(new_triples=ids, edit_triples=ids[:1]),
+    )
+
+
+INSTANCES = [instance(n, f"Person{n}", f"Town{n % 3}", f"River{n % 3}") for n in range(1, 8)]
+
+
+@pytest.fixture
+def chains(tmp_path) -> str:
+    (tmp_path / "chains.json").write_text(json.dumps(INSTANCES))
+    return str(tmp_path / "chains.json")
+
+
+def toy():
+    return toy_lm("gpt2", n_positions=256)
+
+
+def read_context(lm, texts, *_, **__):
+    "A model that repeats what stands in front: the answer of the last fact, after as many facts as were given."
+    items = [QAItem(q, "x") for q in texts]
+    for hook in lm.item_hooks:
+        items = hook(items)
+    return [x.context[-1][1] if x.context else "nothing" for x in items]
+
+
+@pytest.mark.parametrize("name, expected", [("oracle", (100, 100, 100)), ("prompt", (100, 0, 0))])
+def test_a_model_that_repeats_the_facts_in_front_is_as_good_as_they_are(chains, tmp_path, monkeypatch, name, expected):
+    monkeypatch.setattr(mquake, "ask", read_context)
+    hparams = {} if name == "oracle" else dict(form="pair", most=None, which="subject")
+    plan = MquakePlan(chains, editor=name, hparams=hparams, k=(1, 3), under="zero-shot")
+    table = summarise_mquake(run_mquake(plan, tmp_path / "run", toy(), progress=False))
+    assert table.loc[0, ["instance_wise", "multi_hop"]].tolist() == [0, 0]
+    for k in (1, 3):
+        assert tuple(table.loc[k, ["edit_wise", "instance_wise", "multi_hop"]]) == expected, k
+        assert table.loc[k, "instances"] == len(INSTANCES)
+
+
+def test_a_killed_run_continues_with_the_next_group_and_asks_none_twice(chains, tmp_path, monkeypatch):
+    plan = MquakePlan(chains, editor="graph", k=(2,), under="zero-shot")
+    whole = run_mquake(plan, tmp_path / "a", toy(), progress=False)
+    real, scored = mquake.score_group, []
+
+    def counted(lm, made, group, plan):
+        if len(scored) == 2:
+            raise KeyboardInterrupt
+        scored.append([x["case_id"] for x in group])
+        return real(lm, made, group, plan)
+
+    monkeypatch.setattr(mquake, "score_group", counted)
+    lm = toy()
+    with pytest.raises(KeyboardInterrupt):
+        run_mquake(plan, tmp_path / "b", lm, progress=False)
+    assert not lm.item_hooks
+    monkeypatch.setattr(mquake, "score_group", lambda *a: scored.append(a) or real(*a))
+    resumed = run_mquake(plan, tmp_path / "b", toy(), progress=False)
+    assert len(scored) == 4  # seven instances in groups of two, each once
+    assert resumed.astype(str).equals(whole.astype(str))
+
+
+def test_another_file_or_setting_is_not_continued_and_more_k_are(chains, tmp_path):
+    lm, first = toy(), MquakePlan(chains, editor="prompt", k=(1,), under="zero-shot", sample=2)
+    run_mquake(first, tmp_path / "run", lm, progress=False)
+    more = MquakePlan(chains, editor="prompt", k=(1, 2), under="zero-shot", sample=2)
+    assert set(run_mquake(more, tmp_path / "run", lm, progress=False).k) == {0, 1, 2}
+    for other in (dict(sample=3), dict(editor="graph"), dict(questions=1)):
+        wanted = dict(editor="prompt", k=(1,), under="zero-shot", sample=2) | other
+        with pytest.raises(BadArgument, match="begun with another"):
+            run_mquake(MquakePlan(chains, **wanted), tmp_path / "run", lm, progress=False)
+    Path(chains).write_text(json.dumps(INSTANCES[:3]))
+    with pytest.raises(BadArgument, match="begun with another sha256"):
+        run_mquake(first, tmp_path / "run", lm, progress=False)
+
+
+def test_weights_are_unedited_after_every_group(chains, tmp_path):
+    import torch
+
+    lm = toy()
+    before = {k: v.clone() for k, v in lm.model.state_dict().items()}
+    plan = MquakePlan(chains, editor="ft", hparams=dict(steps=2), k=(4,), under="zero-shot", sample=4)
+    frame = run_mquake(plan, tmp_path / "run", lm, progress=False)
+    assert len(frame) == 8 and all(torch.equal(v, before[k]) for k, v in lm.model.state_dict().items())
+
+
+def test_contradictions_within_a_group_are_edited_one_after_the_other_and_marked(chains, tmp_path):
+    two = [instance(1, "Ida", "Town1", "River1"), instance(2, "Ida", "Town2", "River2")]
+    Path(chains).write_text(json.dumps(two))
+    plan = MquakePlan(chains, editor="graph", k=(1, 2), under="zero-shot")
+    frame = run_mquake(plan, tmp_path / "run", toy(), progress=False)
+    assert frame.groupby("k").conflict.sum().to_dict() == {0: 0, 1: 0, 2: 2}
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["conflicts"] == {"edit": 2}
+    assert summarise_mquake(frame, conflicts=False).index.tolist() == [0, 1]
+
+
+def test_edits_of_an_instance_hold_the_chain_only_for_the_oracle():
+    assert not any(r.probes for r in requests_from_mquake(INSTANCES[0]))
+    result = editor("oracle").edit(toy(), requests_from_mquake(INSTANCES[0], probes=True))
+    facts = result.truths[0].facts
+    assert [len(facts[q]) for q in INSTANCES[0]["questions"]] == [2, 2]
+    assert facts["Which river flows through Town1?"] == [("Which river flows through Town1?", "River1")]
+
+
+@pytest.mark.skipif(not CHAINS.exists(), reason="no published chains at hand")
+def test_published_instances_are_read_and_run(tmp_path):
+    instances = read_instances(CHAINS)
+    assert len(instances) == 120
+    edits = {}
+    for x in instances:
+        for s, p, o in x["orig"]["edit_triples"]:
+            edits.setdefault((s, p), set()).add(o)
+    assert bool(find_conflicts(instances)) == any(len(o) > 1 for o in edits.values())
+    plan = MquakePlan(str(CHAINS), editor="graph", k=(2,), under="zero-shot", sample=2, questions=1)
+    frame = run_mquake(plan, tmp_path / "run", toy_lm("gpt2", n_positions=512), progress=False)
+    assert len(frame) == 4 and set(frame.hops) == {4}
+
+
+def test_the_command_prints_the_tables_and_continues(chains, tmp_path):
+    from typer.testing import CliRunner
+
+    from wbe.cli.main import app
+
+    words = ["mquake", chains, "-e", "graph", "-k", "1,2", "--sample", "2", "--under", "zero-shot"]
+    where = ["--runs", str(tmp_path / "runs"), "--name", "a", "--json", str(tmp_path / "out.json")]
+    result = CliRunner().invoke(app, words + where)
+    assert result.exit_code == 0, result.output
+    table = json.loads((tmp_path / "out.json").read_text())
+    assert [r["k"] for r in table["k"]] == [0, 1, 2] and {r["hops"] for r in table["hops"]} == {2}
+    assert CliRunner().invoke(app, words + where).exit_code == 0
+    bad = CliRunner().invoke(app, ["mquake", chains, "-k", "1;2"])
+    assert bad.exit_code != 0 and "like -k 1,100,1000" in str(bad.exception)
