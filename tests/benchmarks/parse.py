@@ -41,9 +41,9 @@ def entity_lines(path) -> list[bytes]:
 
 def copies(lines: list[bytes], times: int) -> list[bytes]:
     "These entities many times, each time with other ids: a parser drops an entity that it has read before."
-    ids = re.compile(rb'"id":"[QP]\d+"')
+    ids = re.compile(rb'"id":"([QP])\d+"')
     return [
-        ids.sub(b'"id":"Q%d"' % (n * 10_000 + i), line, count=1)
+        ids.sub(rb'"id":"\g<1>%d"' % (n * 10_000 + i), line, count=1)
         for n in range(times)
         for i, line in enumerate(lines, 1)
     ]

@@ -30,6 +30,7 @@ class Generation:
 
     ids: list[int]  # without the token that ended them
     clean: bool  # ended by the end of the text or a line break alone
+    natural: bool = False  # ended by the model: not by a limit, nor by NaN
 
 # %% ../../nbs/07_lm/07_decoding.ipynb #cell-006
 def _encode_sources(lm: LM, sources: list[list[int]]) -> dict:
@@ -63,11 +64,12 @@ def _append_tokens(texts: list[Generation], unfinished: set[int], tokens, broken
     for r in sorted(unfinished):
         token, is_nan = tokens[r], broken[r]
         if is_nan or token in stops.clean:
-            texts[r].clean = not is_nan
+            texts[r].clean = texts[r].natural = not is_nan
             unfinished.discard(r)
             continue
         texts[r].ids.append(token)
         if token in stops.other:
+            texts[r].natural = True
             unfinished.discard(r)
 
 # %% ../../nbs/07_lm/07_decoding.ipynb #cell-012

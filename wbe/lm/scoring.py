@@ -11,11 +11,11 @@ import math
 import os
 import time
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .models import LM
 from .passes import ForcedAnswer, SHARING_MODES, teacher_forced_all
-from .decoding import greedy_decode
+from .decoding import Generation, greedy_decode
 from .prompts import get_protocol
 from .tokens import EncodedItem, QAItem, as_qa_items, encode_items, stop_tokens
 from ..progress import progress_bar
@@ -35,6 +35,7 @@ class AnswerScore:
     perplexity: float = col("of the answer, per token")
     finite: bool = col("whether the model gives numbers; with NaN among the logits every score is 0 or NaN")
     text: str | None = col("what greedy decoding generates, where asked for")
+    natural_end: bool | None = col("whether the model ended that text by itself, not the limit of tokens")
     seconds: float = col("spent on the question: its share of the batch")
     token_log_probabilities: list[float] = col("of each token of the answer")
 
@@ -65,42 +66,49 @@ def decode_first_line(lm: LM, ids: list[int]) -> str:
     return text.splitlines()[0].strip() if text else ""
 
 # %% ../../nbs/07_lm/08_scoring.ipynb #cell-013
-def _greedy_start(lm: LM, c: EncodedItem, row: ForcedAnswer) -> tuple[list[int], bool]:
+def _greedy_start(lm: LM, c: EncodedItem, row: ForcedAnswer) -> tuple[Generation, bool]:
     "What greedy decoding generates as far as the pass shows it, and whether it ends there."
     if not row.finite:
-        return [], True
+        return Generation([], False), True
     stops = stop_tokens(lm)
     n = next((i for i, (a, b) in enumerate(zip(c.answer, row.argmax)) if a != b), len(c.answer))
     if row.argmax[n] in stops.clean:
-        return c.answer[:n], True
-    return [*c.answer[:n], row.argmax[n]], row.argmax[n] in stops.other
+        return Generation(c.answer[:n], True, True), True
+    other = row.argmax[n] in stops.other
+    return Generation([*c.answer[:n], row.argmax[n]], False, other), other
 
 # %% ../../nbs/07_lm/08_scoring.ipynb #cell-015
+def _up_to(max_tokens: int, text: Generation) -> Generation:
+    "A text cut off at a number of tokens, of which the one that ends it is one."
+    fits = len(text.ids) + text.clean <= max_tokens
+    return text if fits else Generation(text.ids[:max_tokens], False)
+
+# %% ../../nbs/07_lm/08_scoring.ipynb #cell-016
 def greedy_answers(
     lm: LM,
     items: list[EncodedItem],
     rows: list[ForcedAnswer],  # of a pass over the items
     max_tokens: int,
     on_done=lambda n: None,  # called with the number of finished items
-) -> list[list[int]]:
-    "The tokens that greedy decoding generates for each item."
+) -> list[Generation]:
+    "What greedy decoding generates for each item."
     starts = [_greedy_start(lm, c, r) for c, r in zip(items, rows)]
-    out = [ids[:max_tokens] for ids, _ in starts]
-    unfinished = [i for i, (ids, ended) in enumerate(starts) if not ended and len(ids) < max_tokens]
+    out = [_up_to(max_tokens, text) for text, _ in starts]
+    unfinished = [i for i, (text, ended) in enumerate(starts) if not ended and len(text.ids) < max_tokens]
     on_done(len(items) - len(unfinished))
     if lm.family.seq2seq:  # decoded from the start: the decoder has no prompt
         prompts = [[lm.model.config.decoder_start_token_id]] * len(unfinished)
         texts = greedy_decode(lm, prompts, max_tokens, [items[i].source for i in unfinished], on_done)
         for i, text in zip(unfinished, texts):
-            out[i] = text.ids
+            out[i] = text
         return out
-    prompts = [items[i].ids[: items[i].prompt_length] + out[i] for i in unfinished]
+    prompts = [items[i].ids[: items[i].prompt_length] + out[i].ids for i in unfinished]
     lengths = [items[i].prompt_length for i in unfinished]
     for i, text in zip(unfinished, greedy_decode(lm, prompts, max_tokens - 1, None, on_done, lengths)):
-        out[i] = (out[i] + text.ids)[:max_tokens]
+        out[i] = _up_to(max_tokens, replace(text, ids=out[i].ids + text.ids))
     return out
 
-# %% ../../nbs/07_lm/08_scoring.ipynb #cell-018
+# %% ../../nbs/07_lm/08_scoring.ipynb #cell-019
 def process_rank(lm: LM | None = None) -> tuple[int, int]:
     "The number of this process, and how many there are."
     if int(os.environ.get("WORLD_SIZE", 1)) == 1:
@@ -113,7 +121,7 @@ def process_rank(lm: LM | None = None) -> tuple[int, int]:
         PartialState(cpu=lm is not None and lm.device.type == "cpu")
     return dist.get_rank(), dist.get_world_size()
 
-# %% ../../nbs/07_lm/08_scoring.ipynb #cell-021
+# %% ../../nbs/07_lm/08_scoring.ipynb #cell-022
 def _items_of_rank(items: list[EncodedItem], rank: int, world: int) -> list[int]:
     "The indices of the items that one process takes."
     order = sorted(range(len(items)), key=lambda i: (items[i].source or [], items[i].ids))
@@ -124,11 +132,11 @@ def _items_of_rank(items: list[EncodedItem], rank: int, world: int) -> list[int]
         before += items[i].size
     return part
 
-# %% ../../nbs/07_lm/08_scoring.ipynb #cell-025
+# %% ../../nbs/07_lm/08_scoring.ipynb #cell-026
 class ProcessError(WbeError, RuntimeError):
     "Another process failed."
 
-# %% ../../nbs/07_lm/08_scoring.ipynb #cell-026
+# %% ../../nbs/07_lm/08_scoring.ipynb #cell-027
 def _gather_results(indices: list[int], results: list | None, error: Exception | None, total: int) -> list:
     "The results of all processes, each at its index; an error of one process is raised in all."
     import torch.distributed as dist
@@ -147,7 +155,7 @@ def _gather_results(indices: list[int], results: list | None, error: Exception |
             out[i] = r
     return out
 
-# %% ../../nbs/07_lm/08_scoring.ipynb #cell-027
+# %% ../../nbs/07_lm/08_scoring.ipynb #cell-028
 def split_over_processes(
     lm: LM,
     items: list[EncodedItem],
@@ -164,7 +172,7 @@ def split_over_processes(
         error = e
     return _gather_results(indices, results, error, len(items))
 
-# %% ../../nbs/07_lm/08_scoring.ipynb #cell-031
+# %% ../../nbs/07_lm/08_scoring.ipynb #cell-032
 @dataclass
 class Scores:
     "One row for every question, and how they were obtained."
@@ -186,7 +194,7 @@ class Scores:
     def to_pandas(self):
         return self.table.to_pandas()
 
-# %% ../../nbs/07_lm/08_scoring.ipynb #cell-033
+# %% ../../nbs/07_lm/08_scoring.ipynb #cell-034
 @patch
 def rows(
     self: Scores,
@@ -200,7 +208,7 @@ def rows(
     constant = {name: [value] * len(self) for name, value in moment.items()}
     return to_table(dict(edit_id=self["id"], answer=self["text"], **constant, **same), Score)
 
-# %% ../../nbs/07_lm/08_scoring.ipynb #cell-035
+# %% ../../nbs/07_lm/08_scoring.ipynb #cell-036
 @patch
 def means(self: Scores) -> dict:
     "The mean of each score; perplexity over all tokens, without NaN."
@@ -221,7 +229,7 @@ def means(self: Scores) -> dict:
         "finite": value["finite"].mean(),
     }
 
-# %% ../../nbs/07_lm/08_scoring.ipynb #cell-036
+# %% ../../nbs/07_lm/08_scoring.ipynb #cell-037
 @patch
 def __repr__(self: Scores) -> str:
     means = ", ".join(f"{k} {v:.3g}" for k, v in self.means().items())
@@ -229,14 +237,14 @@ def __repr__(self: Scores) -> str:
     time = f"{self.seconds:.1f} s, {rate:,.0f} a second, {self.dtype}"
     return f"Scores({len(self):,} answers of {self.model}, protocol {self.protocol}: {means}; {time})"
 
-# %% ../../nbs/07_lm/08_scoring.ipynb #cell-037
+# %% ../../nbs/07_lm/08_scoring.ipynb #cell-038
 @patch
 def _repr_html_(self: Scores) -> str:
     head = self.table.slice(0, 5).to_pandas().drop(columns=["token_log_probabilities", "protocol"])
     more = f"<p>… {len(self) - 5:,} more</p>" if len(self) > 5 else ""
     return f"<p>{self!r}</p>{head.to_html(index=False, float_format='{:.3g}'.format, border=0)}{more}"
 
-# %% ../../nbs/07_lm/08_scoring.ipynb #cell-040
+# %% ../../nbs/07_lm/08_scoring.ipynb #cell-041
 def _deduplicate(items: list[EncodedItem]) -> tuple[list[EncodedItem], list[int]]:
     "The different items, and for every item the index among them."
     known, which, out = {}, [], []
@@ -247,7 +255,7 @@ def _deduplicate(items: list[EncodedItem]) -> tuple[list[EncodedItem], list[int]
         which.append(n)
     return out, which
 
-# %% ../../nbs/07_lm/08_scoring.ipynb #cell-042
+# %% ../../nbs/07_lm/08_scoring.ipynb #cell-043
 @contextmanager
 def _evaluation_mode(lm: LM, tokens_at_once: int | None):
     "The model in evaluation mode, with so many tokens at once; afterwards everything as before."
@@ -262,7 +270,7 @@ def _evaluation_mode(lm: LM, tokens_at_once: int | None):
         if tokens_at_once:
             lm.state.tokens_at_once = before
 
-# %% ../../nbs/07_lm/08_scoring.ipynb #cell-045
+# %% ../../nbs/07_lm/08_scoring.ipynb #cell-046
 def _warn_about_nan(lm: LM, scores: list[dict]):
     "One warning with the number of answers that could not be scored because of NaN."
     import logging
@@ -272,24 +280,24 @@ def _warn_about_nan(lm: LM, scores: list[dict]):
         message = "%s gives NaN for %d of %d answers; they count as wrong (column finite)"
         logging.getLogger("wbe").warning(message, lm.name, broken, len(scores))
 
-# %% ../../nbs/07_lm/08_scoring.ipynb #cell-047
+# %% ../../nbs/07_lm/08_scoring.ipynb #cell-048
 def _progress_bar(lm: LM, total: int, what: str, unit: str, show: bool):
     "A progress bar; in the first process only."
     return progress_bar(total=total, desc=what, unit=unit, show=show and process_rank(lm)[0] == 0)
 
-# %% ../../nbs/07_lm/08_scoring.ipynb #cell-048
+# %% ../../nbs/07_lm/08_scoring.ipynb #cell-049
 def _score_items(lm: LM, items: list[EncodedItem], padding: str, share: str, max_tokens: int, bar) -> list[tuple]:
-    "For each item its pass, and the generated text if `max_tokens` is not 0."
+    "For each item its pass, and the generated text and whether it ended by itself, if `max_tokens` is not 0."
     rows = teacher_forced_all(lm, items, padding, share, bar.update)
     if not max_tokens:
-        return [(row, None) for row in rows]
-    start = time.perf_counter()
-    texts = [decode_first_line(lm, ids) for ids in greedy_answers(lm, items, rows, max_tokens, bar.update)]
+        return [(row, dict(text=None, natural_end=None)) for row in rows]
+    start, texts = time.perf_counter(), greedy_answers(lm, items, rows, max_tokens, bar.update)
+    texts = [dict(text=decode_first_line(lm, t.ids), natural_end=t.natural) for t in texts]
     for row in rows:
         row.seconds += (time.perf_counter() - start) / len(rows)
     return list(zip(rows, texts))
 
-# %% ../../nbs/07_lm/08_scoring.ipynb #cell-050
+# %% ../../nbs/07_lm/08_scoring.ipynb #cell-051
 def score(
     lm: LM,
     items,  # QAItems, dicts or (question, answer)
@@ -321,12 +329,12 @@ def score(
     clean, scores = stop_tokens(lm).clean, []
     for x, n in zip(items, which):
         row, text = results[n]
-        scores.append(_answer_score(x, encoded[n], row, clean, protocol.key) | dict(text=text))
+        scores.append(_answer_score(x, encoded[n], row, clean, protocol.key) | text)
     _warn_about_nan(lm, scores)
     dtype, seconds = str(lm.dtype).replace("torch.", ""), time.perf_counter() - start
     return Scores(to_table(scores, AnswerScore), protocol.key, lm.name, lm.revision, dtype, seconds, len(encoded))
 
-# %% ../../nbs/07_lm/08_scoring.ipynb #cell-075
+# %% ../../nbs/07_lm/08_scoring.ipynb #cell-076
 def ask(
     lm: LM,
     questions,

@@ -254,6 +254,7 @@ SCORE_COLUMNS = (
     ),
     *("token_accuracy", "exact_match", "normalised_match", "log_probability", "perplexity", "finite", "seconds"),
     "answer",
+    "natural_end",
 )
 
 

@@ -126,7 +126,8 @@ def planned_moments(
     return rows
 
 # %% ../../nbs/10_runs/04_questions.ipynb #cell-025
-_SCORE_COLUMNS = ["token_accuracy", "exact_match", "log_probability", "perplexity", "finite", "seconds", "answer"]
+_SCORE_COLUMNS = ["token_accuracy", "exact_match", "log_probability", "perplexity", "finite", "seconds"]
+_TEXT_COLUMNS = ["answer", "natural_end"]
 
 
 def score_questions(
@@ -145,7 +146,7 @@ def score_questions(
         if len(part):
             items = [QAItem(q, a, id=i) for q, a, i in zip(part.question, part.expected, part.edit_id)]
             scores = score(lm, items, protocol, generate=text, too_long="truncate", progress=progress)
-            scores = scores.to_pandas().rename(columns={"text": "answer"})[_SCORE_COLUMNS]
+            scores = scores.to_pandas().rename(columns={"text": "answer"})[_SCORE_COLUMNS + _TEXT_COLUMNS]
             parts.append(scores.set_index(part.index))
     return pd.concat([questions, pd.concat(parts).sort_index()], axis=1)
 
