@@ -74,17 +74,17 @@ def value(lm: LM, request, texts, layer: int, h, part: str = "mlp_out") -> torch
 
     handle = module.register_forward_hook(add)
     try:
-        for _ in range(h.steps):
+        for step in range(h.steps):
             logp = whole_pass(lm, rows).float().log_softmax(-1)
-            now = logp[-1, len(kl.ids) - 1]
+            now = logp[-1, kl.subject_at]
             before = now.detach().clone() if before is None else before
             answers = [
                 torch.stack([logp[r, p, t.ids[p + 1]] for p in range(t.prompt_length - 1, len(t.ids) - 1)]).mean()
                 for r, t in enumerate(texts)
             ]
-            loss = -torch.stack(answers).mean() + h.kl * (before.exp() * (before - now)).sum()
+            loss = -torch.stack(answers).mean() + h.kl * (now.exp() * (now - before)).sum()
             loss = loss + h.weight_decay * (delta.square().sum() + 1e-30).sqrt() / start.norm() ** 2
-            if loss.item() < h.enough:
+            if loss.item() < h.enough or step == h.steps - 1:  # the last step only measures, as in the authors' code
                 break
             adam.zero_grad()
             loss.backward()
