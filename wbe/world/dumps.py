@@ -137,7 +137,7 @@ def reference(self: EntityEncoder, pairs) -> str:
         self.refs[key] = json_object({"hash": digest, "snaks": snaks, "snaks-order": order})
     return self.refs[key]
 
-# %% ../../nbs/02_world/10_dumps.ipynb #cell-021
+# %% ../../nbs/02_world/10_dumps.ipynb #cell-022
 @patch
 def claim(self: EntityEncoder, c: WorldClaim) -> str:
     "A statement; as JSON for a JSON dump it is kept until it changes."
@@ -152,7 +152,7 @@ def claim(self: EntityEncoder, c: WorldClaim) -> str:
         c.json = text
     return text
 
-# %% ../../nbs/02_world/10_dumps.ipynb #cell-024
+# %% ../../nbs/02_world/10_dumps.ipynb #cell-025
 def revision_of(
     n: int,  # number of the entity
     t: int,  # snapshot after the edit
@@ -165,12 +165,12 @@ def revision_of(
     second %= 86_400
     return 2_000_000_000 + t * 100_000_000 + n, f"{at}T{second // 3600:02d}:{second // 60 % 60:02d}:{second % 60:02d}Z"
 
-# %% ../../nbs/02_world/10_dumps.ipynb #cell-026
+# %% ../../nbs/02_world/10_dumps.ipynb #cell-028
 def _terms(texts: dict) -> dict:
     "Labels or descriptions, as Wikidata writes them."
     return {code: dict(language=code, value=text) for code, text in texts.items()}
 
-# %% ../../nbs/02_world/10_dumps.ipynb #cell-027
+# %% ../../nbs/02_world/10_dumps.ipynb #cell-029
 def _entity_members(enc: EntityEncoder, e: Entity) -> dict[str, str]:
     "The encoded members of an entity that both formats have."
     empty = "[]" if enc.xml else "{}"
@@ -185,7 +185,7 @@ def _entity_members(enc: EntityEncoder, e: Entity) -> dict[str, str]:
         sitelinks=php_json(links) if links else empty,
     )
 
-# %% ../../nbs/02_world/10_dumps.ipynb #cell-030
+# %% ../../nbs/02_world/10_dumps.ipynb #cell-032
 def json_line(enc: EntityEncoder, e: Entity) -> str:
     "The entity's line in a JSON dump, without comma and line break."
     if e.line is None:
@@ -195,7 +195,7 @@ def json_line(enc: EntityEncoder, e: Entity) -> str:
         e.line = json_object(dict(type='"item"', id=qid) | _entity_members(enc, e) | page)
     return e.line
 
-# %% ../../nbs/02_world/10_dumps.ipynb #cell-037
+# %% ../../nbs/02_world/10_dumps.ipynb #cell-039
 def _property_claims(p: Property):
     "The statements about a property: (P-id, value, qualifiers)."
     yield "P31", WIKIDATA_QIDS["property_class"], []
@@ -208,7 +208,7 @@ def _property_claims(p: Property):
         separators = ("P580", "P582", "P585") if p.constraint.endswith("+time") else ()
         yield "P2302", WIKIDATA_QIDS[kind], [("P4155", q, 0) for q in separators]
 
-# %% ../../nbs/02_world/10_dumps.ipynb #cell-038
+# %% ../../nbs/02_world/10_dumps.ipynb #cell-040
 def property_entity(p: Property) -> Entity:
     "A property as an entity of the dump, with its classes and constraints as statements."
     e = Entity(int(p.pid[1:]), "property", 0, p.label, 0)
@@ -218,7 +218,7 @@ def property_entity(p: Property) -> Entity:
         e.claims.setdefault(pid, []).append(claim)
     return e
 
-# %% ../../nbs/02_world/10_dumps.ipynb #cell-040
+# %% ../../nbs/02_world/10_dumps.ipynb #cell-043
 PROPERTY_PAGE_OFFSET = 90_000_000  # pages of properties have numbers from here on
 
 
@@ -228,7 +228,7 @@ def _property_members(enc: EntityEncoder, p: Property) -> dict[str, str]:
     members |= _entity_members(enc, property_entity(p))
     return members | dict(sitelinks="")
 
-# %% ../../nbs/02_world/10_dumps.ipynb #cell-041
+# %% ../../nbs/02_world/10_dumps.ipynb #cell-044
 def property_line(enc: EntityEncoder, p: Property) -> str:
     "A property's line in a JSON dump."
     page = PROPERTY_PAGE_OFFSET + int(p.pid[1:])
@@ -236,7 +236,7 @@ def property_line(enc: EntityEncoder, p: Property) -> str:
     about = dict(pageid=page, ns=120, title=php_json(f"Property:{p.pid}"), lastrevid=number)
     return json_object(_property_members(enc, p) | about | dict(modified=php_json(modified)))
 
-# %% ../../nbs/02_world/10_dumps.ipynb #cell-044
+# %% ../../nbs/02_world/10_dumps.ipynb #cell-047
 JSON_HEAD, JSON_TAIL = "[\n", "\n]\n"
 
 
@@ -248,7 +248,7 @@ def join_json_lines(
     text = ",\n".join(lines)
     return text if first or not text else ",\n" + text
 
-# %% ../../nbs/02_world/10_dumps.ipynb #cell-047
+# %% ../../nbs/02_world/10_dumps.ipynb #cell-050
 WIKI_SITES = {  # database: name, main page, namespaces
     "wikidatawiki": (
         "Wikidata",
@@ -274,7 +274,7 @@ version="0.11" xml:lang="en">
 """
 XML_TAIL = "</mediawiki>\n"
 
-# %% ../../nbs/02_world/10_dumps.ipynb #cell-048
+# %% ../../nbs/02_world/10_dumps.ipynb #cell-051
 def xml_head(
     db: str,  # wikidatawiki or enwiki
 ) -> str:
@@ -286,7 +286,7 @@ def xml_head(
     ]
     return _XML_HEAD.format(name=name, db=db, base=base, namespaces="\n".join(rows))
 
-# %% ../../nbs/02_world/10_dumps.ipynb #cell-051
+# %% ../../nbs/02_world/10_dumps.ipynb #cell-054
 def sha1_base36(data: bytes) -> str:
     "A SHA-1 as MediaWiki writes it."
     n, out = int(sha1(data).hexdigest(), 16), ""
@@ -295,7 +295,7 @@ def sha1_base36(data: bytes) -> str:
         out = "0123456789abcdefghijklmnopqrstuvwxyz"[digit] + out
     return out.rjust(31, "0")
 
-# %% ../../nbs/02_world/10_dumps.ipynb #cell-052
+# %% ../../nbs/02_world/10_dumps.ipynb #cell-055
 _XML_PAGE = """\
   <page>
     <title>{title}</title>
@@ -317,7 +317,7 @@ _XML_PAGE = """\
   </page>
 """
 
-# %% ../../nbs/02_world/10_dumps.ipynb #cell-053
+# %% ../../nbs/02_world/10_dumps.ipynb #cell-056
 def xml_page(
     title: str,
     ns: int,  # namespace
@@ -346,7 +346,7 @@ def xml_page(
         text=escape(text, {'"': "&quot;"}),
     )
 
-# %% ../../nbs/02_world/10_dumps.ipynb #cell-054
+# %% ../../nbs/02_world/10_dumps.ipynb #cell-057
 _WIKIBASE = {"item": ("wikibase-item", "application/json"), "property": ("wikibase-property", "application/json")}
 
 
@@ -363,7 +363,7 @@ def entity_page(
     text = json_object(dict(type='"item"', id=php_json(e.qid)) | _entity_members(enc, e))
     return xml_page(e.qid, 0, e.n + 1000, e.n, e.touched, text, *form)
 
-# %% ../../nbs/02_world/10_dumps.ipynb #cell-055
+# %% ../../nbs/02_world/10_dumps.ipynb #cell-058
 def property_page(
     enc: EntityEncoder,  # made with `xml=True`
     p: Property,
