@@ -18,7 +18,7 @@ from ..records import WbeError, check_choice
 from ..texts import one_line
 from .base import PERSONAS, Request
 
-# %% ../../nbs/03_writers/09_prompts.ipynb #cell-006
+# %% ../../nbs/03_writers/09_prompts.ipynb #cell-007
 @dataclass(frozen=True)
 class PromptFile:
     "Instructions and worked examples."
@@ -28,11 +28,11 @@ class PromptFile:
     instructions: str
     examples: tuple[tuple[str, str], ...]  # what the model is given, and the right question
 
-# %% ../../nbs/03_writers/09_prompts.ipynb #cell-008
+# %% ../../nbs/03_writers/09_prompts.ipynb #cell-009
 class PromptError(WbeError, ValueError):
     "A prompt file is not valid."
 
-# %% ../../nbs/03_writers/09_prompts.ipynb #cell-009
+# %% ../../nbs/03_writers/09_prompts.ipynb #cell-010
 def _parse_head(text: str, source: str) -> tuple[dict[str, str], str]:
     "The fields of the head, and the text after it."
     head = re.match(r"---\n(.*?)\n---\n", text, re.S)
@@ -43,7 +43,7 @@ def _parse_head(text: str, source: str) -> tuple[dict[str, str], str]:
         )
     return fields, text[head.end() :]
 
-# %% ../../nbs/03_writers/09_prompts.ipynb #cell-011
+# %% ../../nbs/03_writers/09_prompts.ipynb #cell-012
 def parse_prompt(
     text: str,
     source: str = "prompt",  # its name in error messages
@@ -62,7 +62,7 @@ def parse_prompt(
         fields["name"], f"{fields['name']}/{fields['version']}-{digest}", instructions.strip(), tuple(pairs)
     )
 
-# %% ../../nbs/03_writers/09_prompts.ipynb #cell-014
+# %% ../../nbs/03_writers/09_prompts.ipynb #cell-017
 PROMPT_NAMES = ("question", "rephrase", "multihop", *(f"persona-{p}" for p in PERSONAS), "persona-mix")  # one file each
 
 
@@ -74,7 +74,7 @@ def prompt_file(
     path = files("wbe.writers") / "prompt_files" / f"{check_choice(name, PROMPT_NAMES, 'prompt')}.md"
     return parse_prompt(path.read_text(encoding="utf-8"), f"{name}.md")
 
-# %% ../../nbs/03_writers/09_prompts.ipynb #cell-018
+# %% ../../nbs/03_writers/09_prompts.ipynb #cell-021
 def _hop_lines(request: Request) -> list[str]:
     "The lines for the subject and its hops."
     lines = [f"subject: {one_line(request.subject)}"]
@@ -88,7 +88,7 @@ def _hop_lines(request: Request) -> list[str]:
         lines.append(f"step {n}: {one_line(hop.property)}{meaning} -> {target}")
     return lines
 
-# %% ../../nbs/03_writers/09_prompts.ipynb #cell-020
+# %% ../../nbs/03_writers/09_prompts.ipynb #cell-023
 def render_request(
     request: Request,
     mix: bool = False,  # the prompt is the one for several voices
@@ -102,7 +102,7 @@ def render_request(
         lines.append(f"an earlier question was thrown out: {one_line(request.feedback)}")
     return "\n".join(lines)
 
-# %% ../../nbs/03_writers/09_prompts.ipynb #cell-024
+# %% ../../nbs/03_writers/09_prompts.ipynb #cell-028
 @dataclass(frozen=True)
 class ChatPrompt:
     "The messages to a model for one request."
@@ -112,15 +112,15 @@ class ChatPrompt:
     messages: tuple[dict, ...]
     item: str  # to be repeated in the answer
 
-# %% ../../nbs/03_writers/09_prompts.ipynb #cell-025
+# %% ../../nbs/03_writers/09_prompts.ipynb #cell-029
 def _item_hash(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:10]
 
-# %% ../../nbs/03_writers/09_prompts.ipynb #cell-026
+# %% ../../nbs/03_writers/09_prompts.ipynb #cell-030
 def _user_message(text: str) -> dict:
     return dict(role="user", content=f"item: {_item_hash(text)}\n{text}")
 
-# %% ../../nbs/03_writers/09_prompts.ipynb #cell-028
+# %% ../../nbs/03_writers/09_prompts.ipynb #cell-032
 _PROMPT_OF_KIND = dict(update="question", locality="question", rephrase="rephrase", multihop="multihop")
 
 
@@ -137,11 +137,11 @@ def prompt_for(
         messages += [_user_message(given), dict(role="assistant", content=answer)]
     return ChatPrompt(file.name, file.version, (*messages, _user_message(text)), _item_hash(text))
 
-# %% ../../nbs/03_writers/09_prompts.ipynb #cell-032
+# %% ../../nbs/03_writers/09_prompts.ipynb #cell-037
 class BadAnswer(WbeError, ValueError):
     "An answer that is not a question for the item."
 
-# %% ../../nbs/03_writers/09_prompts.ipynb #cell-033
+# %% ../../nbs/03_writers/09_prompts.ipynb #cell-038
 def _first_json_object(text: str) -> dict | None:
     "The first JSON object in a text."
     for m in re.finditer(r"\{", text):
@@ -151,7 +151,7 @@ def _first_json_object(text: str) -> dict | None:
             continue
     return None
 
-# %% ../../nbs/03_writers/09_prompts.ipynb #cell-035
+# %% ../../nbs/03_writers/09_prompts.ipynb #cell-040
 def _check_question(question: str) -> str:
     "A question without quotation marks around it, or a `BadAnswer`."
     question = one_line(question).strip(' "“”`')
@@ -161,7 +161,7 @@ def _check_question(question: str) -> str:
         raise BadAnswer(f"not a question: {len(question)} letters long")
     return question
 
-# %% ../../nbs/03_writers/09_prompts.ipynb #cell-037
+# %% ../../nbs/03_writers/09_prompts.ipynb #cell-042
 def parse_answer(
     text: str | None,  # of the model
     item: str,  # must be repeated in it
