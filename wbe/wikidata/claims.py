@@ -34,44 +34,44 @@ class QuantityData(Struct, gc=False):
     amount: str
     unit: str = "1"
 
-# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-014
+# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-015
 class TextData(Struct, gc=False):
     text: str
     language: str
 
-# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-015
+# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-016
 class CoordinateData(Struct, gc=False):
     latitude: float
     longitude: float
 
-# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-018
+# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-019
 class EntityValue(Struct, gc=False, tag="wikibase-entityid"):
     value: EntityId
 
-# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-019
+# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-020
 class StringValue(Struct, gc=False, tag="string"):
     value: str
 
-# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-020
+# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-021
 class TimeValue(Struct, gc=False, tag="time"):
     value: TimeData
 
-# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-022
+# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-023
 class QuantityValue(Struct, gc=False, tag="quantity"):
     value: QuantityData
 
-# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-023
+# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-024
 class TextValue(Struct, gc=False, tag="monolingualtext"):
     value: TextData
 
-# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-024
+# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-025
 class CoordinateValue(Struct, gc=False, tag="globecoordinate"):
     value: CoordinateData
 
-# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-025
+# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-026
 DataValue = EntityValue | StringValue | TimeValue | QuantityValue | TextValue | CoordinateValue
 
-# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-028
+# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-029
 _TEXT_FORMS = {
     EntityValue: lambda v: v.value.id,
     StringValue: lambda v: v.value,
@@ -88,7 +88,7 @@ def value_text(value: DataValue | None) -> str:
         raise ValueError("a snak of type value without a datavalue")
     return _TEXT_FORMS[type(value)](value)
 
-# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-032
+# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-034
 _VALUE_TYPE_NAMES = {
     StringValue: "string",
     TimeValue: "time",
@@ -98,7 +98,7 @@ _VALUE_TYPE_NAMES = {
 }
 _ENTITY_LETTERS = {"Q": "item", "P": "property", "E": "entity-schema", "L": "lexeme"}
 
-# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-033
+# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-035
 def value_type(
     datatype: str | None,  # as in the dump
     value: DataValue | None,
@@ -111,30 +111,30 @@ def value_type(
         return "form" if "-F" in name else "sense" if "-S" in name else _ENTITY_LETTERS.get(name[:1], "unknown")
     return _VALUE_TYPE_NAMES.get(type(value), "unknown")
 
-# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-036
+# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-038
 EMPTY_MAP = tuple[()]  # how an empty map may be written: []
 
-# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-037
+# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-039
 SNAK_TYPES = Literal["value", "somevalue", "novalue", "unreadable"]  # the last one is never in a dump
 
-# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-038
+# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-040
 class DumpSnak(Struct, gc=False):
     snaktype: SNAK_TYPES
     datavalue: DataValue | None = None
     datatype: str | None = None
 
-# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-039
+# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-041
 class TimeSnak(Struct, gc=False):
     snaktype: SNAK_TYPES
     datavalue: TimeValue | None = None
 
-# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-041
+# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-043
 class TimeQualifiers(Struct, gc=False):
     P580: list[TimeSnak] | None = None  # start time
     P582: list[TimeSnak] | None = None  # end time
     P585: list[TimeSnak] | None = None  # point in time
 
-# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-042
+# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-044
 class DumpClaim(Struct, gc=False):
     mainsnak: DumpSnak
     id: str
@@ -142,11 +142,11 @@ class DumpClaim(Struct, gc=False):
     qualifiers: TimeQualifiers | EMPTY_MAP = ()
     order: list[str] | None = msgspec.field(default=None, name="qualifiers-order")
 
-# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-044
+# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-046
 class DumpTerm(Struct, gc=False):
     value: str
 
-# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-046
+# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-048
 @lru_cache(maxsize=16)
 def entity_type(languages: tuple[str, ...]) -> type:
     "The type of an entity whose names are read in these languages."
@@ -168,17 +168,17 @@ def entity_type(languages: tuple[str, ...]) -> type:
     ]
     return defstruct("Entity", fields, gc=False)
 
-# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-047
+# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-049
 @lru_cache(maxsize=16)
 def entity_decoder(languages: tuple[str, ...]):
     "A decoder of entities whose names are read in these languages."
     return msgspec.json.Decoder(entity_type(languages))
 
-# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-052
+# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-054
 class DumpReference(Struct, gc=False):
     snaks: dict[str, list[DumpSnak]] | EMPTY_MAP = ()
 
-# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-053
+# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-055
 class FullClaim(Struct, gc=False):
     mainsnak: DumpSnak
     id: str
@@ -186,14 +186,14 @@ class FullClaim(Struct, gc=False):
     qualifiers: dict[str, list[DumpSnak]] | EMPTY_MAP = ()
     references: list[DumpReference] = []
 
-# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-054
+# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-056
 class FullEntity(Struct, gc=False):
     claims: dict[str, list[FullClaim]] | EMPTY_MAP = ()
 
-# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-055
+# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-057
 FULL_DECODER = msgspec.json.Decoder(FullEntity)
 
-# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-058
+# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-060
 @dataclass
 class Role:
     "A value that stands in a qualifier or a reference of a statement."
@@ -207,12 +207,12 @@ class Role:
     main_property: str = col("P-id of the statement")
     statement_id: str = col("the statement's id in Wikidata")
 
-# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-059
+# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-061
 def snak_text(snak: DumpSnak) -> str | None:
     "The text form of a snak's value; None when it has none."
     return value_text(snak.datavalue) if snak.snaktype == "value" else None
 
-# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-061
+# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-063
 def role_rows(qid: str, line: bytes):
     "The rows of `Role` of an entity, in the order of the line."
     claims = FULL_DECODER.decode(line).claims
@@ -225,11 +225,11 @@ def role_rows(qid: str, line: bytes):
                         kind = value_type(snak.datatype, snak.datavalue)
                         yield qid, pid, snak_text(snak), kind, snak.snaktype, role, main, claim.id
 
-# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-064
+# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-066
 FUNCTIONAL_CONSTRAINTS = {"Q19474404", "Q52060874"}  # single-value constraint, single-best-value constraint
 TIME_QUALIFIERS = {"P580", "P582", "P585"}  # start time, end time, point in time
 
-# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-066
+# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-068
 META_PROPERTY_CLASS = "Q51118821"  # Wikidata property about Wikimedia entities
 META_PROPERTY_CLASSES = {  # classes of properties that say something about the wiki, not about the world
     META_PROPERTY_CLASS: "about Wikimedia entities",
@@ -244,7 +244,7 @@ META_PROPERTY_CLASSES = {  # classes of properties that say something about the 
 RESTRICTIVE_QUALIFIER_CLASS = "Q61719275"  # restrictive qualifier
 WIKI_PAGE_CLASSES = ("Q13406463", "Q4167836", "Q11266439", "Q4167410")  # list, category, template, disambiguation page
 
-# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-068
+# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-070
 _ABOUT_PAGES = """
     P301 category's main topic, P360 is a list of, P910 topic's main category, P971 category combines topics, P1151
     topic's main Wikimedia portal, P1200 bodies of water basin category, P1204 Wikimedia portal's main topic, P1423
@@ -272,14 +272,14 @@ _ABOUT_ITEMS = """
     living people protection class
 """
 
-# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-069
+# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-071
 META_PROPERTIES = {  # by P-id: the label
     pid: label
     for text in (_ABOUT_PAGES, _ABOUT_ARTICLES, _ABOUT_ITEMS)
     for pid, label in (entry.split(" ", 1) for entry in " ".join(text.split()).split(", "))
 }
 
-# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-071
+# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-073
 @dataclass
 class PropertyInfo:
     "What Wikidata says about a property."
@@ -292,7 +292,7 @@ class PropertyInfo:
     temporal: bool = col("whether that holds at each point in time: a temporal functional property")
     classes: list[str] = col("Q-ids of the classes it is an instance of")
 
-# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-072
+# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-074
 def property_row(entity, line: bytes, label: str | None, description: str | None) -> tuple:
     "A row of `PropertyInfo`."
     claims = FULL_DECODER.decode(line).claims or {}
