@@ -39,13 +39,13 @@ KIND_OF_PROPERTY = {p: kind for kind, ids in PROPERTIES_BY_KIND.items() for p in
 # %% ../../nbs/06_benchmark/04_paths.ipynb #cell-009
 PLACE_KINDS = ("country", "location")
 
-# %% ../../nbs/06_benchmark/04_paths.ipynb #cell-011
+# %% ../../nbs/06_benchmark/04_paths.ipynb #cell-012
 def _is_scattered(kinds, wanted) -> bool:
     "Whether the hops with a wanted kind do not follow each other directly."
     at = [i for i, kind in enumerate(kinds) if kind in wanted]
     return bool(at) and at[-1] - at[0] + 1 != len(at)
 
-# %% ../../nbs/06_benchmark/04_paths.ipynb #cell-013
+# %% ../../nbs/06_benchmark/04_paths.ipynb #cell-014
 def coherence_violation(
     properties,  # P-ids, hop by hop
     kinds,  # the kinds of their objects
@@ -64,14 +64,14 @@ def coherence_violation(
         return "the headquarters of what is no organisation"
     return None
 
-# %% ../../nbs/06_benchmark/04_paths.ipynb #cell-017
+# %% ../../nbs/06_benchmark/04_paths.ipynb #cell-019
 CHAIN_FACT_COLUMNS = ["subject_id", "property_id", "object_id", "subject", "property", "object"]
 CHAIN_FACT_COLUMNS += ["edited", "previous_id", "previous", "kind"]
 
-# %% ../../nbs/06_benchmark/04_paths.ipynb #cell-018
+# %% ../../nbs/06_benchmark/04_paths.ipynb #cell-020
 PAIR_COLUMNS = ["subject_id", "property_id"]
 
-# %% ../../nbs/06_benchmark/04_paths.ipynb #cell-019
+# %% ../../nbs/06_benchmark/04_paths.ipynb #cell-021
 def _single_valued(frame):
     "The facts whose subject and property have one object."
     import narwhals as nw
@@ -80,7 +80,7 @@ def _single_valued(frame):
         frame.group_by(*PAIR_COLUMNS).agg(n=nw.len()).filter(nw.col("n") > 1), on=PAIR_COLUMNS, how="anti"
     )
 
-# %% ../../nbs/06_benchmark/04_paths.ipynb #cell-021
+# %% ../../nbs/06_benchmark/04_paths.ipynb #cell-024
 def _labelled_facts(e, static, facts, kind):
     "Edited facts, and static ones that have not ended, with the kind of each object; only properties with a kind."
     import narwhals as nw
@@ -91,7 +91,7 @@ def _labelled_facts(e, static, facts, kind):
     both = (current, facts.with_columns(edited=nw.lit(1)))
     return nw.concat([f.join(names, on="property_id").select(*CHAIN_FACT_COLUMNS) for f in both])
 
-# %% ../../nbs/06_benchmark/04_paths.ipynb #cell-022
+# %% ../../nbs/06_benchmark/04_paths.ipynb #cell-025
 def chain_facts_after(
     e,  # an engine
     static,  # a frame of static facts
@@ -110,7 +110,7 @@ def chain_facts_after(
     known = usable.join(lands, on="object_id", how="left").with_columns(kind=nw.coalesce("land", "kind"))
     return known.select(*CHAIN_FACT_COLUMNS)
 
-# %% ../../nbs/06_benchmark/04_paths.ipynb #cell-025
+# %% ../../nbs/06_benchmark/04_paths.ipynb #cell-028
 def chain_facts_before(
     after,  # a frame of `chain_facts_after`
     unclear=None,  # a frame of subjects and properties that had several objects then
@@ -126,17 +126,17 @@ def chain_facts_before(
     before = nw.concat([static, earlier])
     return before if unclear is None else before.join(unclear, on=PAIR_COLUMNS, how="anti")
 
-# %% ../../nbs/06_benchmark/04_paths.ipynb #cell-028
+# %% ../../nbs/06_benchmark/04_paths.ipynb #cell-032
 HOP_COLUMNS = dict(
     p="property_id", q="property", o="object_id", l="object", e="edited", b="previous_id", c="previous", k="kind"
 )
 
-# %% ../../nbs/06_benchmark/04_paths.ipynb #cell-029
+# %% ../../nbs/06_benchmark/04_paths.ipynb #cell-033
 def path_columns(n: int) -> list[str]:
     "The columns of a path of `n` hops."
     return ["s", "sl"] + [f"{short}{i}" for i in range(1, n + 1) for short in HOP_COLUMNS]
 
-# %% ../../nbs/06_benchmark/04_paths.ipynb #cell-030
+# %% ../../nbs/06_benchmark/04_paths.ipynb #cell-034
 def as_hop(known, i: int):
     "Facts as the `i`-th hop of a path."
     import narwhals as nw
@@ -144,7 +144,7 @@ def as_hop(known, i: int):
     columns = {f"{short}{i}": nw.col(name) for short, name in HOP_COLUMNS.items()}
     return known.select(s=nw.col("subject_id"), sl=nw.col("subject"), **columns)
 
-# %% ../../nbs/06_benchmark/04_paths.ipynb #cell-032
+# %% ../../nbs/06_benchmark/04_paths.ipynb #cell-037
 def distinct_entities(names):
     "Whether the ids in some columns are all different, as an expression."
     import narwhals as nw
@@ -152,7 +152,7 @@ def distinct_entities(names):
     differ = [nw.col(a) != nw.col(b) for i, a in enumerate(names) for b in names[:i]]
     return nw.all_horizontal(*differ, ignore_nulls=False)
 
-# %% ../../nbs/06_benchmark/04_paths.ipynb #cell-035
+# %% ../../nbs/06_benchmark/04_paths.ipynb #cell-040
 def extend_paths(
     paths,  # a frame of paths
     known,  # a frame of facts for a hop more at the end
@@ -170,7 +170,7 @@ def extend_paths(
         grown.append(as_hop(leftward, 1).join(moved, left_on="o1", right_on="s").select(*path_columns(n + 1)))
     return nw.concat(grown).filter(distinct_entities(["s"] + [f"o{i}" for i in range(1, n + 2)])).unique()
 
-# %% ../../nbs/06_benchmark/04_paths.ipynb #cell-037
+# %% ../../nbs/06_benchmark/04_paths.ipynb #cell-042
 def coherent_paths(e, paths, n: int):
     "The paths that violate no rule."
     import pyarrow as pa
@@ -182,7 +182,7 @@ def coherent_paths(e, paths, n: int):
     good = e.table(pa.Table.from_pylist(good, pa.schema([(c, pa.string()) for c in names])))
     return paths.join(good, on=names, how="semi")
 
-# %% ../../nbs/06_benchmark/04_paths.ipynb #cell-040
+# %% ../../nbs/06_benchmark/04_paths.ipynb #cell-045
 def join_old_path(
     paths,
     before,  # a frame of `chain_facts_before`
@@ -200,7 +200,7 @@ def join_old_path(
     differ = (nw.col(f"x{n}") != nw.col(f"o{n}")) & (lower(f"y{n}") != lower(f"l{n}"))
     return out.filter(differ, distinct_entities([f"x{i}" for i in range(n + 1)])).drop("x0")
 
-# %% ../../nbs/06_benchmark/04_paths.ipynb #cell-043
+# %% ../../nbs/06_benchmark/04_paths.ipynb #cell-048
 def limit_per_object(
     known,  # a frame of facts
     fan: int | None,  # None: all
@@ -214,7 +214,7 @@ def limit_per_object(
     ranked = known.with_columns(place=order.rank("ordinal").over("object_id"))
     return ranked.filter(nw.col("place") <= fan).drop("place")
 
-# %% ../../nbs/06_benchmark/04_paths.ipynb #cell-046
+# %% ../../nbs/06_benchmark/04_paths.ipynb #cell-051
 def take_rows(
     path: Path,  # a Parquet file
     wanted,  # numbers of rows, sorted
@@ -230,7 +230,7 @@ def take_rows(
         start += len(batch)
     return pa.concat_tables(parts) if parts else file.read()
 
-# %% ../../nbs/06_benchmark/04_paths.ipynb #cell-047
+# %% ../../nbs/06_benchmark/04_paths.ipynb #cell-052
 def even_rows(
     n: int,  # rows
     most: int | None,
@@ -240,7 +240,7 @@ def even_rows(
 
     return np.linspace(0, n - 1, most).astype(np.int64) if most and n > most else None
 
-# %% ../../nbs/06_benchmark/04_paths.ipynb #cell-049
+# %% ../../nbs/06_benchmark/04_paths.ipynb #cell-054
 def write_sampled(
     e,  # an engine
     frame,
@@ -253,7 +253,7 @@ def write_sampled(
     if some is not None:
         write_table(path, take_rows(path, some))
 
-# %% ../../nbs/06_benchmark/04_paths.ipynb #cell-050
+# %% ../../nbs/06_benchmark/04_paths.ipynb #cell-055
 def path_key(n: int) -> list[str]:
     "The columns by which paths of `n` hops are sorted."
     return ["s"] + [f"p{i}" for i in range(1, n + 1)]
