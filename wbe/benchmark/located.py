@@ -50,19 +50,19 @@ class LocatedValue:
             LocatedValue(None, self.where, below).fail(f"is missing; there are {', '.join(value) or 'no fields'}")
         return LocatedValue(value[name], self.where, below)
 
-# %% ../../nbs/06_benchmark/11_located.ipynb #cell-011
+# %% ../../nbs/06_benchmark/11_located.ipynb #cell-013
 @patch
 def has(self: LocatedValue, name: str) -> bool:
     "Whether there is such a field with something in it."
     return self.expect(dict).get(name) not in (None, "", [])
 
-# %% ../../nbs/06_benchmark/11_located.ipynb #cell-012
+# %% ../../nbs/06_benchmark/11_located.ipynb #cell-014
 @patch
 def text(self: LocatedValue) -> str:
     "The value as text; empty text is an error."
     return self.expect(str) if self.value != "" else self.fail("is empty")
 
-# %% ../../nbs/06_benchmark/11_located.ipynb #cell-014
+# %% ../../nbs/06_benchmark/11_located.ipynb #cell-017
 @patch
 def text_of(
     self: LocatedValue,
@@ -72,7 +72,7 @@ def text_of(
     "The text of a field that may be missing."
     return self[name].text() if self.has(name) else default
 
-# %% ../../nbs/06_benchmark/11_located.ipynb #cell-016
+# %% ../../nbs/06_benchmark/11_located.ipynb #cell-020
 @patch
 def items(
     self: LocatedValue,
@@ -85,7 +85,7 @@ def items(
         self.fail(f"has {len(self.value)} entries, expected at least {least}")
     return [LocatedValue(v, self.where, f"{self.name}[{i}]") for i, v in enumerate(self.value)]
 
-# %% ../../nbs/06_benchmark/11_located.ipynb #cell-017
+# %% ../../nbs/06_benchmark/11_located.ipynb #cell-021
 @patch
 def texts(
     self: LocatedValue,
@@ -94,7 +94,7 @@ def texts(
     "The texts of a list, at least so many."
     return tuple(v.text() for v in self.items(least))
 
-# %% ../../nbs/06_benchmark/11_located.ipynb #cell-020
+# %% ../../nbs/06_benchmark/11_located.ipynb #cell-024
 def _parquet_values(path: Path) -> Iterator[LocatedValue]:
     "The rows of a Parquet file."
     import pyarrow as pa
@@ -107,7 +107,7 @@ def _parquet_values(path: Path) -> Iterator[LocatedValue]:
     except pa.ArrowInvalid as e:
         raise FormatError(f"{path}: not a readable Parquet file ({e}); fetch it again") from None
 
-# %% ../../nbs/06_benchmark/11_located.ipynb #cell-021
+# %% ../../nbs/06_benchmark/11_located.ipynb #cell-025
 def read_located_rows(
     path,  # a JSON, JSON-lines or Parquet file
 ) -> Iterator[LocatedValue]:
