@@ -6,6 +6,7 @@ import gzip
 import pyarrow.parquet as pq
 import pytest
 
+from wbe.benchmark.series import make_benchmark
 from wbe.wikidata.build import build_facts
 from wbe.wikidata.parse import ParsedDump
 
@@ -56,3 +57,13 @@ def test_the_parsed_dumps_were_made_on_spark(both):
     "Spark splits the bzip2 file, so its row groups begin at other rows."
     left, right = (ParsedDump(next((b.folder / "parsed").iterdir())) for b in both.values())
     assert left.counts == right.counts and left.counts["statements"] > 1000
+
+
+def test_the_released_benchmark_is_the_same(dumps, tmp_path):
+    "With locality probes, multi-hop questions and lasting facts."
+    options = dict(memory="1GB", progress=False)
+    folders = [make_benchmark(tmp_path / name, dumps, engine=name, **options).folder for name in ("duckdb", "spark")]
+    left, right = ({p.name: p.read_bytes() for p in folder.iterdir()} for folder in folders)
+    assert len(left) > 4 and left == right
+    lasting = [pq.read_table(folder.parent / "lasting_facts.parquet") for folder in folders]
+    assert len(lasting[0]) and lasting[0].equals(lasting[1])
