@@ -122,7 +122,7 @@ def marked_sample(
         )
     return out
 
-# %% ../../nbs/11_analysis/25_agreement.ipynb #cell-036
+# %% ../../nbs/11_analysis/25_agreement.ipynb #cell-034
 def cohen_kappa(said, read, weights=None):  # several rows of answers give several values
     "Cohen's kappa of two lists of yes and no; 1 where both always agree, NaN where chance alone would agree always."
     said, read = np.asarray(said, float), np.asarray(read, float)
@@ -133,7 +133,7 @@ def cohen_kappa(said, read, weights=None):  # several rows of answers give sever
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(chance < 1, (agree - chance) / (1 - chance), np.nan)[()]
 
-# %% ../../nbs/11_analysis/25_agreement.ipynb #cell-040
+# %% ../../nbs/11_analysis/25_agreement.ipynb #cell-038
 def _resamples(strata: pd.Series, repeats: int, seed: int) -> np.ndarray:
     "Indices of resampled rows, each row within its stratum: repeats by rows."
     rng, out = np.random.default_rng(seed), np.empty((repeats, len(strata)), int)
@@ -141,13 +141,13 @@ def _resamples(strata: pd.Series, repeats: int, seed: int) -> np.ndarray:
         out[:, rows] = rng.choice(rows, (repeats, len(rows)))
     return out
 
-# %% ../../nbs/11_analysis/25_agreement.ipynb #cell-042
+# %% ../../nbs/11_analysis/25_agreement.ipynb #cell-040
 def _interval(values) -> tuple[float, float]:
     "The middle 95% of resampled values."
     low, high = np.nanpercentile(values, [2.5, 97.5])
     return float(low), float(high)
 
-# %% ../../nbs/11_analysis/25_agreement.ipynb #cell-043
+# %% ../../nbs/11_analysis/25_agreement.ipynb #cell-041
 def measure_agreement(
     sample: pd.DataFrame,  # of `marked_sample`
     measures: Mapping,  # name: for each answer whether the measure says right
@@ -170,7 +170,7 @@ def measure_agreement(
         rows[name] = row | dict(called_right=np.average(said, weights=weights))
     return pd.DataFrame.from_dict(rows, "index").rename_axis("measure")
 
-# %% ../../nbs/11_analysis/25_agreement.ipynb #cell-044
+# %% ../../nbs/11_analysis/25_agreement.ipynb #cell-042
 def format_agreement(table: pd.DataFrame) -> pd.DataFrame:
     "A table of `measure_agreement` as text, with intervals in brackets."
     percent = lambda c: table[c].map("{:.1%}".format)
@@ -181,7 +181,7 @@ def format_agreement(table: pd.DataFrame) -> pd.DataFrame:
     out["false positives"], out["false negatives"] = table.false_positives, table.false_negatives
     return out.assign(**{"called right": percent("called_right")})
 
-# %% ../../nbs/11_analysis/25_agreement.ipynb #cell-070
+# %% ../../nbs/11_analysis/25_agreement.ipynb #cell-068
 def paired_gain(
     sample: pd.DataFrame,  # of `marked_sample`
     better,  # for each answer whether one measure says right
