@@ -86,7 +86,7 @@ samples: $(READY)
 runs: $(READY)
 	rm -rf data_samples/runs
 	OMP_NUM_THREADS=1 $(BIN)/wbe sweep data_samples/sweep.toml --jobs 2
-	rm -rf data_samples/runs/*/state data_samples/runs/*/output.txt
+	rm -rf data_samples/runs/.before data_samples/runs/*/state data_samples/runs/*/output.txt
 
 bench: $(READY)
 	for b in tests/benchmarks/*.py; do $(BIN)/python $$b || exit 1; done
