@@ -206,7 +206,7 @@ def draw_answer_time(
     label_lines([panel.ax for panel in panels])
     return fig
 
-# %% ../../nbs/11_analysis/14_cost.ipynb #cell-045
+# %% ../../nbs/11_analysis/14_cost.ipynb #cell-050
 def _on_front(cost: pd.Series, value: pd.Series) -> np.ndarray:
     "Which editors are on the Pareto front: no other one is as cheap and as good, and better in one of both."
     c, v = cost.to_numpy(), value.to_numpy()
@@ -214,7 +214,7 @@ def _on_front(cost: pd.Series, value: pd.Series) -> np.ndarray:
     better = (c[None] < c[:, None]) | (v[None] > v[:, None])
     return ~(as_good & better).any(axis=1) & cost.notna().to_numpy()
 
-# %% ../../nbs/11_analysis/14_cost.ipynb #cell-047
+# %% ../../nbs/11_analysis/14_cost.ipynb #cell-052
 def trade_off(runs, axis: str = "update", metric: str = "exact_match") -> pd.DataFrame:
     "For each editor: accuracy, seconds per edit, the final ratio of answer times, and both fronts where known."
     accuracy = mean_accuracy(runs, metric, [axis]).set_index("editor")[["value", "low", "high", "before"]]
@@ -225,7 +225,7 @@ def trade_off(runs, axis: str = "update", metric: str = "exact_match") -> pd.Dat
     out["front_answer"] &= bool(times.spread.all())
     return out.loc[display_order(out.index)]
 
-# %% ../../nbs/11_analysis/14_cost.ipynb #cell-049
+# %% ../../nbs/11_analysis/14_cost.ipynb #cell-054
 def _overlapping_labels(
     points,  # x and y of each label
     width: float = 62,  # of a label, in points
@@ -239,7 +239,7 @@ def _overlapping_labels(
         groups = [g for g in groups if g not in touching] + [sum(touching, []) + [i]]
     return groups
 
-# %% ../../nbs/11_analysis/14_cost.ipynb #cell-051
+# %% ../../nbs/11_analysis/14_cost.ipynb #cell-056
 def _label_points(ax, xs, ys, names):
     "Write names beside points. Where points are close, the names move up or down."
     fig = ax.figure
@@ -252,7 +252,7 @@ def _label_points(ax, xs, ys, names):
         how = dict(textcoords="offset points", va="center", annotation_clip=False, fontsize=9)
         ax.annotate(name, xy, (7, now - was), color=text_colour(look(name).colour), **how)
 
-# %% ../../nbs/11_analysis/14_cost.ipynb #cell-052
+# %% ../../nbs/11_analysis/14_cost.ipynb #cell-057
 def _draw_front(ax, x: pd.Series, table: pd.DataFrame, front: str):
     "Draw the editors as points with intervals, the front, and the unedited model."
     best = table[table[front]].assign(x=x[table[front]]).sort_values(["x", "value"])
@@ -261,14 +261,14 @@ def _draw_front(ax, x: pd.Series, table: pd.DataFrame, front: str):
         ax.plot([x[name]] * 2, [r.low, r.high], color=look(name).colour, lw=1.3, alpha=0.7)
         ax.plot([x[name]], [r.value], look(name).marker, color=look(name).colour, ms=7, mew=0)
 
-# %% ../../nbs/11_analysis/14_cost.ipynb #cell-053
+# %% ../../nbs/11_analysis/14_cost.ipynb #cell-058
 def _mark_unedited(ax, value: float):
     "Draw the accuracy of the unedited model."
     ax.axhline(value, color=GREY, ls=(0, (1, 1.5)), lw=1.3)
     where = dict(xycoords=("axes fraction", "data"), textcoords="offset points", va="center", annotation_clip=False)
     ax.annotate("before\nany edit", (1, value), (4, 0), **where, fontsize=8, color=GREY)
 
-# %% ../../nbs/11_analysis/14_cost.ipynb #cell-054
+# %% ../../nbs/11_analysis/14_cost.ipynb #cell-059
 _COSTS = (
     ("per_edit", "front_edit", "seconds per edit", "Accuracy and the cost of an edit"),
     ("ratio", "front_answer", "time to answer ÷ unedited, at the end", "Accuracy and the cost of an answer"),
@@ -298,7 +298,7 @@ def draw_trade_off(
         panel_title(ax, title)
     return fig
 
-# %% ../../nbs/11_analysis/14_cost.ipynb #cell-058
+# %% ../../nbs/11_analysis/14_cost.ipynb #cell-063
 def _summarise_ratios(ratios: pd.Series, measured: bool = True) -> str:
     "The editor whose answers take longest, and those that double the time; nothing where the times have no spread."
     if not measured:
@@ -312,7 +312,7 @@ def _summarise_ratios(ratios: pd.Series, measured: bool = True) -> str:
     slowest = f"{slow.index[0]}, {slow.iloc[0]:.2f} times as long as before any edit"
     return f"At the end an answer takes most with {slowest}; {doubled}"
 
-# %% ../../nbs/11_analysis/14_cost.ipynb #cell-059
+# %% ../../nbs/11_analysis/14_cost.ipynb #cell-064
 def summarise_cost(runs, axis: str = "update") -> str:
     "The cheapest and the most expensive editor, the slowest answers, and the Pareto front."
     c, t = edit_cost(runs), trade_off(runs, axis)

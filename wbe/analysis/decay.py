@@ -167,7 +167,7 @@ def decay_findings(
     "What WikiBigEdit finds over the first edits, and what these runs show on updates: rows for `findings_table`."
     followed, rows = summary.xs("update", level="axis"), []
     for name, s in followed.iterrows():
-        if name in ("rome", "rome-plain", "r-rome", "memit"):
+        if name.startswith(("rome", "r-rome", "memit")):
             rows.append((f"{name} degrades within the first few hundred edits", *judge_collapse(s)))
         if name == "wise":
             rows.append((f"{name} comes back to the unedited model", *_judge_end(s, True)))
