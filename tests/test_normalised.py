@@ -10,10 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from wbe.benchmark.reader import choose_axes
 from wbe.metrics.answers import MEASURES, normalised_match
 from wbe.runs.lifelong import run_lifelong
 from wbe.runs.plan import RunPlan
-from wbe.runs.records import Run, compare_measures, compare_runs, load_runs
+from wbe.runs.records import Run, compare_measures, compare_runs, load_runs, with_normalised_match
 
 SAMPLES = Path(__file__).parents[1] / "data_samples"
 NORMALISED = f"just edited, {MEASURES['normalised_match'].name}"
@@ -78,10 +79,12 @@ def test_the_recorded_runs():
     for r in runs:
         s = r.scores
         known = s.normalised_match.notna()
-        assert (known == s.answer.notna()).all() and known.any() and not known.all()
+        assert (known == s.answer.notna()).all() and known.all()
+        again = with_normalised_match(s.drop(columns="normalised_match"), r.questions)  # as for runs that lack it
+        assert (again.normalised_match == s.normalised_match).all()
         assert (s.normalised_match[known] >= s.exact_match[known]).all()
     table = compare_measures(runs)
-    assert list(table.index) == [r.name for r in runs] and {a for a, _ in table} == {"update", "locality"}
+    assert list(table.index) == [r.name for r in runs] and {a for a, _ in table} == set(choose_axes())
     exact = compare_runs(runs)["update"]["just edited"]
     gain = table["update", NORMALISED] - exact
     assert gain.idxmax() == "ft-l" and gain["ft-l"] > 0.05 and (gain >= 0).all()
@@ -96,6 +99,7 @@ def test_a_run_without_texts_says_so(tmp_path, capsys):
     for name in ("config.json", "questions.parquet", "batches.parquet"):
         (folder / name).write_bytes((source / name).read_bytes())
     scores = pd.read_parquet(source / "scores.parquet").assign(answer=None)
+    scores = scores.drop(columns=["normalised_match", "natural_end"])
     scores.to_parquet(folder / "scores.parquet")
     old = Run.load(folder)
     assert old.scores.normalised_match.isna().all()
