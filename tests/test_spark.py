@@ -63,7 +63,8 @@ def test_the_released_benchmark_is_the_same(dumps, tmp_path):
     "With locality probes, multi-hop questions and lasting facts."
     options = dict(memory="1GB", progress=False)
     folders = [make_benchmark(tmp_path / name, dumps, engine=name, **options).folder for name in ("duckdb", "spark")]
-    left, right = ({p.name: p.read_bytes() for p in folder.iterdir()} for folder in folders)
+    files = [[p for p in folder.iterdir() if not p.name.endswith(".manifest.json")] for folder in folders]  # have times
+    left, right = ({p.name: p.read_bytes() for p in some} for some in files)
     assert len(left) > 4 and left == right
     lasting = [pq.read_table(folder.parent / "lasting_facts.parquet") for folder in folders]
-    assert len(lasting[0]) and lasting[0].equals(lasting[1])
+    assert len(lasting[0]) and lasting[0].to_pylist() == lasting[1].to_pylist()
