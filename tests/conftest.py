@@ -26,6 +26,7 @@ ALLOWED_SKIPS = {
     "real material that is not part of the project": r"\breal (entities|instances|material|rows|files)\b",
     "a user with other rights": r"\broot\b",
     "no browser": r"\bno (browser|Chromium)\b",
+    "a long test, which WBE_LONG=1 runs": r"\bWBE_LONG=1\b",
 }
 if not os.environ.get("WBE_EXTRAS"):
     ALLOWED_SKIPS["an extra, which `make test-extras` tests"] = r"^the extra \w+ is not installed"
