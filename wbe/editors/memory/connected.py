@@ -17,11 +17,11 @@ from ..hparams import HParams, hp
 from .embed import check_embedder, embedder
 from .graph import LINKS, FactGraph, GraphFact, graph_fact
 from .prompt import with_context
-from .retrieval import PairMemory, QAPair
+from .retrieval import PairMemory, QAPair, check_same_settings
 from .walks import LearntThreshold, learn_threshold, pagerank_facts, rounds_facts
 from ..protocol import Editor
 from ..requests import EditRequest
-from ..results import EditError, EditResult
+from ..results import EditResult
 from ...lm.models import LM
 from ...lm.tokens import QAItem
 from ...records import BadArgument, patch
@@ -185,13 +185,7 @@ _GRAPH_SETTINGS = tuple(n for n in GraphHParams.__dataclass_fields__ if n not in
 
 @patch
 def _check_fits(self: GraphEdit, lm: LM):
-    retriever, mine = lm.state.attached.get("graph"), self.settings
-    if retriever and retriever.settings != mine:
-        name = next(n for n, v in mine.items() if retriever.settings[n] != v)
-        raise EditError(
-            f"{self!r} has {name} {mine[name]!r}, and the graph that {lm.name} has was made with "
-            f"{retriever.settings[name]!r}; edit again with the same hyper-parameters"
-        )
+    check_same_settings(self, lm, "graph", "graph")
 
 # %% ../../../nbs/09_editors/memory/13_connected.ipynb #cell-022
 def graph_memory(lm: LM) -> GraphRetriever | None:
