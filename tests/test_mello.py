@@ -1,4 +1,4 @@
-"""MeLLo and MQuAKE's protocol with a model behind an endpoint: it answers well or badly, is killed, and has a budget."""
+"""MeLLo, and MQuAKE with a model behind an endpoint: it answers well or badly, is killed, and has a budget."""
 
 import json
 import os
@@ -201,9 +201,8 @@ def test_a_server_that_is_down_ends_the_run_and_nothing_is_scored(chains, tmp_pa
 
 def test_the_address_is_recorded_without_its_parameters(chains, tmp_path):
     with FaultyServer(reply=obedient) as server:
-        secret = MquakePlan(
-            chains, "none", "scripted", endpoint=f"{server.url}?key=secret", sample=1, spending=dict(cache=tmp_path / "c")
-        )  # fmt: skip
+        where = dict(endpoint=f"{server.url}?key=secret", spending=dict(cache=tmp_path / "c"))
+        secret = MquakePlan(chains, "none", "scripted", sample=1, **where)
         try:
             run_mquake(secret, tmp_path / "run", progress=False)
         except WriterError as e:  # this server knows no parameters

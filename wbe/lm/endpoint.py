@@ -112,7 +112,7 @@ def _text_key(self: TextEndpoint, prompt: TextPrompt) -> str:
     content = json.dumps([self.model, "text", self.temperature, self.max_tokens, prompt.stop, prompt.messages])
     return hashlib.sha256(content.encode()).hexdigest()[:32]
 
-
+# %% ../../nbs/07_lm/15_endpoint.ipynb #cell-019
 @patch
 def _open_account(self: TextEndpoint):
     "The spending limit, with what the job has spent before; and a new rate limiter."
@@ -120,7 +120,7 @@ def _open_account(self: TextEndpoint):
         self._limit = SpendingLimit(self.budget, self._cache.spent_by(self.job) if self.job else 0.0)
     self._limiter = RateLimiter(self.requests_per_minute)
 
-# %% ../../nbs/07_lm/15_endpoint.ipynb #cell-019
+# %% ../../nbs/07_lm/15_endpoint.ipynb #cell-020
 _FAILURES_OF_MODEL = ("refused", "empty answer")
 
 
@@ -143,7 +143,7 @@ def complete(
             raise WriterError(f"{self!r}: {a.error}. What was answered is kept in {self._cache.path}: repeat to go on")
     return [p.cut(answers[k].text or "") for k, p in zip(keys, prompts)]
 
-# %% ../../nbs/07_lm/15_endpoint.ipynb #cell-020
+# %% ../../nbs/07_lm/15_endpoint.ipynb #cell-021
 @patch
 def _ask_in_threads(self: TextEndpoint, todo: dict[str, TextPrompt], progress: bool) -> dict[str, CachedAnswer]:
     "The answers for prompts, by key; the first error stops all threads."
@@ -163,7 +163,7 @@ def _ask_in_threads(self: TextEndpoint, todo: dict[str, TextPrompt], progress: b
         raise errors[0]
     return answers
 
-# %% ../../nbs/07_lm/15_endpoint.ipynb #cell-027
+# %% ../../nbs/07_lm/15_endpoint.ipynb #cell-028
 _NO_PARTS = Family(name="endpoint", block="{}", embed="", lacks="its weights are behind an endpoint")
 
 
@@ -182,7 +182,7 @@ class EndpointLM(LM):
     def __repr__(self) -> str:
         return f"EndpointLM({self.endpoint!r})"
 
-# %% ../../nbs/07_lm/15_endpoint.ipynb #cell-028
+# %% ../../nbs/07_lm/15_endpoint.ipynb #cell-029
 _FORM_OF_ANSWERS = "Answer the last question on one line, in the form of the answers before it."
 
 
@@ -200,7 +200,7 @@ def ask(
     texts = self.endpoint.complete([_question_prompt(protocol, x) for x in items], progress)
     return [t.removeprefix("A:").strip() for t in texts]
 
-# %% ../../nbs/07_lm/15_endpoint.ipynb #cell-029
+# %% ../../nbs/07_lm/15_endpoint.ipynb #cell-030
 def _question_prompt(protocol: Protocol, item: QAItem) -> TextPrompt:
     "A question in the form of a protocol, as messages."
     messages = _chat_messages(protocol, item.question, item.context)

@@ -15,7 +15,6 @@ from collections import Counter, defaultdict
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
-from ..editors.memory.prompt import format_fact
 from ..editors.requests import requests_from_mquake
 from ..editors.weights.moments import model_fingerprint
 from ..lm.endpoint import EndpointLM, TextEndpoint
@@ -194,20 +193,20 @@ CHAIN_OF_THOUGHT = Protocol(
 )
 _THOUGHT_TOKENS = 96
 
-
+# %% ../../nbs/10_runs/10_mquake.ipynb #cell-029
 def answer_of_thoughts(text: str) -> str:
     "What follows the last “the answer is”; nothing where it does not occur."
     found = re.findall(r"answer is:?\s+(.+?)(?=\.?\s*(?:So the answer|$))", text, re.I)
     return found[-1].strip(" .") if found else ""
 
-# %% ../../nbs/10_runs/10_mquake.ipynb #cell-031
+# %% ../../nbs/10_runs/10_mquake.ipynb #cell-032
 def _hop_relations(x: dict, edited: bool) -> list[str]:
     "The relation of each single fact of an instance; empty where the file does not say."
     hops = x["new_single_hops" if edited else "single_hops"]
     triples = x.get("orig", {}).get("new_triples" if edited else "triples") or ()
     return [t[1] for t in triples] if len(triples) == len(hops) else [""] * len(hops)
 
-
+# %% ../../nbs/10_runs/10_mquake.ipynb #cell-033
 def relation_examples(instances: list[dict], seed: int = 0) -> dict[str, list[tuple[str, str]]]:
     "Unedited facts as questions with answers, by relation and, under an empty name, all of them; shuffled."
     out = {"": {}}
@@ -218,14 +217,14 @@ def relation_examples(instances: list[dict], seed: int = 0) -> dict[str, list[tu
     shuffled = lambda facts: random.Random(seed).sample(sorted(facts.items()), len(facts))
     return {name: shuffled(facts) for name, facts in out.items()}
 
-# %% ../../nbs/10_runs/10_mquake.ipynb #cell-032
+# %% ../../nbs/10_runs/10_mquake.ipynb #cell-034
 def _with_examples(under, examples: dict, relation: str, question: str, n: int) -> Protocol:
     "A protocol whose worked examples are facts of a relation."
     known = [*examples.get(relation, ()), *examples.get("", ())]
     some = [(q, a) for q, a in dict(known).items() if q != question][:n]
     return replace(get_protocol(under), examples=tuple(some))
 
-
+# %% ../../nbs/10_runs/10_mquake.ipynb #cell-035
 def _ask_singles(lm: LM, asked: list[tuple[str, str]], under, examples: dict, n: int) -> dict[str, str]:
     "The answers to questions, given with their relations, after `n` facts of the relation each."
     if not n:
@@ -237,7 +236,7 @@ def _ask_singles(lm: LM, asked: list[tuple[str, str]], under, examples: dict, n:
         said |= _ask_once(lm, texts, protocol)
     return said
 
-# %% ../../nbs/10_runs/10_mquake.ipynb #cell-035
+# %% ../../nbs/10_runs/10_mquake.ipynb #cell-038
 @dataclass
 class _ChainAnswers:
     "What was said to the questions of chains, and which edits were shown for each."
@@ -245,7 +244,7 @@ class _ChainAnswers:
     said: dict  # question: answer
     shown: dict | None = None  # question: facts, as sentences and as (question, answer); None: nothing is retrieved
 
-
+# %% ../../nbs/10_runs/10_mquake.ipynb #cell-039
 def _ask_editor(lm: LM, made, wanted: list[dict]) -> _ChainAnswers:
     "The answers of an editor that answers by itself."
     out = _ChainAnswers({}, {})
@@ -257,7 +256,7 @@ def _ask_editor(lm: LM, made, wanted: list[dict]) -> _ChainAnswers:
             out.said[q], out.shown[q] = trace.answer, set(trace.facts)
     return out
 
-# %% ../../nbs/10_runs/10_mquake.ipynb #cell-036
+# %% ../../nbs/10_runs/10_mquake.ipynb #cell-040
 def _shown_facts(lm: LM, texts: list[str]) -> dict[str, set] | None:
     "What editors put in front of questions; None where no editor does."
     if not lm.item_hooks:
@@ -268,21 +267,21 @@ def _shown_facts(lm: LM, texts: list[str]) -> dict[str, set] | None:
     as_list = lambda c: [c] if isinstance(c, str) else list(c or ())
     return {q: {f if isinstance(f, str) else tuple(f) for f in as_list(x.context)} for q, x in zip(texts, items)}
 
-
+# %% ../../nbs/10_runs/10_mquake.ipynb #cell-041
 def _ask_chains(lm: LM, wanted: list[dict], under) -> _ChainAnswers:
     "The answers of a model, and what was in front of the questions."
     texts = list(dict.fromkeys(q for w in wanted for q, _ in w["chain"]))
     return _ChainAnswers(_ask_once(lm, texts, under), _shown_facts(lm, texts))
 
-
+# %% ../../nbs/10_runs/10_mquake.ipynb #cell-042
 def _all_retrieved(x: dict, questions: list[str], shown: dict | None) -> bool | None:
     "Whether all edits of an instance were shown for one of its questions (the paper's retrieval accuracy)."
     if shown is None:
         return None
-    edits = [{(r.question, r.answer), format_fact(r)} for r in requests_from_mquake(x)]
+    edits = [{(r.question, r.answer), f"{r.statement} {r.answer}."} for r in requests_from_mquake(x)]
     return any(all(forms & shown.get(q, set()) for forms in edits) for q in questions)
 
-# %% ../../nbs/10_runs/10_mquake.ipynb #cell-038
+# %% ../../nbs/10_runs/10_mquake.ipynb #cell-044
 @dataclass(frozen=True)
 class AskedHow:
     "How instances are asked about."
@@ -293,7 +292,7 @@ class AskedHow:
     demonstrations: int = 0  # of the relation, before a single fact
     examples: dict = field(default_factory=dict, compare=False)  # of `relation_examples`
 
-
+# %% ../../nbs/10_runs/10_mquake.ipynb #cell-045
 def _ask_facts(lm: LM, instances: list[dict], wanted: list[dict], edited: bool, how: AskedHow) -> dict[str, str]:
     "The answers to the questions about edits and single facts."
     asked = {}
@@ -303,7 +302,7 @@ def _ask_facts(lm: LM, instances: list[dict], wanted: list[dict], edited: bool, 
             asked.setdefault(r.question, r.relation_id)
     return _ask_singles(lm, list(asked.items()), how.under, how.examples, how.demonstrations)
 
-# %% ../../nbs/10_runs/10_mquake.ipynb #cell-039
+# %% ../../nbs/10_runs/10_mquake.ipynb #cell-046
 def _fact_scores(w: dict, said: dict | None) -> dict:
     "Edit-wise and instance-wise accuracy of an instance; None where its facts were not asked."
     if said is None:
@@ -312,7 +311,7 @@ def _fact_scores(w: dict, said: dict | None) -> dict:
     share = sum(right["edits"]) / len(right["edits"]) if right["edits"] else None
     return dict(edit_wise=share, instance_wise=all(right["hops"]))
 
-
+# %% ../../nbs/10_runs/10_mquake.ipynb #cell-047
 def _chain_scores(x: dict, w: dict, chains: _ChainAnswers, thoughts: dict | None) -> dict:
     "Whether the chain of an instance is answered, and whether its edits were retrieved."
     any_right = lambda said: any(alias_match(said[q], names) for q, names in w["chain"] if q in said)
@@ -321,7 +320,7 @@ def _chain_scores(x: dict, w: dict, chains: _ChainAnswers, thoughts: dict | None
     more = dict(multi_hop_cot=cot, retrieved=_all_retrieved(x, asked, chains.shown))
     return dict(multi_hop=any_right(chains.said), **more, answers=[chains.said[q] for q in asked])
 
-# %% ../../nbs/10_runs/10_mquake.ipynb #cell-040
+# %% ../../nbs/10_runs/10_mquake.ipynb #cell-048
 def score_instances(
     lm: LM,
     instances: list[dict],
@@ -343,12 +342,12 @@ def score_instances(
         rows.append(about | _fact_scores(w, said) | _chain_scores(x, w, chains, thoughts))
     return rows
 
-# %% ../../nbs/10_runs/10_mquake.ipynb #cell-045
+# %% ../../nbs/10_runs/10_mquake.ipynb #cell-053
 def _how(plan: MquakePlan, examples: dict | None) -> AskedHow:
     "How a run asks."
     return AskedHow(plan.questions, plan.under, plan.cot, plan.demonstrations, examples or {})
 
-# %% ../../nbs/10_runs/10_mquake.ipynb #cell-047
+# %% ../../nbs/10_runs/10_mquake.ipynb #cell-055
 def recalled_instances(
     lm: LM,
     instances: list[dict],
@@ -365,7 +364,7 @@ def recalled_instances(
     said = _ask_singles(lm, list(asked.items()), how.under, how.examples, how.demonstrations)
     return [all(alias_match(said[q], names) for (q, names), _ in some) for some in facts]
 
-# %% ../../nbs/10_runs/10_mquake.ipynb #cell-050
+# %% ../../nbs/10_runs/10_mquake.ipynb #cell-058
 _RECALL_AT_ONCE = 64  # chains
 
 
@@ -389,7 +388,7 @@ def _recall(plan: MquakePlan, folder: Path, lm: LM, instances: list[dict], examp
         )
     return [x for x in instances if x["case_id"] in set(found["kept"])]
 
-# %% ../../nbs/10_runs/10_mquake.ipynb #cell-052
+# %% ../../nbs/10_runs/10_mquake.ipynb #cell-060
 def score_group(
     lm: LM,
     editor,  # an Editor
@@ -408,7 +407,7 @@ def score_group(
         for result in reversed(applied):
             result.undo(lm)
 
-# %% ../../nbs/10_runs/10_mquake.ipynb #cell-055
+# %% ../../nbs/10_runs/10_mquake.ipynb #cell-063
 def _mquake_config(plan: MquakePlan, lm: LM, conflicts: list[dict], hparams: dict) -> dict:
     "All that describes a run, as it will be read from JSON."
     written = asdict(plan) | dict(chains=Path(plan.chains).name, endpoint=split_parameters(plan.endpoint)[0] or None)
@@ -419,7 +418,7 @@ def _mquake_config(plan: MquakePlan, lm: LM, conflicts: list[dict], hparams: dic
     about |= dict(model=model, hparams=hparams, protocol=get_protocol(plan.under).key, conflicts=kinds)
     return json.loads(json.dumps(about | dict(versions=versions())))
 
-# %% ../../nbs/10_runs/10_mquake.ipynb #cell-056
+# %% ../../nbs/10_runs/10_mquake.ipynb #cell-064
 def _begin_mquake(folder: Path, config: dict):
     "Write what describes a run, or check that the folder holds this run."
     path = folder / "config.json"
@@ -436,7 +435,7 @@ def _begin_mquake(folder: Path, config: dict):
             f"{folder}: this run was begun with another {changed[0]}; choose another folder, or repeat the settings"
         )
 
-# %% ../../nbs/10_runs/10_mquake.ipynb #cell-058
+# %% ../../nbs/10_runs/10_mquake.ipynb #cell-066
 def _load_mquake_model(plan: MquakePlan, folder) -> LM:
     "The model of a plan."
     if not plan.endpoint:
@@ -447,7 +446,7 @@ def _load_mquake_model(plan: MquakePlan, folder) -> LM:
         raise BadArgument(f"{plan.model} costs money: give a budget in dollars (--budget 5)")
     return EndpointLM.at(made)
 
-# %% ../../nbs/10_runs/10_mquake.ipynb #cell-060
+# %% ../../nbs/10_runs/10_mquake.ipynb #cell-068
 def run_mquake(
     plan: MquakePlan,
     folder,  # of the run
@@ -470,7 +469,7 @@ def run_mquake(
         _run_groups(plan, PartitionedTable(folder, "instances"), lm, made, kept, conflicts, examples, progress)
         return PartitionedTable(folder, "instances").frame()
 
-# %% ../../nbs/10_runs/10_mquake.ipynb #cell-061
+# %% ../../nbs/10_runs/10_mquake.ipynb #cell-069
 def _run_groups(plan, table: PartitionedTable, lm: LM, made, instances, conflicts, examples: dict, progress: bool):
     "Score the unedited model, then every group that has no scores yet."
     import pandas as pd
@@ -490,7 +489,7 @@ def _run_groups(plan, table: PartitionedTable, lm: LM, made, instances, conflict
         clash = [any((r["case"], c) in pairs for c in together) for r in rows]
         table.add(key, pd.DataFrame([dict(k=k, **r, conflict=c) for r, c in zip(rows, clash)]))
 
-# %% ../../nbs/10_runs/10_mquake.ipynb #cell-066
+# %% ../../nbs/10_runs/10_mquake.ipynb #cell-074
 def summarise_mquake(
     frame,  # of `run_mquake`
     by=("k",),  # columns: k, hops, edits, conflict

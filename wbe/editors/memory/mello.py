@@ -47,81 +47,38 @@ class MelloStep(NamedTuple):
     answer: str
 
 # %% ../../../nbs/09_editors/memory/14_mello.ipynb #cell-008
-MELLO_DEMONSTRATIONS = (
-    (
-        "What is the capital of the country where the Leaning Tower of Pisa stands?",
-        (
-            MelloStep(
-                "In which country does the Leaning Tower of Pisa stand?",
-                "Italy",
-                "The Leaning Tower of Pisa stands in the country of Portugal.",
-                True,
-                "Portugal",
-            ),
-            MelloStep(
-                "What is the capital of Portugal?", "Lisbon", "The capital of Norway is Bergen.", False, "Lisbon"
-            ),
-        ),
-        "Lisbon",
-    ),
-    (
-        "On which continent was the composer of The Magic Flute born?",
-        (
-            MelloStep(
-                "Who composed The Magic Flute?",
-                "Wolfgang Amadeus Mozart",
-                "The Magic Flute was composed by Edvard Grieg.",
-                True,
-                "Edvard Grieg",
-            ),
-            MelloStep(
-                "In which city was Edvard Grieg born?", "Bergen", "Franz Liszt was born in Lima.", False, "Bergen"
-            ),
-            MelloStep("On which continent is Bergen?", "Europe", "Bergen is on the continent of Asia.", True, "Asia"),
-        ),
-        "Asia",
-    ),
-    (
-        "What is the official language of the country where Kilimanjaro stands?",
-        (
-            MelloStep(
-                "In which country does Kilimanjaro stand?",
-                "Tanzania",
-                "Mount Elbrus stands in the country of Peru.",
-                False,
-                "Tanzania",
-            ),
-            MelloStep(
-                "What is the official language of Tanzania?",
-                "Swahili",
-                "The official language of Tanzania is Welsh.",
-                True,
-                "Welsh",
-            ),
-        ),
-        "Welsh",
-    ),
-    (
-        "What is the capital of the country whose citizen leads the maker of the Walkman?",
-        (
-            MelloStep("Which company made the Walkman?", "Sony", "The Walkman was made by Nokia.", True, "Nokia"),
-            MelloStep(
-                "Who leads Nokia?", "Pekka Lundmark", "The head of Nokia is Astrid Lindgren.", True, "Astrid Lindgren"
-            ),
-            MelloStep(
-                "Of which country is Astrid Lindgren a citizen?",
-                "Sweden",
-                "Selma Lagerlöf is a citizen of Chile.",
-                False,
-                "Sweden",
-            ),
-            MelloStep("What is the capital of Sweden?", "Stockholm", "The capital of Sweden is Malmö.", True, "Malmö"),
-        ),
-        "Malmö",
-    ),
-)
+_DEMONSTRATIONS = """
+What is the capital of the country where the Leaning Tower of Pisa stands?
+In which country does the Leaning Tower of Pisa stand? | Italy | The Leaning Tower of Pisa is in Portugal. | Portugal
+What is the capital of Portugal? | Lisbon | The capital of Norway is Bergen. | Lisbon
 
-# %% ../../../nbs/09_editors/memory/14_mello.ipynb #cell-010
+On which continent was the composer of The Magic Flute born?
+Who composed The Magic Flute? | Wolfgang Mozart | The Magic Flute was composed by Edvard Grieg. | Edvard Grieg
+In which city was Edvard Grieg born? | Bergen | Franz Liszt was born in Lima. | Bergen
+On which continent is Bergen? | Europe | Bergen is on the continent of Asia. | Asia
+
+What is the official language of the country where Kilimanjaro stands?
+In which country does Kilimanjaro stand? | Tanzania | Mount Elbrus stands in the country of Peru. | Tanzania
+What is the official language of Tanzania? | Swahili | The official language of Tanzania is Welsh. | Welsh
+
+What is the capital of the country whose citizen leads the maker of the Walkman?
+Which company made the Walkman? | Sony | The Walkman was made by Nokia. | Nokia
+Who leads Nokia? | Pekka Lundmark | The head of Nokia is Astrid Lindgren. | Astrid Lindgren
+Of which country is Astrid Lindgren a citizen? | Sweden | Selma Lagerlöf is a citizen of Chile. | Sweden
+What is the capital of Sweden? | Stockholm | The capital of Sweden is Malmö. | Malmö
+"""
+
+# %% ../../../nbs/09_editors/memory/14_mello.ipynb #cell-009
+def _read_demonstration(text: str) -> tuple[str, tuple[MelloStep, ...]]:
+    "A question and its steps; a fact contradicts where the answer is not the tentative one."
+    question, *lines = text.strip().splitlines()
+    cells = [line.split(" | ") for line in lines]
+    return question, tuple(MelloStep(q, own, fact, own != answer, answer) for q, own, fact, answer in cells)
+
+
+MELLO_DEMONSTRATIONS = tuple(map(_read_demonstration, _DEMONSTRATIONS.split("\n\n")))
+
+# %% ../../../nbs/09_editors/memory/14_mello.ipynb #cell-012
 FACT_LABEL = "Retrieved fact:"
 Turn = tuple[str, str]  # user or assistant; a text
 
@@ -129,24 +86,23 @@ Turn = tuple[str, str]  # user or assistant; a text
 def _verdict_line(contradicts: bool, answer: str) -> str:
     return f"Verdict: {'contradiction' if contradicts else 'no contradiction'}, so the answer is {answer}"
 
-
+# %% ../../../nbs/09_editors/memory/14_mello.ipynb #cell-013
 def _next_step(subquestion: str, tentative: str) -> str:
     return f"Subquestion: {subquestion}\nTentative answer: {tentative}"
 
-# %% ../../../nbs/09_editors/memory/14_mello.ipynb #cell-011
+# %% ../../../nbs/09_editors/memory/14_mello.ipynb #cell-014
 def demonstration_turns(
     question: str,
     steps,  # MelloSteps
-    final: str,
 ) -> list[Turn]:
     "A demonstration as turns."
     out, said = [("user", f"Question: {question}")], ""
     for s in steps:
         out += [("assistant", said + _next_step(s.subquestion, s.tentative)), ("user", f"{FACT_LABEL} {s.fact}")]
         said = _verdict_line(s.contradicts, s.answer) + "\n"
-    return [*out, ("assistant", f"{said}Final answer: {final}")]
+    return [*out, ("assistant", f"{said}Final answer: {steps[-1].answer}")]
 
-# %% ../../../nbs/09_editors/memory/14_mello.ipynb #cell-012
+# %% ../../../nbs/09_editors/memory/14_mello.ipynb #cell-015
 MELLO_TURNS = tuple(turn for d in MELLO_DEMONSTRATIONS for turn in demonstration_turns(*d))
 MELLO_VERSION = "mello/" + hashlib.sha256(repr((MELLO_INSTRUCTION, MELLO_TURNS)).encode()).hexdigest()[:8]
 
@@ -159,7 +115,7 @@ def transcript_text(
     separated = ["\n" * text.startswith("Question:") + text for text in parts]
     return "\n".join([MELLO_INSTRUCTION, *separated]) + "\n"
 
-# %% ../../../nbs/09_editors/memory/14_mello.ipynb #cell-016
+# %% ../../../nbs/09_editors/memory/14_mello.ipynb #cell-019
 _LINE = re.compile(r"^\W*(subquestion|tentative answer|final answer|retrieved fact|question)\s*:[\s*]*(.*)$", re.I)
 
 
@@ -172,7 +128,7 @@ class ModelTurn:
     final: str = ""
     text: str = ""  # up to where it counts
 
-
+# %% ../../../nbs/09_editors/memory/14_mello.ipynb #cell-020
 def parse_turn(text: str) -> ModelTurn:
     "The sub-question, the tentative answer or the final answer in a turn."
     out, kept = ModelTurn(), []
@@ -187,7 +143,7 @@ def parse_turn(text: str) -> ModelTurn:
     out.text = "\n".join(kept)
     return out
 
-# %% ../../../nbs/09_editors/memory/14_mello.ipynb #cell-019
+# %% ../../../nbs/09_editors/memory/14_mello.ipynb #cell-023
 @dataclass
 class MelloTrace:
     "How a question was worked on."
@@ -211,7 +167,7 @@ class MelloTrace:
         "The transcript."
         return "\n".join(text for _, text in self.turns)
 
-# %% ../../../nbs/09_editors/memory/14_mello.ipynb #cell-020
+# %% ../../../nbs/09_editors/memory/14_mello.ipynb #cell-024
 def _take_turn(
     trace: MelloTrace,
     said: str,
@@ -230,7 +186,7 @@ def _take_turn(
         trace.facts += [edit] if edit else []
         trace.turns.append(("user", f"{FACT_LABEL} {sentence}"))
 
-# %% ../../../nbs/09_editors/memory/14_mello.ipynb #cell-021
+# %% ../../../nbs/09_editors/memory/14_mello.ipynb #cell-025
 def answer_in_rounds(
     questions: list[str],
     complete: Callable,  # transcripts (lists of turns) -> what the model says next in each
@@ -247,14 +203,14 @@ def answer_in_rounds(
         t.error = f"no final answer after {rounds} rounds" if t.open else t.error
     return traces
 
-# %% ../../../nbs/09_editors/memory/14_mello.ipynb #cell-031
+# %% ../../../nbs/09_editors/memory/14_mello.ipynb #cell-035
 def _turns_prompt(turns: list[Turn]) -> TextPrompt:
     "A transcript as messages of a conversation."
     said = [("system", MELLO_INSTRUCTION), *MELLO_TURNS, *turns]
     messages = tuple(dict(role=who, content=text) for who, text in said)
     return TextPrompt(messages, len(messages) - len(turns), (FACT_LABEL,))
 
-# %% ../../../nbs/09_editors/memory/14_mello.ipynb #cell-032
+# %% ../../../nbs/09_editors/memory/14_mello.ipynb #cell-036
 _MOST_LINES = 4  # of a turn: verdict, sub-question, tentative answer, and one to spare
 
 
@@ -268,7 +224,7 @@ def _write_lines(lm: LM, texts: list[str], line_tokens: int) -> list[str]:
             said[n] += decode_first_line(lm, line.ids) + "\n"
     return said
 
-# %% ../../../nbs/09_editors/memory/14_mello.ipynb #cell-033
+# %% ../../../nbs/09_editors/memory/14_mello.ipynb #cell-037
 def continue_turns(
     lm: LM,  # a loaded model, or one behind an endpoint
     transcripts: list[list[Turn]],
@@ -289,7 +245,7 @@ def continue_turns(
         )
     return _write_lines(lm, texts, line_tokens)
 
-# %% ../../../nbs/09_editors/memory/14_mello.ipynb #cell-036
+# %% ../../../nbs/09_editors/memory/14_mello.ipynb #cell-040
 class MelloMemory:
     "The edits of a model as sentences, found by sub-questions."
 
@@ -311,7 +267,7 @@ class MelloMemory:
         near = self.pairs.nearest([subquestion], 1)[0] if len(self.pairs) else []
         return (near[0][0].question, self.edits[near[0][0].question][-1]) if near else None
 
-# %% ../../../nbs/09_editors/memory/14_mello.ipynb #cell-037
+# %% ../../../nbs/09_editors/memory/14_mello.ipynb #cell-041
 @dataclass
 class MelloEdit(EditResult):
     "Edits as sentences in a memory that MeLLo searches."
@@ -339,7 +295,7 @@ class MelloEdit(EditResult):
     def _from_saved(cls, tensors: dict, settings: dict, folder: Path) -> "MelloEdit":
         return cls(facts=[tuple(f) for f in settings["facts"]])
 
-# %% ../../../nbs/09_editors/memory/14_mello.ipynb #cell-038
+# %% ../../../nbs/09_editors/memory/14_mello.ipynb #cell-042
 @dataclass(frozen=True, kw_only=True)
 class MelloHParams(HParams):
     "Settings of MeLLo."
@@ -348,10 +304,10 @@ class MelloHParams(HParams):
     embedder: str = hp("hashed")  # by which edits are found
     line_tokens: int = hp(48, minimum=1)  # of a line that a local model writes
 
-
+# %% ../../../nbs/09_editors/memory/14_mello.ipynb #cell-043
 _AS_PUBLISHED = dict(rounds=4, embedder="facebook/contriever-msmarco")
 
-# %% ../../../nbs/09_editors/memory/14_mello.ipynb #cell-039
+
 class MelloEditor(Editor):
     "Sub-questions, each with the nearest edit behind it."
 
@@ -374,7 +330,7 @@ class MelloEditor(Editor):
         sentence = lambda f: f if isinstance(f, str) else " ".join(map(one_line, f))
         return MelloEdit(facts=[(sentence(format_fact(r)), r.question, r.answer) for r in requests])
 
-# %% ../../../nbs/09_editors/memory/14_mello.ipynb #cell-040
+# %% ../../../nbs/09_editors/memory/14_mello.ipynb #cell-044
 @patch
 def answer(self: MelloEditor, lm: LM, questions: list[str]) -> list[MelloTrace]:
     "Work on questions with the edits that are applied to a model."
