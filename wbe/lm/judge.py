@@ -15,9 +15,9 @@ from .writer import LocalWriter
 from ..progress import progress_bar
 from ..records import patch
 from ..writers.base import WrittenText
-from ..writers.judge import VERDICT_FORM, JudgeRequest, judge_prompt
+from ..writers.judge import VERDICT_FORM, JudgeRequest, judge_prompt, judge_prompt_version
 from ..writers.ledger import AnswerCache, CachedAnswer
-from ..writers.prompts import JUDGE_PROMPT, ChatPrompt, prompt_file
+from ..writers.prompts import ChatPrompt
 
 # %% ../../nbs/07_lm/16_judge.ipynb #cell-005
 def _weights_digest(lm: LM) -> str:
@@ -55,7 +55,7 @@ class LocalJudge(LocalWriter):
 def key(self: LocalJudge) -> dict:
     "What the verdicts depend on."
     about = dict(judge=self.name, model=self.model, revision=self.lm.revision, quant=self.lm.quant)
-    return about | dict(weights=self._digest, max_tokens=self.max_tokens, prompt=prompt_file(JUDGE_PROMPT).version)
+    return about | dict(weights=self._digest, max_tokens=self.max_tokens, prompt=judge_prompt_version())
 
 # %% ../../nbs/07_lm/16_judge.ipynb #cell-011
 @patch
