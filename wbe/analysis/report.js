@@ -258,7 +258,7 @@ const questionsCsv = () => {
 const buildTable = () => new Promise(done => {
   const measured = new Set(answers.data.measures.map(([k]) => k));
   const columns = shownFields().map(([field, title, meaning, fold]) => ({
-    field, title, headerTooltip: meaning, responsive: fold, minWidth: ["question", "edit"].includes(field) ? 220 : ["expected", "answer", "change"].includes(field) ? 110 : 84,
+    field, title, headerTooltip: meaning, responsive: fold, minWidth: ["question", "edit"].includes(field) ? 220 : ["expected", "answer", "change"].includes(field) || measured.has(field) ? 110 : 84,
     widthGrow: ["question", "edit"].includes(field) ? 3 : 1, hozAlign: measured.has(field) ? "right" : "left",
     cssClass: field, formatter: cell => {
       const v = cell.getValue();
