@@ -196,33 +196,10 @@ def test_the_command_line_takes_a_folder_of_texts(tmp_path, texts):
 
     from wbe.cli.main import app
 
-    words = [
-        "run",
-        "-b",
-        str(texts / "bench"),
-        "-e",
-        "text-diff",
-        "--max-edits",
-        "2",
-        "--axis",
-        "update",
-        "--runs",
-        str(tmp_path),
-    ]
+    words = ["run", "-b", str(texts / "bench"), "-e", "text-diff", "--runs", str(tmp_path), "--device", "cpu"]
+    words += "--max-edits 2 --axis update --set steps=1 --set batch_size=1 --name learnt".split()
     missing = CliRunner().invoke(app, words, env=dict(os.environ, COLUMNS="200"))
     assert missing.exit_code != 0
-    more = [
-        "--texts-dir",
-        str(texts),
-        "--set",
-        "steps=1",
-        "--set",
-        "batch_size=1",
-        "--name",
-        "learnt",
-        "--device",
-        "cpu",
-    ]
-    done = CliRunner().invoke(app, [*words, *more])
+    done = CliRunner().invoke(app, [*words, "--texts-dir", str(texts)])
     assert done.exit_code == 0, done.output
     assert Run.load(tmp_path / "learnt").batches.texts.tolist() == [6]

@@ -35,7 +35,7 @@ from ..metrics.intervals import bootstrap_interval
 from ..metrics.summary import with_outdated_match
 from ..progress import progress_bar
 from ..records import QUESTION_KEY, BadArgument, patch
-from .batches import check_editable, edit_batches, planned_edits, validate_requests
+from .batches import check_editable, edit_batches, planned_edits, run_texts, validate_requests
 from .checkpoints import Checkpoint
 from .description import adopt_editor_source, check_same_run, describe_benchmark, describe_run
 from .description import estimate_seconds, format_duration, utc_now
@@ -50,7 +50,6 @@ from wbe.runs.questions import (
 )
 from .records import RUN_TABLES, PartitionedTable, Run, broken_after, recorded_plan, with_normalised_match
 from .records import with_probe_column, write_frame
-from .texts import run_texts
 from ..store import explain_read_errors, lock, make_folder, write_text
 
 # %% ../../nbs/10_runs/07_lifelong.ipynb #cell-007

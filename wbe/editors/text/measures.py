@@ -6,6 +6,8 @@
 __all__ = ['written_perplexity', 'probe_text', 'probe_perplexity', 'learning_table']
 
 # %% ../../../nbs/09_editors/text/10_measures.ipynb #cell-002
+import numpy as np
+
 from .sources import SourceText
 from ...lm.ability import score_held_out
 from ...lm.models import LM

@@ -190,7 +190,7 @@ def train_on_rows(
             losses.append(accumulate_gradients(lm, rows, weights, h.pass_rows, context, scaler.scale))
             _check_finite(losses, h)
             _clipped_step(adam, scaler, weights, h.clip)
-            bar.set_postfix(loss=f"{losses[-1]:.3f}")
+            bar.set_postfix(dict(loss=f"{losses[-1]:.3f}"))
             bar.update(1)
     return losses
 
