@@ -42,7 +42,8 @@ setup(
     include_package_data=True,
     cmdclass={"build_py": BuildWithModel},
     package_data={
-        "wbe.analysis": ["report.html", "results.ipynb"],
+        "wbe.analysis": ["report.html", "report.js", "results.ipynb", "vendor/*"],
+        "wbe.runs": ["sweeps/*.toml"],
         "wbe.writers": ["prompt_files/*.md", "prices.json"],
     },
     python_requires=f">={cfg['min_python']}",

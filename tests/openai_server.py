@@ -29,11 +29,13 @@ class FaultyServer:
         batch_polls=1,
         batch_plan=(),
         lose_create=0,
+        reply=None,
     ):
         self.plan = {part: list([what] if isinstance(what, str) else what) for part, what in (plan or {}).items()}
         self.structured = structured  # schema, json or text
         self.late, self.delay, self.limit_name = late, delay, limit_name
         self.batch_polls, self.batch_plan, self.lose_create = batch_polls, list(batch_plan), lose_create
+        self.reply = reply  # a function from the body of a call to a text, instead of questions as JSON
         self.asked, self.answered, self.outcomes = Counter(), Counter(), defaultdict(list)
         self.times, self.keys, self.bodies = [], set(), []
         self.input_tokens = self.output_tokens = self.batch_input_tokens = self.batch_output_tokens = 0
@@ -65,7 +67,7 @@ class FaultyServer:
     def complete(self, body: dict, what: str, batch: bool = False) -> dict:
         "A completion, and the tokens it is billed for."
         prompt = body["messages"][-1]["content"]
-        item = re.search(r"^item: (.+)$", prompt, re.M)[1]
+        item = "" if self.reply else re.search(r"^item: (.+)$", prompt, re.M)[1]
         fields = dict(re.findall(r"^([^:\n]+): (.+)$", prompt, re.M))
         asks = fields.get("property") or next(
             (v.split(" (")[0].split(" ->")[0] for k, v in reversed(fields.items()) if k.startswith("step")), ""
@@ -89,7 +91,7 @@ class FaultyServer:
             if self.structured == "text" and "response_format" not in body
             else json.dumps(dict(item=item, question=question))
         )
-        content = texts.get(what, right)
+        content = texts.get(what, self.reply(body) if self.reply else right)
         usage = dict(
             prompt_tokens=sum(len(m["content"]) for m in body["messages"]) // 4,
             completion_tokens=len(content or "") // 4 + 1,
@@ -255,6 +257,7 @@ class _Handler(BaseHTTPRequestHandler):
         with s.lock:
             s.asked[prompt] += 1
             s.times.append((time.monotonic(), prompt))
+            s.bodies.append(body)
         what = s.next_for(prompt).rstrip("!")
         s.outcomes[prompt].append(what)
         time.sleep(s.delay)

@@ -249,7 +249,7 @@ def test_the_unedited_model_is_scored_again_when_scoring_has_changed(tmp_path, m
     run_lifelong(plan(editor="none", max_edits=1), tmp_path / "a", progress=False)
     run_lifelong(plan(editor="none", max_edits=1), tmp_path / "b", progress=False)
     assert kept() == 1
-    monkeypatch.setattr("wbe.runs.lifelong.SCORING_VERSION", 2)
+    monkeypatch.setattr("wbe.runs.lifelong.SCORING_VERSION", -1)
     run_lifelong(plan(editor="none", max_edits=1), tmp_path / "c", progress=False)
     assert kept() == 2
 

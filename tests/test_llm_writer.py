@@ -384,11 +384,11 @@ def test_the_budget_of_batches(tmp_path):
 
 
 def test_the_prompts_are_in_the_package():
-    from wbe.writers.prompts import PROMPT_NAMES, prompt_file
+    from wbe.writers.prompts import JUDGE_PROMPT, PROMPT_NAMES, prompt_file
 
     import wbe.writers
 
     folder = Path(wbe.writers.__file__).parent
-    assert {p.stem for p in (folder / "prompt_files").glob("*.md")} == set(PROMPT_NAMES)
+    assert {p.stem for p in (folder / "prompt_files").glob("*.md")} == {*PROMPT_NAMES, JUDGE_PROMPT}
     assert all(prompt_file(n).name == n for n in PROMPT_NAMES)
     assert json.loads((folder / "prices.json").read_text())["as_of"]

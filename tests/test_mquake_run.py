@@ -75,11 +75,11 @@ def test_a_killed_run_continues_with_the_next_group_and_asks_none_twice(chains, 
     whole = run_mquake(plan, tmp_path / "a", toy(), progress=False)
     real, scored = mquake.score_group, []
 
-    def counted(lm, made, group, plan):
+    def counted(lm, made, group, plan, *more):
         if len(scored) == 2:
             raise KeyboardInterrupt
         scored.append([x["case_id"] for x in group])
-        return real(lm, made, group, plan)
+        return real(lm, made, group, plan, *more)
 
     monkeypatch.setattr(mquake, "score_group", counted)
     lm = toy()

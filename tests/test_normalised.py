@@ -1,4 +1,4 @@
-"""Normalised match in runs: stored with the scores, computed for runs without it, empty where nothing was recorded."""
+"""Measures of generated answers in runs: stored, computed for runs without them, empty where nothing was recorded."""
 
 import json
 from dataclasses import replace
@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from wbe.benchmark.reader import choose_axes
-from wbe.metrics.answers import MEASURES, normalised_match
+from wbe.metrics.answers import MEASURES, OPTIONAL_MEASURES, exact_match, normalised_match
 from wbe.runs.lifelong import run_lifelong
 from wbe.runs.plan import RunPlan
 from wbe.runs.records import Run, compare_measures, compare_runs, load_runs, with_normalised_match
@@ -33,6 +33,9 @@ def released(rows, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("release")
     for row in rows:
         row |= dict(loc_aliases=[f"The {row['loc_ans']}."], loc_ans="Nobody at All", ans_aliases=None)
+    one, other, *_ = [row for row in rows if row["previous"]]
+    one |= dict(previous="Somebody Else", previous_aliases=None)
+    other |= dict(previous="Formerly So", previous_aliases=[f"The {other['previous']}."])
     pq.write_table(pa.Table.from_pylist(rows), folder / "wiki_big_edit_20240201_20240220.parquet")
     return folder
 
@@ -88,6 +91,39 @@ def test_the_recorded_runs():
     exact = compare_runs(runs)["update"]["just edited"]
     gain = table["update", NORMALISED] - exact
     assert gain.idxmax() == "ft-l" and gain["ft-l"] > 0.05 and (gain >= 0).all()
+
+
+def test_outdated_answers_are_those_before_the_edit(run, rows):
+    stored, asked = pq.read_table(run.folder / "scores.parquet").to_pandas(), run.scores
+    assert stored.outdated_match.astype(float).equals(asked.outdated_match)
+    before = {r["subject"]: [r["previous"], *(r["previous_aliases"] or ())] for r in rows if r["previous"]}
+    about = run.questions[run.questions.axis == "update"].set_index("edit_id").subject
+    updates = asked[(asked.axis == "update") & asked.edit_id.map(about).isin(list(before))]
+    by_hand = [normalised_match(answer, before[about[i]]) for i, answer in zip(updates.edit_id, updates.answer)]
+    right = updates.normalised_match == 1
+    assert updates.outdated_match.tolist() == (np.array(by_hand) & ~right).tolist() and 0 < sum(by_hand) < len(by_hand)
+    assert asked.outdated_match.isna().sum() == len(asked) - len(updates)
+
+
+def test_natural_endings_are_recorded_where_answers_are(run):
+    s = run.scores
+    assert (s.natural_end.notna() == s.answer.notna()).all() and s.natural_end.mean() > 0.5
+    # the tiny model ends its answers; the longest of them was cut off, if any was
+    assert s[s.natural_end == 0].answer.str.len().min() >= 10 or (s.natural_end.dropna() == 1).all()
+
+
+def test_an_old_run_has_outdated_answers_and_no_natural_endings():
+    none = Run.load(SAMPLES / "runs" / "none")
+    assert "natural_end" not in pd.read_parquet(none.folder / "scores.parquet")
+    assert none.scores.natural_end.isna().all() and set(OPTIONAL_MEASURES) <= set(none.scores)
+    s = none.scores.merge(none.questions[["edit_id", "axis", "previous"]], on=["edit_id", "axis"])
+    s = s[(s.axis == "update") & s.previous.notna() & s.answer.notna()]
+    # with SQuAD's rules, and without a look at the new answer
+    by_text = [exact_match(a, p) for a, p in zip(s.answer, s.previous)]
+    assert abs(np.mean(by_text) - s.outdated_match.mean()) < 0.01 and 0.3 < np.mean(by_text) < 0.9
+    table = compare_measures([none, Run.load(SAMPLES / "runs" / "rome")])["update"]
+    assert table["just edited, outdated answer"]["none"] > 0.3 > table["just edited, outdated answer"]["rome"]
+    assert "just edited, natural ending" not in table
 
 
 def test_a_run_without_texts_says_so(tmp_path, capsys):

@@ -1,11 +1,13 @@
-"""The report in a browser: no console errors, all figures load, tables sort, narrow windows do not scroll sideways."""
+"""The report in a browser: figures, tables, values on hover, the questions behind a number; narrow, dark, printed."""
 
 import html
 import json
 import re
 import shutil
 import subprocess
+from io import StringIO
 
+import pandas as pd
 import pytest
 from toy_runs import made_up, write
 
@@ -17,11 +19,62 @@ BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "
 OPTIONS = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
     "--disable-component-update --disable-sync --disable-dev-shm-usage --allow-file-access-from-files "
-    "--enable-logging=stderr --log-level=0 --virtual-time-budget=20000"
+    "--enable-logging=stderr --log-level=0 --virtual-time-budget=40000"
 ).split()
 WATCH = """<script>window.wrong = [];
 window.addEventListener("error", e => wrong.push(String(e.message || e.target.outerHTML)), true);
 console.error = console.warn = (...a) => wrong.push(a.join(" "));</script>"""
+QUESTIONS = """<script>const probeQuestions = async () => {
+  const until = async done => { for (let i = 0; i < 400 && !done(); i++) await new Promise(r => setTimeout(r, 50)); };
+  const state = () => document.getElementById("questions-state").textContent, seen = {};
+  const cells = field => document.querySelectorAll(`.tabulator-row .tabulator-cell[tabulator-field=${field}]`);
+  const shown = field => [...cells(field)].map(c => c.textContent), later = ms => new Promise(r => setTimeout(r, ms));
+  const changed = async action => {
+    const old = state();
+    action();
+    await until(() => state() !== old && table);
+    await later(300);
+  };
+  const choose = (name, value) => changed(() => {
+    const control = document.getElementById("filters").elements[name];
+    control.value = value; control.dispatchEvent(new Event("input", { bubbles: true }));
+  });
+  const image = document.querySelector("#means img"), box = image.getBoundingClientRect();
+  const points = JSON.parse(document.querySelector("#means script.points").textContent);
+  const point = points.find(p => p[2].startsWith("rag, locality")), tip = document.getElementById("tip");
+  const [x, y] = [box.left + point[0] * box.width, box.top + point[1] * box.height];
+  const move = (dx, dy) => image.dispatchEvent(
+    new MouseEvent("mousemove", { clientX: x + dx, clientY: y + dy, bubbles: true }));
+  move(4, -3); seen.tip = tip.hidden ? null : tip.firstChild.textContent; seen.point = point[2];
+  move(0, -60); seen.away = tip.hidden;
+  const room = image.closest(".wide");
+  const key = k => room.dispatchEvent(new KeyboardEvent("keydown", { key: k, bubbles: true }));
+  key("ArrowRight"); key("ArrowRight");
+  seen.second = tip.firstChild.textContent; seen.points = points.map(p => p[2]);
+  await changed(() => key("Enter")); seen.entered = location.hash; seen.enteredState = state(); key("Escape");
+  const wanted = "run=rome&axis=update&moment=current";
+  const cell = [...document.querySelectorAll("#headline td a")].find(a => a.hash.includes(wanted));
+  seen.cell = cell.textContent;
+  await changed(() => cell.click());
+  seen.state = state(); seen.questions = shown("question");
+  seen.filters = Object.fromEntries(new FormData(document.getElementById("filters")));
+  await choose("change", "wrong → right"); seen.learned = state(); seen.changes = [...new Set(shown("change"))];
+  await choose("text", "update 2 7?"); seen.searched = state();
+  await changed(() => document.querySelector("#filters [type=reset]").click()); seen.all = state();
+  await choose("axis", "locality"); await choose("moment", "before");
+  const title = document.querySelector(".tabulator-col[tabulator-field=token_accuracy]");
+  title.click(); await later(500); seen.ascending = shown("token_accuracy");
+  title.click(); await later(500); seen.descending = shown("token_accuracy");
+  seen.csv = questionsCsv(); seen.tableCsv = tableCsv(document.querySelector("#means table"));
+  const grounds = [document.body, document.querySelector(".tabulator-row")];
+  const ground = () => grounds.map(e => getComputedStyle(e).backgroundColor).join();
+  seen.grounds = THEMES.map(name => (setTheme(name), ground()));
+  seen.folded = document.querySelectorAll(".tabulator-responsive-collapse-toggle").length;
+  dispatchEvent(new Event("beforeprint"));
+  seen.open = [...document.querySelectorAll("details.table")].every(d => d.open);
+  dispatchEvent(new Event("afterprint"));
+  return seen;
+};</script>"""
 PROBE = """<script>window.addEventListener("load", async () => {
   document.querySelectorAll("details").forEach(d => d.open = true);
   const images = [...document.images];
@@ -42,6 +95,7 @@ PROBE = """<script>window.addEventListener("load", async () => {
     links: [...document.querySelectorAll("nav a")].map(a => a.getAttribute("href").slice(1)),
     sortable: [...document.querySelectorAll("table")].every(
       t => t.tHead.querySelectorAll("button").length === t.tHead.rows[0].cells.length) };
+  found.questions = await probeQuestions().catch(e => ({ error: String(e) }));
   parent.postMessage(JSON.stringify(found), "*");
 });</script>"""
 
@@ -63,7 +117,7 @@ def opened(reported):
         pytest.skip("there is no browser: install Debian's `chromium`")
     text, folder = reported.read_text(encoding="utf-8"), reported.parent
     (folder / "watched.html").write_text(
-        text.replace("<head>", "<head>" + WATCH, 1).replace("</body>", PROBE + "</body>"), encoding="utf-8"
+        text.replace("<head>", "<head>" + WATCH, 1).replace("</body>", QUESTIONS + PROBE + "</body>"), encoding="utf-8"
     )
     frames = "".join(f'<iframe src="watched.html" width="{w}" height="900"></iframe>' for w in (1400, 420))
     (folder / "frames.html").write_text(f"""<!DOCTYPE html><pre id="found"></pre><script>const found = [];
@@ -81,6 +135,70 @@ addEventListener("message", e => {{
     found = re.search(r'<pre id="found">(.+?)</pre>', done.stdout, re.S)
     assert found, f"the page was not loaded: {done.stdout[:500]} {done.stderr[-2000:]}"
     return {f["width"]: f for f in json.loads(html.unescape(found[1]))}, done.stderr
+
+
+ALL = 3000  # scores of the three runs
+percent = lambda text: int(text.rstrip("%"))
+
+
+def toy_mean(editor, **values):
+    return toy_scores(editor, **values).exact_match.mean()
+
+
+def toy_scores(editor, **values):
+    "The scores of a run of `reported` with these values."
+    scores = made_up(editor, timesteps=3, edits=20, sample=10, first=40).scores
+    for column, value in values.items():
+        scores = scores[scores[column] == value]
+    return scores
+
+
+def test_a_point_shows_its_value_and_leads_to_its_questions(opened):
+    for f in opened[0].values():
+        q = f["questions"]
+        assert q["tip"] == q["point"] == f"rag, locality: {toy_mean('rag', axis='locality', moment='current'):.1%}"
+        assert q["away"] is True and q["second"] == q["points"][1]
+        assert q["entered"] == "#questions?moment=current&run=rag&axis=update"
+        assert q["enteredState"].startswith(
+            f"60 of {ALL:,} answers; exact match {100 * toy_mean('rag', axis='update', moment='current'):.1f}%"
+        )
+
+
+def test_a_cell_leads_to_its_questions(opened):
+    now = toy_scores("rome", axis="update", moment="current")
+    before = toy_scores("rome", axis="update", moment="before").set_index("edit_id").exact_match
+    learned = now.exact_match & ~now.edit_id.map(before)
+    for f in opened[0].values():
+        q = f["questions"]
+        assert q["cell"] == f"{now.exact_match.mean():.1%}"
+        assert f"{len(now)} of {ALL:,} answers; exact match {100 * now.exact_match.mean():.1f}%" in q["state"]
+        assert f"right before any edit {100 * before.mean():.1f}%" in q["state"]
+        assert {k: v for k, v in q["filters"].items() if v} == dict(run="rome", axis="update", moment="current")
+        assert len(q["questions"]) == 20 and all(text.startswith("update ") for text in q["questions"])
+        assert q["learned"].startswith(f"{learned.sum()} of ") and q["changes"] == ["wrong → right"]
+        assert q["searched"].startswith(f"{int(learned[now.edit_id == 't2e7'].sum())} of ")
+        assert q["all"].startswith(f"{ALL:,} of {ALL:,}")
+
+
+def test_questions_sort_and_save(opened):
+    rows = pd.concat([toy_scores(e, axis="locality", moment="before") for e in ("none", "rome", "rag")])
+    for f in opened[0].values():
+        q = f["questions"]
+        assert q["ascending"] == sorted(q["ascending"], key=percent) and percent(q["ascending"][0]) == 0
+        assert q["descending"] == sorted(q["descending"], key=percent, reverse=True) and q["descending"][0] == "100%"
+        saved = pd.read_csv(StringIO(q["csv"]))
+        assert len(saved) == len(rows) and set(saved["axis"]) == {"locality"}
+        assert sorted(saved["exact match"]) == sorted(100 * rows.exact_match)
+        table = pd.read_csv(StringIO(q["tableCsv"]))
+        assert list(table.columns) == ["editor", "update", "rephrase", "persona", "multi-hop", "locality"]
+
+
+def test_themes_fold_and_print(opened):
+    for f in opened[0].values():
+        auto, light, dark = f["questions"]["grounds"]
+        assert auto == light != dark
+        assert f["questions"]["open"] is True
+        assert f["questions"]["folded"] > 0
 
 
 def test_console(opened):

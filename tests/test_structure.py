@@ -116,7 +116,7 @@ def test_every_module_comes_from_a_notebook():
 @pytest.mark.parametrize("module", sorted(NOTEBOOKS))
 def test_module_is_where_its_notebook_is(module):
     path = NOTEBOOKS[module]
-    assert all(re.match(r"\d\d_[a-z]", p) or p in ("weights", "training", "memory") for p in path.parts), path
+    assert all(re.match(r"\d\d_[a-z]", p) or p in ("weights", "training", "memory", "text") for p in path.parts), path
     *folders, stem = [re.sub(r"^\d\d_", "", part) for part in path.with_suffix("").parts]
     if folders[0] in ("core", "app"):
         folders = module.split(".")[:-1]  # these two rooms hold modules that stand at the top of the package

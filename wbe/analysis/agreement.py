@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['ANSWER_CASES', 'TEXT_KEY', 'MARK_NAMES', 'recorded_answers', 'is_near_miss', 'answer_cases', 'sample_answers',
-           'read_marks', 'missing_marks', 'marked_sample', 'cohen_kappa', 'measure_agreement', 'format_agreement',
-           'paired_gain']
+           'read_marks', 'missing_marks', 'marked_sample', 'measure_agreement', 'format_agreement', 'paired_gain',
+           'judge_marks', 'judge_agreement']
 
 # %% ../../nbs/11_analysis/25_agreement.ipynb #cell-002
 import hashlib
@@ -15,8 +15,10 @@ import numpy as np
 import pandas as pd
 
 from .gather import labelled_runs
-from ..metrics.answers import comparable_form, f1
+from ..metrics.answers import comparable_form, f1, normalised_matches
+from ..metrics.judging import cohen_kappa
 from ..records import QUESTION_KEY, BadArgument, check_choice
+from ..writers.judge import JudgeRequest, judge_answers
 
 # %% ../../nbs/11_analysis/25_agreement.ipynb #cell-007
 def recorded_answers(runs) -> pd.DataFrame:
@@ -122,18 +124,7 @@ def marked_sample(
         )
     return out
 
-# %% ../../nbs/11_analysis/25_agreement.ipynb #cell-034
-def cohen_kappa(said, read, weights=None):  # several rows of answers give several values
-    "Cohen's kappa of two lists of yes and no; 1 where both always agree, NaN where chance alone would agree always."
-    said, read = np.asarray(said, float), np.asarray(read, float)
-    weights = np.ones(said.shape) if weights is None else np.asarray(weights, float)
-    mean = lambda values: (values * weights).sum(-1) / weights.sum(-1)
-    agree, a, b = mean(said == read), mean(said), mean(read)
-    chance = a * b + (1 - a) * (1 - b)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(chance < 1, (agree - chance) / (1 - chance), np.nan)[()]
-
-# %% ../../nbs/11_analysis/25_agreement.ipynb #cell-038
+# %% ../../nbs/11_analysis/25_agreement.ipynb #cell-035
 def _resamples(strata: pd.Series, repeats: int, seed: int) -> np.ndarray:
     "Indices of resampled rows, each row within its stratum: repeats by rows."
     rng, out = np.random.default_rng(seed), np.empty((repeats, len(strata)), int)
@@ -141,13 +132,13 @@ def _resamples(strata: pd.Series, repeats: int, seed: int) -> np.ndarray:
         out[:, rows] = rng.choice(rows, (repeats, len(rows)))
     return out
 
-# %% ../../nbs/11_analysis/25_agreement.ipynb #cell-040
+# %% ../../nbs/11_analysis/25_agreement.ipynb #cell-037
 def _interval(values) -> tuple[float, float]:
     "The middle 95% of resampled values."
     low, high = np.nanpercentile(values, [2.5, 97.5])
     return float(low), float(high)
 
-# %% ../../nbs/11_analysis/25_agreement.ipynb #cell-041
+# %% ../../nbs/11_analysis/25_agreement.ipynb #cell-038
 def measure_agreement(
     sample: pd.DataFrame,  # of `marked_sample`
     measures: Mapping,  # name: for each answer whether the measure says right
@@ -170,7 +161,7 @@ def measure_agreement(
         rows[name] = row | dict(called_right=np.average(said, weights=weights))
     return pd.DataFrame.from_dict(rows, "index").rename_axis("measure")
 
-# %% ../../nbs/11_analysis/25_agreement.ipynb #cell-042
+# %% ../../nbs/11_analysis/25_agreement.ipynb #cell-039
 def format_agreement(table: pd.DataFrame) -> pd.DataFrame:
     "A table of `measure_agreement` as text, with intervals in brackets."
     percent = lambda c: table[c].map("{:.1%}".format)
@@ -181,7 +172,7 @@ def format_agreement(table: pd.DataFrame) -> pd.DataFrame:
     out["false positives"], out["false negatives"] = table.false_positives, table.false_negatives
     return out.assign(**{"called right": percent("called_right")})
 
-# %% ../../nbs/11_analysis/25_agreement.ipynb #cell-068
+# %% ../../nbs/11_analysis/25_agreement.ipynb #cell-065
 def paired_gain(
     sample: pd.DataFrame,  # of `marked_sample`
     better,  # for each answer whether one measure says right
@@ -196,3 +187,29 @@ def paired_gain(
     drawn = _resamples(sample.case + sample.axis, repeats, seed)
     resampled = np.average(gain[drawn], axis=1, weights=weights[drawn])
     return float(np.average(gain, weights=weights)), *_interval(resampled)
+
+# %% ../../nbs/11_analysis/25_agreement.ipynb #cell-069
+def judge_marks(
+    judge,  # such as an OpenAIJudge or a LocalJudge
+    marks: pd.DataFrame,  # of `read_marks`
+    progress: bool = False,
+) -> pd.DataFrame:
+    "The answers that were read, with a judge's verdict and both of its readings."
+    texts = marks[TEXT_KEY].itertuples(index=False, name=None)
+    found = judge_answers(judge, [JudgeRequest(str(i), *text) for i, text in enumerate(texts)], progress)
+    names = ("verdict", "first", "turned", "error")
+    return marks.assign(**{name: [getattr(j, name) for j in found] for name in names})
+
+# %% ../../nbs/11_analysis/25_agreement.ipynb #cell-070
+def judge_agreement(
+    read: pd.DataFrame,  # of `judge_marks`
+    right: tuple = ("right",),  # the marks that count as right
+) -> pd.DataFrame:
+    "How a judge, normalised match and equal texts agree with the reader, over the answers that have a verdict."
+    known = read[read.verdict.notna()].reset_index(drop=True)
+    if known.empty:
+        raise BadArgument(f"no answer has a verdict; the first reason: {read.error.dropna().iloc[0]}")
+    said = {"the judge": known.verdict == "right", "equal texts": known.answer == known.expected}
+    said["normalised match"] = np.array(normalised_matches(known.answer, known.expected)) == 1
+    strata = known.axis if "axis" in known else ""
+    return measure_agreement(known.assign(case="", axis=strata), said, right, weighted=False)

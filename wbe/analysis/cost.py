@@ -259,7 +259,7 @@ def _draw_front(ax, x: pd.Series, table: pd.DataFrame, front: str):
     ax.plot(best.x, best.value, color="#BBBBBB", lw=1, zorder=1)
     for name, r in table.iterrows():
         ax.plot([x[name]] * 2, [r.low, r.high], color=look(name).colour, lw=1.3, alpha=0.7)
-        ax.plot([x[name]], [r.value], look(name).marker, color=look(name).colour, ms=7, mew=0)
+        ax.plot([x[name]], [r.value], look(name).marker, color=look(name).colour, ms=7, mew=0, gid=name)
 
 # %% ../../nbs/11_analysis/14_cost.ipynb #cell-058
 def _mark_unedited(ax, value: float):

@@ -158,6 +158,7 @@ _NOT_ASKED = dict(
     current="no timestep was asked right after its edits",
     past="earlier edits were not asked again",
     curve="it was not asked in between, after every so many edits (`--eval-every`)",
+    ahead="it was not asked near the edits of later timesteps (`--near`)",
 )
 
 

@@ -4,9 +4,10 @@
 
 # %% auto #0
 __all__ = ['SEX_OR_GENDER', 'RETRIEVAL_STATES', 'GIVEN_FACTS', 'HOP_LOOKS', 'hop_questions', 'guess_second_hop',
-           'split_by_sex_questions', 'edits_in_memory', 'locate_facts', 'retrieval_shares', 'score_with_retrieval',
-           'accuracy_by_retrieval', 'compare_both_with_first', 'score_given_facts', 'accuracy_by_given_facts',
-           'accuracy_of_given_facts', 'gain_of_given_facts', 'draw_hops', 'summarise_hops', 'retrieval_findings']
+           'split_by_sex_questions', 'edits_in_memory', 'locate_facts', 'retrieval_shares', 'edits_in_graph',
+           'locate_on_paths', 'score_with_retrieval', 'accuracy_by_retrieval', 'compare_both_with_first',
+           'score_given_facts', 'accuracy_by_given_facts', 'accuracy_of_given_facts', 'gain_of_given_facts',
+           'draw_hops', 'summarise_hops', 'retrieval_findings']
 
 # %% ../../nbs/11_analysis/12_hops.ipynb #cell-002
 from collections import Counter
@@ -16,12 +17,13 @@ import numpy as np
 import pandas as pd
 
 from .gather import VERDICT_LABELS, interval_columns, limit_verdict, zero_verdict
-from .style import Look, draw_dots, label_lines, new_figure, panel_title, percent_axis
+from .style import Look, draw_dots, look, label_lines, new_figure, panel_title, percent_axis
 from .tables import format_percent
 from ..benchmark.reader import Benchmark
 from ..editors.results import combine_edits
 from ..editors.protocol import editor
-from ..editors.requests import requests_from_rows
+from ..editors.requests import EditRequest, requests_from_rows
+from ..editors.memory.connected import GraphRetriever, graph_memory
 from ..editors.memory.retrieval import PairMemory, retrieval_memory
 from ..metrics.intervals import Interval, bootstrap_interval, bootstrap_means
 from ..lm.models import LM
@@ -95,6 +97,12 @@ def split_by_sex_questions(
     return {"all": frame} | ({"sex": frame[sex], "all but sex": frame[~sex]} if sex.any() and not sex.all() else {})
 
 # %% ../../nbs/11_analysis/12_hops.ipynb #cell-019
+def _requests_of_steps(bench: Benchmark) -> list[list[EditRequest]]:
+    "The edits of each timestep; of two with the same question the last."
+    steps = [step.to_pandas().reset_index().drop_duplicates("update", keep="last") for step in bench]
+    return [requests_from_rows(s.to_dict("records"), s.edit_id.tolist(), need_subject=False) for s in steps]
+
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-020
 @contextmanager
 def edits_in_memory(
     lm: LM,
@@ -106,26 +114,21 @@ def edits_in_memory(
 ):
     "The model with all edits of a benchmark in its memory, which is returned."
     how = dict(k=k, threshold=threshold, embedder=embedder, index=index, subjects="ignore")
-    made, results = editor("rag", **how), []
-    for step in bench:
-        rows = step.to_pandas().reset_index().drop_duplicates("update", keep="last")
-        results.append(
-            made.edit(lm, requests_from_rows(rows.to_dict("records"), rows.edit_id.tolist(), need_subject=False))
-        )
-    with combine_edits(results).on(lm):
+    made = editor("rag", **how)
+    with combine_edits([made.edit(lm, requests) for requests in _requests_of_steps(bench)]).on(lm):
         yield retrieval_memory(lm)
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-022
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-023
 def _fact_of_edit(edit_id: str) -> str:
     "The part of an edit id that names its fact."
     return edit_id.partition("@")[0]
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-023
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-024
 def _rank(hits) -> int | None:
     "The rank of the first hit, from 1."
     return next((n for n, hit in enumerate(hits, 1) if hit), None)
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-024
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-025
 def _ranks_of_facts(question: dict, pairs: list) -> tuple:
     "The ranks of the first fact, of the second, and of a stale pair."
     first, second = _fact_of_edit(question["edit_id"]), {_fact_of_edit(e) for e in question["second"]}
@@ -134,7 +137,7 @@ def _ranks_of_facts(question: dict, pairs: list) -> tuple:
     stale = [root and f.rpartition("/")[0] == root and o for f, o in zip(facts, other)]
     return _rank(f == first for f in facts), _rank(f in second for f in facts), _rank(stale)
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-025
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-026
 def locate_facts(
     hops: pd.DataFrame,  # of `hop_questions`
     memory: PairMemory,
@@ -145,7 +148,7 @@ def locate_facts(
     ranks = [_ranks_of_facts(q, pairs) for q, pairs in zip(hops.to_dict("records"), near)]
     return hops.assign(**{name: np.array(r, float) for name, r in zip(("first", "second", "stale"), zip(*ranks))})
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-027
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-028
 def retrieval_shares(
     frame: pd.DataFrame,  # of `locate_facts`
     ks=(2, 4, 8),
@@ -161,19 +164,47 @@ def retrieval_shares(
         out.append(line)
     return pd.DataFrame(out)
 
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-034
+@contextmanager
+def edits_in_graph(
+    lm: LM,
+    bench: Benchmark,
+    **options,  # hyper-parameters of the editor `graph`
+):
+    "The model with all edits of a benchmark in its graph, which is returned."
+    made, applied = editor("graph", **options), []
+    try:
+        for requests in _requests_of_steps(bench):
+            applied.append(made.edit(lm, requests).apply(lm))
+        yield graph_memory(lm)
+    finally:
+        for result in reversed(applied):
+            result.undo(lm)
+
 # %% ../../nbs/11_analysis/12_hops.ipynb #cell-035
+def locate_on_paths(
+    hops: pd.DataFrame,  # of `hop_questions`
+    graph: GraphRetriever,
+) -> pd.DataFrame:
+    "The questions with the places `first`, `second` and `stale` on the path that is shown; NaN where it lacks them."
+    shown = [[(f, None) for f in graph.found_facts(q)] for q in hops.question]
+    ranks = [_ranks_of_facts(q, facts) for q, facts in zip(hops.to_dict("records"), shown)]
+    names = ("first", "second", "stale")
+    return hops.assign(**{name: np.array(r, float) for name, r in zip(names, zip(*ranks))}, shown=list(map(len, shown)))
+
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-042
 def _retrieved(frame: pd.DataFrame, k: int) -> np.ndarray:
     "Which facts are among the nearest k."
     one, two = (frame["first"] <= k).to_numpy(), (frame["second"] <= k).to_numpy()
     return np.select([one & two, one, two], ["both", "first only", "second only"], "neither")
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-036
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-043
 def _scores(lm: LM, items: list[QAItem], protocol) -> dict[str, np.ndarray]:
     "Exact match and token accuracy of items."
     got = score(lm, items, protocol, too_long="truncate", progress=False).to_pandas()
     return dict(exact_match=got.exact_match.astype(float).to_numpy(), token_accuracy=got.token_accuracy.to_numpy())
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-037
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-044
 def score_with_retrieval(
     lm: LM,
     bench: Benchmark,
@@ -195,7 +226,7 @@ def score_with_retrieval(
         out.append(frame.assign(k=k, found=_retrieved(frame, k), cut=cut, **after, **scores))
     return pd.concat(out, ignore_index=True)
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-038
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-045
 RETRIEVAL_STATES = ("neither", "second only", "first only", "both")
 _BEFORE = dict(exact_match="exact_before", token_accuracy="token_before")
 
@@ -207,7 +238,7 @@ def _accuracy_line(part: pd.DataFrame) -> dict:
         line |= interval_columns(metric, part[metric], part.subject_id) | {before: part[before].mean()}
     return line | interval_columns("change", part.exact_match - part.exact_before, part.subject_id, share=False)
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-039
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-046
 def accuracy_by_retrieval(
     frame: pd.DataFrame,  # of `score_with_retrieval`
 ) -> pd.DataFrame:
@@ -218,7 +249,7 @@ def accuracy_by_retrieval(
         out += [dict(k=k, found=state) | _accuracy_line(part) for state, part in parts.items() if len(part)]
     return pd.DataFrame(out)
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-046
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-053
 def _gain_difference(both: pd.DataFrame, first: pd.DataFrame, repeats: int) -> tuple[float, float, float]:
     "The mean change of one set minus that of the other, with its interval."
     gains = [p.exact_match - p.exact_before for p in (both, first)]
@@ -226,7 +257,7 @@ def _gain_difference(both: pd.DataFrame, first: pd.DataFrame, repeats: int) -> t
     samples = [bootstrap_means(g, s, repeats, seed) for seed, (g, s) in enumerate(zip(gains, subjects))]
     return gains[0].mean() - gains[1].mean(), *np.quantile(samples[0] - samples[1], [0.025, 0.975])
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-047
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-054
 def compare_both_with_first(
     frame: pd.DataFrame,  # of `score_with_retrieval`
     repeats: int = 2000,
@@ -239,7 +270,7 @@ def compare_both_with_first(
         out.append((k, len(both), len(first), *difference))
     return pd.DataFrame(out, columns=["k", "both", "first_only", "difference", "low", "high"])
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-052
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-059
 GIVEN_FACTS = ("nothing", "first", "second", "both")
 
 
@@ -262,7 +293,7 @@ def score_given_facts(
         out.append(known.assign(given=what, **_scores(lm, items, protocol)))
     return pd.concat(out, ignore_index=True)
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-053
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-060
 def accuracy_by_given_facts(
     answers: pd.DataFrame,  # of `score_given_facts`
 ) -> pd.DataFrame:
@@ -275,7 +306,7 @@ def accuracy_by_given_facts(
         out.append(line)
     return pd.DataFrame(out)
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-054
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-061
 def accuracy_of_given_facts(
     lm: LM,
     hops: pd.DataFrame,  # of `hop_questions`
@@ -284,7 +315,7 @@ def accuracy_of_given_facts(
     "Accuracy with nothing, the pair of the first fact, of the second, or both in the prompt."
     return accuracy_by_given_facts(score_given_facts(lm, hops, protocol))
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-056
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-063
 def gain_of_given_facts(
     answers: pd.DataFrame,  # of `score_given_facts`
     what: str,  # one of GIVEN_FACTS
@@ -295,12 +326,20 @@ def gain_of_given_facts(
     one, two = (answers[answers.given == w].set_index("edit_id") for w in (what, over))
     return bootstrap_interval(one[metric] - two[metric].reindex(one.index), one.subject_id)
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-059
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-066
 HOP_LOOKS = {"first": Look("#0072B2", "o"), "second": Look("#E69F00", "s"), "both": Look("#009E73", "D", (0, (4, 2)))}
 HOP_LOOKS |= {"neither": Look("#777777", "v"), "nothing": Look("#777777", "v")}
 HOP_LOOKS |= {"first only": HOP_LOOKS["first"], "second only": HOP_LOOKS["second"]}
 
 
+def _draw_graph_share(ax, graph: pd.DataFrame, x):
+    "Draw for how many questions a graph shows both facts; it has no k."
+    how, r = look("graph"), graph.iloc[0]
+    ax.fill_between(x, [r["both_low"]] * len(x), [r["both_high"]] * len(x), color=how.colour, alpha=0.15, lw=0)
+    style = dict(color=how.colour, ls=how.dash, marker=how.marker, ms=5, lw=1.7)
+    ax.plot(x, [r["both"]] * len(x), **style, label="both, by the graph")
+
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-067
 def _draw_retrieval_shares(ax, shares: pd.DataFrame):
     "Draw what is found for each k. The second fact's line is broad, since that of both may lie on it."
     ax.grid(axis="y", color="#E6E6E6", lw=0.7)
@@ -315,7 +354,7 @@ def _draw_retrieval_shares(ax, shares: pd.DataFrame):
     panel_title(ax, "questions whose facts are found")
     percent_axis(ax)
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-060
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-068
 def _draw_accuracy_rows(ax, rows: pd.DataFrame, names: list[str], looks: list[Look], title: str, metric: str):
     "Draw the accuracy of each row, and that of the unedited model where it is known."
     ax.grid(axis="x", color="#E6E6E6", lw=0.7)
@@ -325,13 +364,14 @@ def _draw_accuracy_rows(ax, rows: pd.DataFrame, names: list[str], looks: list[Lo
     panel_title(ax, title)
     percent_axis(ax, "x")
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-061
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-069
 def draw_hops(
     shares: pd.DataFrame,  # of `retrieval_shares`
     table: pd.DataFrame,  # of `accuracy_by_retrieval`
     by_hand: pd.DataFrame | None = None,  # of `accuracy_of_given_facts`
     k=2,  # one, or several
     metric: str = "exact_match",
+    graph: pd.DataFrame | None = None,  # of `retrieval_shares`, for the paths of a graph
 ):
     "Draw what is found for each k, accuracy by what was found, and accuracy with given facts."
     ks, n = [k] if isinstance(k, int) else list(k), 2 + (by_hand is not None)
@@ -339,6 +379,8 @@ def draw_hops(
     size = (2 + 2.5 * n, max(3, 0.8 + 0.3 * len(rows)))
     fig, axes = new_figure(*size, 1, n, grid=None, width_ratios=[1.25, 1, 1][:n])
     _draw_retrieval_shares(axes[0], shares)
+    if graph is not None:
+        _draw_graph_share(axes[0], graph, range(len(shares)))
     names = [f"{f'top {r.k}: ' if len(ks) > 1 else ''}{r.found} ({r.n})" for r in rows.itertuples()]
     title = "right answers, by facts found" + ("" if len(ks) > 1 else f" in top {ks[0]}")
     _draw_accuracy_rows(axes[1], rows, names, [HOP_LOOKS[f] for f in rows.found], title, metric)
@@ -348,12 +390,12 @@ def draw_hops(
     label_lines(axes[0])
     return fig
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-065
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-073
 def _signed_change(r) -> str:
     "The change of accuracy with its interval."
     return f"{r.change:+.1%} [{r.change_low:+.1%}, {r.change_high:+.1%}]"
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-066
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-074
 def _summarise_state(r) -> str:
     "The effect of the pairs where both facts, or only the first, were found."
     effect = "help" if r.change_low > 0 else "hurt" if r.change_high < 0 else "make no sure difference"
@@ -363,7 +405,7 @@ def _summarise_state(r) -> str:
         f"{r.exact_before:.1%}, so that the pairs {effect} ({_signed_change(r)})."
     )
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-067
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-075
 def _summarise_found(table: pd.DataFrame, k: int) -> list[str]:
     "The accuracy by what was found, for the smallest k and for others."
     rows = {r.found: r for r in table[table.k == k].itertuples()}
@@ -378,11 +420,12 @@ def _summarise_found(table: pd.DataFrame, k: int) -> list[str]:
         out.append(f"With {r.k} pairs both were found for {r.n} questions: {right}.")
     return out
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-068
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-076
 def summarise_hops(
     shares: pd.DataFrame,  # of `retrieval_shares`
     table: pd.DataFrame,  # of `accuracy_by_retrieval`
     by_hand: pd.DataFrame | None = None,  # of `accuracy_of_given_facts`
+    graph: pd.DataFrame | None = None,  # of `retrieval_shares`, for the paths of a graph
 ) -> list[str]:
     "What is found, the accuracy by what was found, and the accuracy with given facts."
     at, last = shares.iloc[0], shares.iloc[-1]
@@ -392,6 +435,11 @@ def summarise_hops(
         f"Of {at.n:.0f} questions, the nearest {at.k:.0f} pairs hold {found}; {many}.",
         *_summarise_found(table, at.k),
     ]
+    if graph is not None:
+        out.append(
+            "The graph shows {first:.1%} of the first facts, {second:.1%} of the second, "
+            "and both for {both:.1%} of the questions.".format(**graph.iloc[0])
+        )
     for r in table[(table.found == "all") & (table.cut > 0)].itertuples():
         out.append(f"With {r.k} pairs {r.cut:.0%} of the prompts did not fit and lost their beginning.")
     if by_hand is not None:
@@ -400,7 +448,7 @@ def summarise_hops(
         out.append(f"Given by hand: nothing {e['nothing']}, {given}.")
     return out
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-075
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-083
 def _search_findings(of: str, places: pd.DataFrame, k: int):
     "The paper's findings on what is retrieved."
     one, two = places["first"] <= k, places["second"] <= k
@@ -413,7 +461,7 @@ def _search_findings(of: str, places: pd.DataFrame, k: int):
     often = "seen" if both.low <= 0.1 <= both.high else "not seen: more often" if both.low > 0.1 else "not seen: rarer"
     yield "both for about 10%", of, format_percent(*both[:3]), often
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-076
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-084
 def _answer_findings(name: str, answers: pd.DataFrame, handed: pd.DataFrame, k: int):
     "The paper's findings on answers over two facts."
     at_k = answers[answers.k == k]
@@ -429,7 +477,7 @@ def _answer_findings(name: str, answers: pd.DataFrame, handed: pd.DataFrame, k: 
     seen = f"more right by {format_percent(*more[:3])}"
     yield "the same, given by hand", f"{name}, n = {more.n}", seen, zero_verdict(more.low, more.high)
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-077
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-085
 def retrieval_findings(
     places: pd.DataFrame,  # of `locate_facts`
     answers: pd.DataFrame,  # of `score_with_retrieval`

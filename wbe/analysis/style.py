@@ -41,6 +41,8 @@ EDITOR_LOOKS = {
     "lora-merge": Look("#419689", "X", (0, (5, 1.5))),
     "prompt": Look("#8AB485", "p", (0, (5, 1.5))),
     "rag": Look("#2F5D3F", "h"),
+    "graph": Look("#7800A5", "d"),
+    "oracle": Look("#000000", "8", (0, (1, 1.5))),
 }
 
 # %% ../../nbs/11_analysis/01_style.ipynb #cell-008
@@ -94,7 +96,7 @@ def display_order(names: Iterable[str]) -> list[str]:
 EDITOR_FAMILIES = {
     "computed weights": ("rome", "r-rome", "memit"),
     "trained weights": ("ft", "ft-l", "lora", "lora-merge"),
-    "beside the weights": ("wise", "prompt", "rag"),
+    "beside the weights": ("wise", "prompt", "rag", "graph", "oracle"),
 }
 OTHER_FAMILY = "other editors"
 

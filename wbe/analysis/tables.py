@@ -7,7 +7,7 @@ __all__ = ['format_percent', 'format_cell', 'as_markdown', 'as_latex', 'as_html'
 
 # %% ../../nbs/11_analysis/02_tables.ipynb #cell-002
 import html
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -96,21 +96,39 @@ def as_latex(frame, formats: Mapping | None = None, caption: str = "", label: st
     return "\n".join(body) + "\n"
 
 # %% ../../nbs/11_analysis/02_tables.ipynb #cell-021
-def _html_cell(text: str, value, numeric: bool) -> str:
-    "A cell of an HTML table; `data-value` holds the number."
+def _html_cell(text: str, value, numeric: bool, address: str | None = None) -> str:
+    "A cell of an HTML table; `data-value` holds the number, and a link leads to an address."
     kind = ' class="number"' if numeric else ' class="long"' if len(text) > 60 else ""
     number = isinstance(value, int | float | np.number) and value == value
     data = f' data-value="{float(value):.12g}"' if number else ""
-    return f"<td{kind}{data}>{html.escape(text)}</td>"
+    shown = html.escape(text)
+    if address and text and _is_known(value):
+        shown = f'<a href="{html.escape(address, quote=True)}">{shown}</a>'
+    return f"<td{kind}{data}>{shown}</td>"
 
 # %% ../../nbs/11_analysis/02_tables.ipynb #cell-023
-def as_html(frame, formats: Mapping | None = None, caption: str = "", index: bool = True) -> str:
+def _cell_addresses(frame, links: Callable | None, width: int) -> list[list]:
+    "The addresses of all cells, columns of the index included; these have none."
+    if links is None:
+        return [[None] * width] * len(frame)
+    before = [None] * (width - len(frame.columns))
+    return [before + [links(row, column) for column in frame.columns] for row in frame.index]
+
+# %% ../../nbs/11_analysis/02_tables.ipynb #cell-024
+def as_html(
+    frame,
+    formats: Mapping | None = None,
+    caption: str = "",
+    index: bool = True,
+    links: Callable | None = None,  # the address that a cell leads to, of its row's index and its column; or None
+) -> str:
     "A data frame as an HTML table that can be sorted by its numbers."
     heads, rows, numeric = _table_texts(frame, formats, index)
     values = (frame.reset_index() if index else frame).astype(object).itertuples(index=False)
     kind = lambda n: ' class="number"' if n else ""
     head = "".join(f'<th scope="col"{kind(n)}>{html.escape(h)}</th>' for h, n in zip(heads, numeric))
-    lines = ["".join(map(_html_cell, row, value, numeric)) for row, value in zip(rows, values)]
+    address = _cell_addresses(frame, links, len(heads))
+    lines = ["".join(map(_html_cell, *cells, numeric, to)) for *cells, to in zip(rows, values, address)]
     body = "\n".join(f"<tr>{line}</tr>" for line in lines)
     title = f"<caption>{html.escape(caption)}</caption>" if caption else ""
     return f"<table>{title}<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table>\n"

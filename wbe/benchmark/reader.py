@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['EDIT_FIELDS', 'REQUIRED_FIELDS', 'AXIS_FIELDS', 'ALIAS_FIELDS', 'read_edits', 'edit_id', 'edit_ids', 'subject_keys',
-           'choose_axes', 'edit_probes', 'probe_aliases', 'count_edits', 'timestep_name', 'parse_timestep_name',
-           'Timestep', 'fetch_dataset', 'timestep_files', 'Benchmark']
+           'choose_axes', 'order_axes', 'edit_probes', 'probe_aliases', 'count_edits', 'timestep_name',
+           'parse_timestep_name', 'Timestep', 'fetch_dataset', 'timestep_files', 'Benchmark']
 
 # %% ../../nbs/06_benchmark/09_reader.ipynb #cell-002
 import hashlib
@@ -222,6 +222,14 @@ def choose_axes(
     return [check_choice(a, AXIS_FIELDS, "axis") for a in names]
 
 # %% ../../nbs/06_benchmark/09_reader.ipynb #cell-053
+def order_axes(
+    names,  # of axes, also repeated, as in a column of scores
+) -> list[str]:
+    "The different names: axes of the benchmark in their order, then others in the order of their first appearance."
+    names = list(dict.fromkeys(names))
+    return [a for a in AXIS_FIELDS if a in names] + [a for a in names if a not in AXIS_FIELDS]
+
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-056
 def _extra_probes(ids: list[str], extra, axes: set):
     "The questions beyond those in the fields of an edit, numbered from 1 within edit and axis."
     import pyarrow as pa
@@ -235,7 +243,7 @@ def _extra_probes(ids: list[str], extra, axes: set):
     columns += [pa.array(text, pa.string()) for text in texts]
     return pa.table(columns, ["edit_id", "axis", "probe", "question", "answer"])
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-055
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-058
 def edit_probes(
     edits,  # an Arrow table
     ids: list[str],  # of the edits
@@ -255,7 +263,7 @@ def edit_probes(
         parts.insert(0, table.filter(pc.and_(question.is_valid(), answer.is_valid())))
     return pa.concat_tables(parts)
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-058
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-061
 ALIAS_FIELDS = {"update": "ans_aliases", "rephrase": "ans_aliases", "persona": "ans_aliases"}  # of each axis
 ALIAS_FIELDS |= {"multi-hop": "mhop_aliases", "locality": "loc_aliases"}
 
@@ -273,13 +281,13 @@ def probe_aliases(
             known |= {(i, axis, a): n for i, a, n in zip(ids, answers, names) if isinstance(n, list) and n}
     return [known.get(key) for key in zip(probes.edit_id, probes.axis, probes.answer)]
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-060
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-063
 def _used_properties(tables) -> set:
     "The properties of some tables of edits, by id or, where there are no ids, by label."
     used = lambda column: {p for t in tables for p in t[column].to_pylist() if p}
     return used("relation_id") or used("relation")
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-061
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-064
 def count_edits(
     edits,  # an Arrow table
     extra=(),  # questions beyond those in the fields, as in `edit_probes`
@@ -292,13 +300,13 @@ def count_edits(
     shares = {a: having[a] / n for a in AXIS_FIELDS if a != "update"}
     return counts | shares | dict(properties=len(_used_properties([edits])))
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-064
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-067
 _FILE_NAME = re.compile(r"wiki_big_edit_(\d{8})_(\d{8})\.(?:json|parquet)")
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-065
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-068
 _FILE_NAME_FORM = "wiki_big_edit_<old>_<new>.json or .parquet"  # for messages
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-066
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-069
 def timestep_name(
     old: date,  # of the older snapshot
     new: date,
@@ -306,7 +314,7 @@ def timestep_name(
     "The name of a timestep's files, without suffix."
     return f"wiki_big_edit_{old:%Y%m%d}_{new:%Y%m%d}"
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-068
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-071
 def parse_timestep_name(
     path,
 ) -> tuple[str, date | None, date | None] | None:  # name, old and new date
@@ -314,14 +322,14 @@ def parse_timestep_name(
     m = _FILE_NAME.fullmatch(Path(path).name)
     return m and (f"{m[1]}_{m[2]}", date_or_none(m[1]), date_or_none(m[2]))
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-071
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-074
 def _edits_frame(edits, ids: list[str]):
     "A data frame of edits, with their ids as the index."
     import pandas as pd
 
     return edits.to_pandas().set_index(pd.Index(ids, name="edit_id"))
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-074
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-077
 class Timestep:
     "The edits between two snapshots."
 
@@ -389,10 +397,10 @@ class Timestep:
     def _repr_html_(self) -> str:
         return f"<b>{escape(repr(self))}</b>{self.to_pandas().head().to_html()}"
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-078
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-081
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-079
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-082
 def _hub_snapshot(name: str, revision: str | None, patterns) -> Path:
     "The folder of a data set that the hub's client fetched."
     no_folder = f"{name}: there is no such folder here, and"
@@ -408,7 +416,7 @@ def _hub_snapshot(name: str, revision: str | None, patterns) -> Path:
         remedy = "Check the name, the revision and the network, or fetch it by other means and give the path"
         raise StoreError(f"{no_folder} the hub did not give it ({type(e).__name__}: {first}). {remedy}") from e
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-080
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-083
 def fetch_dataset(
     name,  # a path, or a name on the hub: owner/name
     revision: str | None = None,  # of the hub: a branch, a tag or a commit
@@ -422,7 +430,7 @@ def fetch_dataset(
         raise StoreError(f"{name}: there is no such file or folder; a name on the hub has the form owner/name")
     return _hub_snapshot(str(name), revision, patterns)
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-085
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-088
 def timestep_files(
     folder,
 ) -> dict[str, dict[str, Path]]:  # by name, then by suffix
@@ -436,7 +444,7 @@ def timestep_files(
             forms[path.suffix] = path
     return dict(sorted(out.items()))
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-088
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-091
 def _is_whole_parquet(path: Path) -> bool:
     "Whether a Parquet file has its footer."
     import pyarrow as pa
@@ -448,7 +456,7 @@ def _is_whole_parquet(path: Path) -> bool:
         return False
     return True
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-089
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-092
 def _choose_form(
     forms: dict[str, Path],  # by suffix
 ) -> Path:
@@ -462,7 +470,7 @@ def _choose_form(
     logger.warning("%s: not a whole Parquet file; the JSON file is read instead", path)
     return other
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-090
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-093
 def _open_timesteps(where: Path) -> list[Timestep]:
     "The timesteps of a folder, or of one file."
     if where.is_file():
@@ -473,7 +481,7 @@ def _open_timesteps(where: Path) -> list[Timestep]:
         raise StoreError(f"{where}: no timesteps; a benchmark has files named {form}")
     return steps
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-093
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-096
 class Benchmark:
     "Timesteps in the order of their dates."
 
@@ -521,7 +529,7 @@ class Benchmark:
             raise IndexError(f"no timestep {which}; there are {len(self)}, counted from 0")
         return self.steps[which]
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-096
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-099
 @patch
 def summary(self: Benchmark):
     "A data frame with a row for each timestep: edits, new and update, the share of each probe, properties."
@@ -529,7 +537,7 @@ def summary(self: Benchmark):
 
     return pd.DataFrame([s.counts for s in self.steps], index=pd.Index(self.timesteps, name="timestep"))
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-099
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-102
 def _format_summary(bench: Benchmark):
     "The summary for a person, with a last row for all."
     table, shares = bench.summary(), [a for a in AXIS_FIELDS if a != "update"]
@@ -538,19 +546,19 @@ def _format_summary(bench: Benchmark):
     table.loc["all"] = {**total, **mean, "properties": len(_used_properties([s.edits for s in bench]))}
     return table.apply(lambda c: c.map(("{:.0%}" if c.name in shares else "{:,.0f}").format))
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-100
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-103
 @patch
 def __repr__(self: Benchmark) -> str:
     table = "\n" + _format_summary(self).to_string() if len(self) else ""
     return f"Benchmark {self.name!r}, {len(self)} timesteps{table}"
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-101
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-104
 @patch
 def _repr_html_(self: Benchmark) -> str:
     table = _format_summary(self).to_html() if len(self) else ""
     return f"<b>Benchmark</b> {escape(self.name)}, {len(self)} timesteps{table}"
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-103
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-106
 @patch
 def to_pandas(self: Benchmark):
     "All edits as one data frame: edit_id as the index, the timestep as the first column."
@@ -560,7 +568,7 @@ def to_pandas(self: Benchmark):
     frames = [f.assign(timestep=s.name)[["timestep", *f.columns]] for s, f in zip(self, frames)]
     return pd.concat(frames) if frames else pd.DataFrame()
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-105
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-108
 @patch
 def probes(
     self: Benchmark,
@@ -572,7 +580,7 @@ def probes(
     parts = [(s.name, s.probes(axes)) for s in self]
     return pa.concat_tables([p.add_column(0, "timestep", pa.array([name] * len(p), pa.string())) for name, p in parts])
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-108
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-111
 @patch
 def rows_set_aside(
     self: Benchmark,

@@ -21,7 +21,7 @@ from ..store import WRITE_REMEDIES
 COMMAND_GROUPS = (demo, data, bench, models, runs)  # importing a group adds its commands to the application
 COMMAND_ORDER = (  # in the help: the order in which commands are used; others follow in their panel
     *("demo", "status", "world", "fetch", "build", "parse", "audit", "benchmark", "extend", "validate"),
-    *("score", "editors", "run", "sweep", "mquake", "train-tiny", "runs", "compare", "report"),
+    *("score", "editors", "run", "sweep", "mquake", "train-tiny", "runs", "compare", "judge", "report", "leaderboard"),
 )
 
 

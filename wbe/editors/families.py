@@ -167,11 +167,13 @@ def _adapted(lm: LM, name: str, r: EditRequest) -> float:
 
 # %% ../../nbs/09_editors/09_families.ipynb #cell-026
 _RETRIEVAL = dict(k=1, embedder="hashed", index="exact", subjects="ignore")
+_IN_FRONT = {"rag": _RETRIEVAL, "graph": dict(threshold=-99.0)}
 
 
 def _in_front(lm: LM, name: str, r: EditRequest) -> float:
-    "Retrieval and the prompt, compared with the fact written in front of the question."
-    options = _RETRIEVAL if name == "rag" else dict(form="pair")
+    "Retrieval, the graph, the oracle and the prompt, compared with the fact written in front of the question."
+    options = _IN_FRONT.get(name, dict(form="pair"))
+    r = replace(r, probes=(("rephrase", r.question),)) if name == "oracle" else r
     text = _plain_text(lm, r, before=f"Q: {r.question} A: {r.answer}\n")
     return _log_probability_apart(lm, name, r, options, lambda _: plain_log_probability(lm, text))
 
@@ -181,7 +183,7 @@ _EDITOR_CHECKS = {
     **dict.fromkeys(("ft", "ft-l"), _trained_matrix),
     "wise": _side_memory,
     **dict.fromkeys(("lora", "lora-merge"), _adapted),
-    **dict.fromkeys(("rag", "prompt"), _in_front),
+    **dict.fromkeys(("rag", "prompt", "graph", "oracle"), _in_front),
 }
 CHECKED_EDITORS = tuple(_EDITOR_CHECKS)
 _EXAMPLE = EditRequest("Who is the mayor of Karsk?", "Nadia", "Karsk", id="1")

@@ -110,8 +110,10 @@ class Editor:
     one_by_one: bool = False  # whether the edits of a batch, too, are computed one after the other
     needs_subject: bool = True
     causal: bool = True  # whether it needs a decoder-only model
+    own_answers: bool = False  # whether it answers questions itself, by `answer(lm, questions)`
     sees_probes: bool = False  # whether its requests hold the probes: a ceiling, and no method
     takes_corpus: bool = False  # whether it has an option `corpus`
+    takes: str = "edits"  # what it learns from: edits, or texts (then it is a `TextLearner`)
     parts: tuple = ()  # parts of a layer that it changes, such as mlp_out
 
     def __init_subclass__(cls, **more):
@@ -334,6 +336,29 @@ EDITOR_CLASSES = {  # name: (where its class is, what it does)
     "graph": (
         "wbe.editors.memory.connected:GraphEditor",
         "facts in a graph, the path that fits a question best in front of it",
+    ),
+    "text-diff": ("wbe.editors.text.continued:TextDiff", "continued training on what is new"),
+    "text-full": ("wbe.editors.text.continued:TextFull", "continued training on all articles of the newer day"),
+    "text-recadam": (
+        "wbe.editors.text.recadam:TextRecAdam",
+        "the same as text-diff, pulled back to the weights before",
+    ),
+    "mello": (
+        "wbe.editors.memory.mello:MelloEditor",
+        "the model asks itself sub-questions, and the nearest edit corrects its answers",
+    ),
+    "text-mix-review": (
+        "wbe.editors.text.mix_review:TextMixReview",
+        "the same as text-diff, with as many rows of old articles",
+    ),
+    "text-lora": ("wbe.editors.text.adapters:TextLora", "low-rank adapters of the attention, trained on what is new"),
+    "text-k-adapter": (
+        "wbe.editors.text.k_adapter:TextKAdapter",
+        "transformer blocks beside the frozen model, trained on what is new",
+    ),
+    "text-passages": (
+        "wbe.editors.text.passages:TextPassages",
+        "passages of the day's articles in front of a question, weights untouched",
     ),
     "oracle": (
         "wbe.editors.memory.oracle:OracleEditor",

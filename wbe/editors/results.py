@@ -90,11 +90,13 @@ class EditResult:
     seconds: float = 0.0
     ids: list = field(default_factory=list, repr=False)  # of the edits
     carried: CarriedState | None = field(default=None, repr=False, kw_only=True)  # what the editor's next batch needs
+    work: dict = field(default_factory=dict, repr=False, kw_only=True)  # counts for the table of a run's batches
 
     kind: ClassVar[str] = ""  # one of RESULT_CLASSES
     in_weights: ClassVar[bool] = False  # whether the model's weights hold all of it
     in_forward: ClassVar[bool] = True  # whether it changes the forward pass, and not only the questions
     supersedes: ClassVar[bool] = False  # whether later results replace what earlier ones of this kind hold
+    replaces_parameters: ClassVar[bool] = False  # whether it writes whole parameters, and keeps the old ones itself
 
     def _check_fits(self, lm: LM):
         "Raise an EditError if it is not for this model."
@@ -261,7 +263,7 @@ def _remove_last_delta(lm: LM, matrix: tuple):
 # %% ../../nbs/09_editors/02_results.ipynb #cell-053
 def commit_edits(lm: LM):
     "Make the edited weights the model's weights: these edits cannot be undone, and nothing is stored for that."
-    if lm.state.originals:
+    if lm.state.originals or any(e.replaces_parameters for e in applied_edits(lm)):
         lm.state.originals, lm.state.fingerprint, lm.state.committed = {}, None, True
     for e in applied_edits(lm):
         if e.in_weights and (carried := e.carried_state()) is not None:
@@ -291,13 +293,18 @@ def _swap_weights(
 def unedited_model(lm: LM):
     "The model as it was before all applied edits, inside a `with` block."
     edits, originals = _forward_edits(lm), lm.state.originals
+    whole = [e for e in applied_edits(lm) if e.replaces_parameters]  # applied before any edit of a single matrix
     _check_not_changed_elsewhere(lm, originals)
     for e in reversed(edits):
         e._detach(lm)
     edited = _swap_weights(lm, {matrix: o.weight for matrix, o in originals.items()})
+    for e in reversed(whole):
+        e._detach(lm)
     try:
         yield lm
     finally:
+        for e in whole:
+            e._attach(lm, False)
         _swap_weights(lm, edited)
         for e in edits:
             e._attach(lm, False)
@@ -349,19 +356,25 @@ def changed_weights(self: EditResult) -> set[tuple[str, int]]:
     "The matrices (part, layer) that the result changes."
     return {matrix for leaf in self.leaves() for matrix in getattr(leaf, "deltas", ())}
 
-# %% ../../nbs/09_editors/02_results.ipynb #cell-070
+# %% ../../nbs/09_editors/02_results.ipynb #cell-069
+@patch(as_prop=True)
+def changed_parameters(self: EditResult) -> set[str]:
+    "The names of the parameters that the result replaces."
+    return {name for leaf in self.leaves() if leaf.replaces_parameters for name in leaf.values}
+
+# %% ../../nbs/09_editors/02_results.ipynb #cell-072
 def _with_details(result: EditResult, **details) -> EditResult:
     "The result with other values of its fields."
     for k, v in details.items():
         setattr(result, k, v)
     return result
 
-# %% ../../nbs/09_editors/02_results.ipynb #cell-071
+# %% ../../nbs/09_editors/02_results.ipynb #cell-073
 def _last_carried(results: list[EditResult]) -> CarriedState | None:
     "The carried state of the last result that has one."
     return next((r.carried for r in reversed(results) if r.carried is not None), None)
 
-# %% ../../nbs/09_editors/02_results.ipynb #cell-072
+# %% ../../nbs/09_editors/02_results.ipynb #cell-074
 def combine_edits(results: list[EditResult]) -> EditResult:
     "Several results as one."
     if len(results) == 1:
@@ -378,17 +391,17 @@ def combine_edits(results: list[EditResult]) -> EditResult:
     deltas = {p: sum_deltas([r.deltas[p] for r in results if p in r.deltas]) for p in matrices}
     return WeightEdit(deltas=deltas, carried=_last_carried(results), **details)
 
-# %% ../../nbs/09_editors/02_results.ipynb #cell-075
+# %% ../../nbs/09_editors/02_results.ipynb #cell-077
 @patch
 def absorb(self: EditResult, earlier: EditResult) -> EditResult | None:
     "One result in place of an earlier one and this, if it is no larger than this one; else None."
 
-# %% ../../nbs/09_editors/02_results.ipynb #cell-076
+# %% ../../nbs/09_editors/02_results.ipynb #cell-078
 @patch
 def _take_over(self: EditResult, lm: LM):
     "Called when the result has replaced the applied results from which it was combined."
 
-# %% ../../nbs/09_editors/02_results.ipynb #cell-077
+# %% ../../nbs/09_editors/02_results.ipynb #cell-079
 def compact_edits(lm: LM) -> EditResult | None:  # the combined result; None if there are no such results
     "Replace the applied results that supersede one another by one: for saving, and for long runs."
     applied = lm.state.applied
@@ -405,7 +418,7 @@ def compact_edits(lm: LM) -> EditResult | None:  # the combined result; None if 
     applied[-len(mine) :] = [one]
     return one
 
-# %% ../../nbs/09_editors/02_results.ipynb #cell-081
+# %% ../../nbs/09_editors/02_results.ipynb #cell-083
 def carried_state(
     lm: LM,
     editor: str,  # its name
@@ -414,25 +427,29 @@ def carried_state(
     states = (e.carried_state() for e in reversed(applied_edits(lm)) if e.editor == editor)
     return next((s for s in states if s is not None), lm.state.carried.get(editor))
 
-# %% ../../nbs/09_editors/02_results.ipynb #cell-086
+# %% ../../nbs/09_editors/02_results.ipynb #cell-088
 RESULT_CLASSES = {  # kind of result: where its class is
     "weights": "wbe.editors.results:WeightEdit",
+    "parameters": "wbe.editors.text.parameters:ParameterEdit",
+    "k-adapter": "wbe.editors.text.k_adapter:KAdapterEdit",
+    "passages": "wbe.editors.text.passages:PassageEdit",
     "stack": "wbe.editors.results:EditStack",
     "prompt": "wbe.editors.memory.prompt:PromptEdit",
     "memory": "wbe.editors.memory.retrieval:RetrievalEdit",
     "lora": "wbe.editors.training.lora:LoraEdit",
     "wise": "wbe.editors.memory.wise:WiseEdit",
     "graph": "wbe.editors.memory.connected:GraphEdit",
+    "mello": "wbe.editors.memory.mello:MelloEdit",
     "oracle": "wbe.editors.memory.oracle:OracleEdit",
 }
 
-# %% ../../nbs/09_editors/02_results.ipynb #cell-089
+# %% ../../nbs/09_editors/02_results.ipynb #cell-091
 def _loaded_subclasses(cls: type) -> dict[str, type]:
     "All subclasses that are loaded, by place; of two with one place the later one."
     direct = {place_of(c): c for c in cls.__subclasses__()}
     return {place: c for d in direct.values() for place, c in _loaded_subclasses(d).items()} | direct
 
-# %% ../../nbs/09_editors/02_results.ipynb #cell-090
+# %% ../../nbs/09_editors/02_results.ipynb #cell-092
 def _result_class(kind: str, place: str | None) -> type:
     "The class of a saved result."
     if place is None:
@@ -443,7 +460,7 @@ def _result_class(kind: str, place: str | None) -> type:
         raise EditError(f"this is an edit of the class {place}, which is not loaded; import {module} first")
     return found
 
-# %% ../../nbs/09_editors/02_results.ipynb #cell-092
+# %% ../../nbs/09_editors/02_results.ipynb #cell-094
 def write_tensors(
     path: Path,
     tensors: dict,
@@ -461,7 +478,7 @@ def write_tensors(
                 f"{path}: {e}; free some space, or choose another folder. Nothing was half-written."
             ) from e
 
-# %% ../../nbs/09_editors/02_results.ipynb #cell-094
+# %% ../../nbs/09_editors/02_results.ipynb #cell-096
 def _read_tensors(
     path: Path,
     sha256: str,  # as the manifest says
@@ -476,7 +493,7 @@ def _read_tensors(
             raise EditError(f"{path}: not what the manifest says (cut short, or of another {what}); {remedy}")
     return load_file(path)
 
-# %% ../../nbs/09_editors/02_results.ipynb #cell-095
+# %% ../../nbs/09_editors/02_results.ipynb #cell-097
 def _read_manifest(
     path: Path,
     keys,  # that it must have
@@ -493,13 +510,13 @@ def _read_manifest(
     except (ValueError, KeyError, TypeError) as e:
         raise EditError(f"{path}: not the manifest of {what} ({e}); {remedy}") from None
 
-# %% ../../nbs/09_editors/02_results.ipynb #cell-098
+# %% ../../nbs/09_editors/02_results.ipynb #cell-100
 @patch
 def _to_saved(self: WeightEdit) -> tuple[dict, dict]:
     stored = {f"{p}.{n}.{k}": t for (p, n), d in self.deltas.items() for k, t in vars(d).items()}
     return {name: t.contiguous().cpu() for name, t in stored.items() if t is not None}, {}
 
-# %% ../../nbs/09_editors/02_results.ipynb #cell-099
+# %% ../../nbs/09_editors/02_results.ipynb #cell-101
 @patch(cls_method=True)
 def _from_saved(cls: WeightEdit, tensors: dict, settings: dict, folder: Path) -> WeightEdit:
     deltas = {}
@@ -508,21 +525,21 @@ def _from_saved(cls: WeightEdit, tensors: dict, settings: dict, folder: Path) ->
         setattr(deltas.setdefault((part, int(layer)), Delta()), factor, t)
     return cls(deltas=deltas)
 
-# %% ../../nbs/09_editors/02_results.ipynb #cell-102
+# %% ../../nbs/09_editors/02_results.ipynb #cell-104
 @patch
 def _to_saved(self: EditStack) -> tuple[dict, dict]:
     return {}, dict(parts=len(self.parts))
 
-# %% ../../nbs/09_editors/02_results.ipynb #cell-103
+# %% ../../nbs/09_editors/02_results.ipynb #cell-105
 @patch(cls_method=True)
 def _from_saved(cls: EditStack, tensors: dict, settings: dict, folder: Path) -> EditStack:
     return cls(parts=[EditResult.load(folder / f"{n:05d}") for n in range(settings["parts"])])
 
-# %% ../../nbs/09_editors/02_results.ipynb #cell-104
+# %% ../../nbs/09_editors/02_results.ipynb #cell-106
 _DETAILS = ("editor", "hparams", "model", "seconds", "ids")  # what the manifest says of every result
 _CARRIED = "carried:"  # before the names of carried tensors
 
-# %% ../../nbs/09_editors/02_results.ipynb #cell-105
+# %% ../../nbs/09_editors/02_results.ipynb #cell-107
 @patch
 def save(self: EditResult, folder) -> Path:  # the folder
     "Write the result to a folder."
@@ -543,7 +560,7 @@ def save(self: EditResult, folder) -> Path:  # the folder
     write_text(folder / "edit.json", json.dumps(manifest, indent=1, ensure_ascii=False) + "\n")
     return folder
 
-# %% ../../nbs/09_editors/02_results.ipynb #cell-108
+# %% ../../nbs/09_editors/02_results.ipynb #cell-110
 @patch(cls_method=True)
 def load(cls: EditResult, folder) -> EditResult:
     "Read a result of any kind from a folder."
@@ -561,7 +578,7 @@ def load(cls: EditResult, folder) -> EditResult:
         details["carried"] = CarriedState(carried, settings["carried"])
     return _with_details(result_class._from_saved(tensors, settings, folder), **details)
 
-# %% ../../nbs/09_editors/02_results.ipynb #cell-117
+# %% ../../nbs/09_editors/02_results.ipynb #cell-119
 def save_carried(
     lm: LM,
     folder,  # of its own
@@ -578,7 +595,7 @@ def save_carried(
     write_text(folder / "carried.json", json.dumps(manifest, indent=1, ensure_ascii=False) + "\n")
     return True
 
-# %% ../../nbs/09_editors/02_results.ipynb #cell-119
+# %% ../../nbs/09_editors/02_results.ipynb #cell-121
 def load_carried(
     lm: LM,
     folder,  # as `save_carried` wrote it, or of a saved result

@@ -110,7 +110,9 @@ def _harness_frame(results: dict):
         for key, value in line.items():
             if "," in key and "_stderr," not in key:  # "acc,none", and its standard error "acc_stderr,none"
                 error, version = line.get(key.replace(",", "_stderr,")), results["versions"].get(task)
-                rows.append((task, key.split(",")[0], value, error, line.get("sample_len"), version))
+                metric, _, way = key.partition(",")  # GSM8K has two ways to find the answer in a text
+                metric = metric if way == "none" else f"{metric}, {way}"
+                rows.append((task, metric, value, error, line.get("sample_len"), version))
     columns = ["task", "metric", "value", "standard error", "n", "version"]
     return pd.DataFrame(rows, columns=columns).set_index(["task", "metric"])
 

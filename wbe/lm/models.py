@@ -264,8 +264,8 @@ def builtin_folder(name: str) -> Path | None:
 
 # %% ../../nbs/07_lm/02_models.ipynb #cell-057
 _NO_WEIGHTS = (
-    "it has no safetensors weights, and pickles are not read: convert it "
-    "(`model.save_pretrained(folder)` writes them), or use another revision"
+    "it has no safetensors weights, and pickles are not read: convert its folder "
+    "(`wbe convert FOLDER -o NEW`), or use another revision"
 )
 _OFFLINE = (
     "it is not on this machine and the hub cannot be reached: "

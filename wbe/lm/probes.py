@@ -18,16 +18,16 @@ from .models import LM
 from .scoring import Scores, score
 from .tokens import QAItem, encode_items
 from ..metrics.answers import normalised_matches
-from ..metrics.summary import format_summary, summarise
+from ..metrics.summary import format_summary, summarise, with_outdated_match
 from ..records import BadArgument, check_choice, patch
 from ..store import write_table, write_text
 
 # %% ../../nbs/07_lm/09_probes.ipynb #cell-007
 def _sample_probes(step, axes, max_edits: int | None, seed: int):
     "The probes of one timestep, of all its edits or of a sample."
-    import pandas as pd
-
-    edits = pd.DataFrame(dict(edit_id=step.edit_ids, subject_id=subject_keys(step.edits, step.edit_ids)))
+    known = [c for c in ("previous", "previous_aliases") if c in step.edits.column_names]
+    subjects = subject_keys(step.edits, step.edit_ids)
+    edits = step.edits.select(known).to_pandas().assign(edit_id=step.edit_ids, subject_id=subjects)
     if max_edits is not None and max_edits < len(edits):
         edits = edits.sample(max_edits, random_state=seed).sort_index()
     probes = step.probes(axes).to_pandas().drop(columns="timestep", errors="ignore")
@@ -109,12 +109,12 @@ def _answer_frame(probes, scores: Scores, scored_at: int, edited_at):
     "The probes with their answers and scores."
     got = scores.to_pandas()
     names = ["token_accuracy", "exact_match", "log_probability", "perplexity", "finite", "seconds"]
+    names += ["natural_end"]
     normalised = normalised_matches(got.text, probes.answer, probes.aliases, got.exact_match)
     when = probes.edit_id.map(edited_at or {}).astype("Int64")
     frame = probes.rename(columns={"answer": "expected"})
-    return frame.assign(
-        answer=got.text, edited_at=when, scored_at=scored_at, normalised_match=normalised, **{n: got[n] for n in names}
-    )
+    frame = frame.assign(answer=got.text, edited_at=when, scored_at=scored_at, normalised_match=normalised)
+    return with_outdated_match(frame).assign(**{n: got[n] for n in names})
 
 # %% ../../nbs/07_lm/09_probes.ipynb #cell-027
 def _text_reason(item: QAItem) -> str:

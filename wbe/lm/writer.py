@@ -14,7 +14,8 @@ from .scoring import decode_first_line
 from ..progress import progress_bar
 from ..records import BadArgument, patch
 from ..writers.base import Request, WrittenText
-from ..writers.prompts import PROMPT_NAMES, BadAnswer, ChatPrompt, parse_answer, prompt_file, prompt_for
+from ..writers.prompts import PROMPT_NAMES, QUESTION_FORM, BadAnswer, ChatPrompt
+from ..writers.prompts import parse_answer, prompt_file, prompt_for
 
 # %% ../../nbs/07_lm/12_writer.ipynb #cell-005
 _ROLE_LABELS = {"system": "", "user": "\nRequest: ", "assistant": "\nAnswer: "}
@@ -34,6 +35,7 @@ class LocalWriter:
 
     name = "local"
     repairs = True
+    form = QUESTION_FORM  # of its answers
 
     def __init__(
         self,
@@ -67,6 +69,12 @@ def key(self: LocalWriter) -> dict:
 
 # %% ../../nbs/07_lm/12_writer.ipynb #cell-013
 @patch
+def _prompt(self: LocalWriter, request: Request) -> ChatPrompt:
+    "The messages for a request."
+    return prompt_for(request, self.mix)
+
+# %% ../../nbs/07_lm/12_writer.ipynb #cell-015
+@patch
 def generate(self: LocalWriter, prompts: list[ChatPrompt]) -> list[str]:
     "The model's answers to prompts, one line each."
     ids = [encode_messages(self.lm, p) for p in prompts]
@@ -78,17 +86,17 @@ def generate(self: LocalWriter, prompts: list[ChatPrompt]) -> list[str]:
         )
     return [decode_first_line(self.lm, text.ids) for text in greedy_decode(self.lm, ids, self.max_tokens)]
 
-# %% ../../nbs/07_lm/12_writer.ipynb #cell-014
+# %% ../../nbs/07_lm/12_writer.ipynb #cell-016
 @patch
 def _as_text(self: LocalWriter, r: Request, p: ChatPrompt, answer: str) -> WrittenText:
     "The question in an answer, or the reason why there is none."
     try:
-        text, error = parse_answer(answer, p.item, bare=True), None
+        text, error = parse_answer(answer, p.item, True, self.form), None
     except BadAnswer as e:
         text, error = None, str(e)
     return WrittenText(r.id, text, self.name, self.model, p.version, error)
 
-# %% ../../nbs/07_lm/12_writer.ipynb #cell-015
+# %% ../../nbs/07_lm/12_writer.ipynb #cell-017
 @patch
 def write(self: LocalWriter, requests: Iterable[Request], progress: bool = False) -> Iterator[WrittenText]:
     "One text for every request, in the same order; if it is not a question, it says why."
@@ -96,7 +104,7 @@ def write(self: LocalWriter, requests: Iterable[Request], progress: bool = False
     with progress_bar(total=len(requests), desc=f"questions by {self.model}", show=progress) as bar:
         for start in range(0, len(requests), self.batch):
             some = requests[start : start + self.batch]
-            prompts = [prompt_for(r, self.mix) for r in some]
+            prompts = [self._prompt(r) for r in some]
             for r, p, answer in zip(some, prompts, self.generate(prompts), strict=True):
                 yield self._as_text(r, p, answer)
             bar.update(len(some))

@@ -14,6 +14,7 @@ import torch
 
 from ..editors.results import EditResult, combine_edits, commit_edits, compact_edits
 from ..editors.results import load_carried, save_carried, write_tensors
+from ..editors.text.parameters import model_parameters, write_values
 from ..lm.models import LM
 from ..records import patch
 from ..store import StoreError, explain_read_errors, make_folder, sha256_of, write_text
@@ -25,6 +26,7 @@ class Checkpoint:
     def __init__(self, folder):
         self.folder = Path(folder)
         self.edited_matrices = set()  # (part, layer) of every matrix that was edited
+        self.edited_parameters = set()  # names of the parameters that continued training has replaced
         self.pending = []  # results beside the weights since the last checkpoint
         self.saved_parts = []  # keys of the results that earlier checkpoints saved
 
@@ -48,6 +50,7 @@ def record(
     for r in result.leaves():
         if r.in_weights and not lm.quant:
             self.edited_matrices |= r.changed_weights
+            self.edited_parameters |= r.changed_parameters
         else:
             self.pending.append(r)
     if result.supersedes and len(self.pending) >= _MAX_SUPERSEDED:
@@ -57,16 +60,23 @@ def record(
         commit_edits(lm)
 
 # %% ../../nbs/10_runs/05_checkpoints.ipynb #cell-011
+_PARAMETER = "parameter:"  # before the names of parameters in the file
+
+
 @patch
 def _save_weights(
     self: Checkpoint, lm: LM, folder: Path
 ) -> str | None:  # the hash of the file; None if no matrix was edited
-    "Save the edited matrices."
+    "Save the edited matrices and the replaced parameters."
     path = folder / "weights.safetensors"
-    matrices = sorted(self.edited_matrices)
-    if not matrices:
+    tensors = {f"{part}.{n}": lm.weight(part, n) for part, n in sorted(self.edited_matrices)}
+    parameters = model_parameters(lm)
+    tensors |= {_PARAMETER + name: parameters[name] for name in sorted(self.edited_parameters)}
+    if not tensors:
         return None
-    write_tensors(path, {f"{part}.{n}": lm.weight(part, n).detach().cpu().contiguous() for part, n in matrices})
+    write_tensors(
+        path, {name: t.detach().cpu().clone(memory_format=torch.contiguous_format) for name, t in tensors.items()}
+    )
     return sha256_of(path)
 
 # %% ../../nbs/10_runs/05_checkpoints.ipynb #cell-014
@@ -118,7 +128,7 @@ def _restore_weights(
     path: Path,
     sha256: str,  # what the file's hash must be
 ):
-    "Copy the saved matrices into a model."
+    "Copy the saved matrices and parameters into a model."
     from safetensors.torch import load_file
 
     with explain_read_errors(path):
@@ -126,7 +136,13 @@ def _restore_weights(
             remedy = f"remove {self.folder} and run again: edits are made anew, scores are kept"
             raise StoreError(f"{path}: not what the checkpoint says (cut short?); {remedy}")
     with torch.no_grad():
-        for name, tensor in load_file(path).items():
+        tensors = load_file(path)
+        parameters = {k.removeprefix(_PARAMETER): v for k, v in tensors.items() if k.startswith(_PARAMETER)}
+        write_values(lm, parameters)
+        self.edited_parameters |= set(parameters)
+        for name, tensor in tensors.items():
+            if name.startswith(_PARAMETER):
+                continue
             part, layer = name.rsplit(".", 1)
             lm.weight(part, int(layer)).copy_(tensor)
             self.edited_matrices.add((part, int(layer)))

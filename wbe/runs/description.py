@@ -130,6 +130,12 @@ def format_duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
 
 # %% ../../nbs/10_runs/06_description.ipynb #cell-029
+def _changed_texts(old: dict, new: dict) -> list[str]:
+    "The timesteps whose texts differ between two descriptions."
+    before, now = (c["benchmark"].get("texts", {}) for c in (old, new))
+    return [n for n, digest in before.items() if now.get(n, digest) != digest]
+
+# %% ../../nbs/10_runs/06_description.ipynb #cell-030
 def check_same_run(
     folder: Path,  # of the run
     old: dict,  # the description in the folder
@@ -144,11 +150,13 @@ def check_same_run(
         raise BadArgument(f"{folder}: this run was begun with {different}; {other}, or repeat the first settings")
     files = new["benchmark"]["files"]
     changed = [n for n, sha256 in old["benchmark"]["files"].items() if files.get(n, sha256) != sha256]
+    if written := _changed_texts(old, new):
+        raise BadArgument(f"{folder}: the texts of timestep {min(written)} are not what they were; {other}")
     if changed or old["model"]["fingerprint"] != new["model"]["fingerprint"]:
         what = f"timestep {min(changed)} of the benchmark" if changed else f"the model {new['model']['name']}"
         raise BadArgument(f"{folder}: {what} is not what it was when this run was begun; {other}")
 
-# %% ../../nbs/10_runs/06_description.ipynb #cell-032
+# %% ../../nbs/10_runs/06_description.ipynb #cell-033
 def adopt_editor_source(
     folder: Path,  # of the run
     old: dict,  # the description in the folder

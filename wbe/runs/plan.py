@@ -11,8 +11,10 @@ import json
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
-from ..benchmark.reader import choose_axes
-from ..records import BadArgument, patch
+from ..benchmark.form_probes import choose_forms
+from ..benchmark.near_probes import choose_near
+from ..benchmark.reader import AXIS_FIELDS, choose_axes
+from ..records import BadArgument, check_choice, patch
 from ..store import explain_read_errors
 
 # %% ../../nbs/10_runs/01_plan.ipynb #cell-005
@@ -35,11 +37,20 @@ class RunPlan:
     axes: tuple = ()  # axes of questions; all by default
     under: str = "paper"  # the protocol: the format of the prompts
     say: tuple = ()  # axes whose answers are also generated as text; update and locality by default
+    forms: tuple = ()  # other forms of the edited facts that are asked too, or `all`; none by default
+    ask_forms: int = 200  # of how many edits of each timestep
+    near: tuple = ()  # axes of unchanged facts near an edit: same-subject, same-object, or `all`; none by default
+    ask_near: int = 200  # of how many edits of each timestep
     lasting: str | None = None  # Parquet file of facts that edits should leave alone; general facts by default
     ask_lasting: int = 200  # how many of these facts are asked
     texts: str | None = None  # text file whose perplexity is measured, one text per line
     tasks: tuple = ()  # more that is measured at every moment: general-knowledge, or module:function
+    ability: tuple = ()  # tasks of general ability, measured before any edit and after each timestep: squad, mmlu, …
+    ability_size: int = 500  # questions of each of these tasks at most
+    broken: float | None = None  # a model is broken when the perplexity of text is so many times that before any edit
+    norms: bool = False  # whether the norms of edited matrices are recorded after each timestep
     corpus: str | None = None  # text file for the second moments of ROME and MEMIT
+    texts_dir: str | None = None  # folder of what was written in each timestep, for editors that take texts
     seed: int = 0  # of all sampling
     dtype: str = "auto"
     device: str = "auto"
@@ -49,11 +60,16 @@ class RunPlan:
 
     def __post_init__(self):
         _check_numbers(self)
+        if self.broken is not None and not self.broken > 1:
+            raise BadArgument(f"broken is {self.broken}, but it must be above 1: the unedited model has 1")
         choose_axes(self.axes or None)
+        object.__setattr__(self, "forms", choose_forms(self.forms))
+        object.__setattr__(self, "near", choose_near(self.near))
         _check_timesteps(self)
 
 # %% ../../nbs/10_runs/01_plan.ipynb #cell-007
-_MINIMUM = dict(batch=1, max_edits=1, sample=1, every=1, first=1, curve=1, ask_lasting=1)
+_MINIMUM = dict(batch=1, max_edits=1, sample=1, every=1, first=1, curve=1, ability_size=1)
+_MINIMUM |= dict(ask_lasting=1, ask_forms=1, ask_near=1)
 
 
 def _check_numbers(plan: RunPlan):
@@ -78,7 +94,10 @@ def plan_editor(plan: RunPlan):  # an Editor; None for the unedited model
     if plan.editor == "none":
         return None
     corpus = dict(corpus=plan.corpus) if plan.corpus and editor_class(plan.editor).takes_corpus else {}
-    return editor(plan.editor, **dict(batch=plan.batch) | plan.hparams | corpus)
+    made = editor(plan.editor, **dict(batch=plan.batch) | plan.hparams | corpus)
+    if made.own_answers:
+        raise BadArgument(f"{plan.editor} answers questions itself, and a run scores given answers: use wbe mquake")
+    return made
 
 # %% ../../nbs/10_runs/01_plan.ipynb #cell-014
 def _check_file(path: str | None, what: str):
@@ -91,17 +110,21 @@ def _check_file(path: str | None, what: str):
 # %% ../../nbs/10_runs/01_plan.ipynb #cell-015
 def check_plan(plan: RunPlan):
     "Raise an error if a plan cannot be carried out on this machine; no model is loaded."
+    from wbe.lm.general import ability_task
     from wbe.lm.models import check_load_options
     from wbe.lm.prompts import get_protocol
     from wbe.lm.untouched import TASKS
 
     get_protocol(plan.under)
-    choose_axes(plan.say or None)
+    for axis in plan.say:
+        check_choice(axis, (*AXIS_FIELDS, *plan.forms, *plan.near), "axis")
     for name in ("lasting", "texts", "corpus"):
         _check_file(getattr(plan, name), name)
     check_load_options(plan.model, plan.dtype, plan.device, plan.quant)
     for task in plan.tasks:
         TASKS.get(task)
+    for task in plan.ability:
+        ability_task(task, plan.ability_size)
     if editor := plan_editor(plan):
         editor.check_installed()
 
@@ -126,7 +149,7 @@ def _safe_name(text: str) -> str:
 def name(self: RunPlan) -> str:
     "A name for the run's folder."
     default = {f.name: f.default for f in fields(RunPlan)} | dict(say=("locality",))  # as in runs that have a name
-    named = ("benchmark", "model", "editor", "device", "timesteps")
+    named = ("benchmark", "model", "editor", "device", "timesteps", "texts_dir")
     other = {k: v for k, v in asdict(self).items() if k not in named and v != default.get(k) and v not in ({}, ())}
     text = json.dumps(other, sort_keys=True, default=str)
     suffix = f"-{hashlib.sha256(text.encode()).hexdigest()[:6]}" if other else ""
@@ -154,7 +177,7 @@ def identity(self: RunPlan) -> dict:
     "The settings that must not change between two calls for the same folder."
     settings = json.loads(json.dumps(asdict(self), default=str))
     settings["timesteps"] = (settings["timesteps"] or [1])[0]
-    return {k: v for k, v in settings.items() if k not in ("device", "benchmark")}
+    return {k: v for k, v in settings.items() if k not in ("device", "benchmark", "texts_dir")}
 
 # %% ../../nbs/10_runs/01_plan.ipynb #cell-031
 @patch(cls_method=True)

@@ -52,7 +52,7 @@ def _combinations(
     return [dict(zip(table, combination)) for combination in itertools.product(*values)]
 
 # %% ../../nbs/10_runs/09_sweep.ipynb #cell-011
-_LIST_SETTINGS = ("axes", "say", "tasks", "timesteps")
+_LIST_SETTINGS = ("axes", "forms", "near", "say", "tasks", "ability", "timesteps")
 
 
 def _expand(table: dict) -> list[dict]:

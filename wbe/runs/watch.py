@@ -9,7 +9,7 @@ __all__ = ['TRACKERS', 'last_asked_timestep', 'moment_metrics', 'ProgressTable',
 from collections.abc import Callable
 from pathlib import Path
 
-from ..benchmark.reader import choose_axes
+from ..benchmark.reader import AXIS_FIELDS, order_axes
 from ..records import BadArgument, check_choice, install_command, patch
 
 # %% ../../nbs/10_runs/08_watch.ipynb #cell-005
@@ -27,7 +27,7 @@ def moment_metrics(
     metrics, scores = {}, data["scores"]
     for moment, part in scores.groupby("moment", sort=False):
         moment = f"before/T{last_asked_timestep(data)}" if moment == "before" else moment
-        for axis in [a for a in choose_axes() if a in set(part.axis)]:
+        for axis in order_axes(part.axis):
             rows = part[part.axis == axis]
             metrics[f"{moment}/{axis}"] = float(rows.exact_match.astype(float).mean())
             metrics[f"{moment}/{axis}/tokens"] = float(rows.token_accuracy.mean())
@@ -48,6 +48,9 @@ class ProgressTable:
             self.line(f"{event} with {data['edits_done']:,} edits")
         if event == "estimated":
             self.line(data["text"])
+        if event == "broken":
+            times = f"the perplexity of text is {data['ratio']:.3g} times that of the unedited model"
+            self.line(f"broken after {data['edits_done']:,} edits: {times} (limit {data['limit']:g})")
         if event == "asked":
             self.write_moment(data)
 
@@ -74,7 +77,7 @@ def write_moment(
     data: dict,  # of the event `asked`
 ):
     "Write the line of a moment, and the header before the first."
-    metrics, axes = moment_metrics(data), [a for a in choose_axes() if a in set(data["scores"].axis)]
+    metrics, axes = moment_metrics(data), [a for a in AXIS_FIELDS if a in set(data["scores"].axis)]
     names = [*axes, "earlier", "lasting"]
     if not self.has_header:
         self.line(_columns("after", "edits", names, names))

@@ -365,7 +365,7 @@ def _training_step(model, optimizers, ids, weights, share: float, device: str) -
 class _Training:
     "A training of the tiny model in a folder."
 
-    def __init__(self, folder: Path, seed: int, steps: int, batch: int, device: str, quick: bool):
+    def __init__(self, folder: Path, seed: int, steps: int, batch: int, device: str, quick: bool, chains: bool = False):
         self.folder, self.seed, self.steps, self.batch, self.device, self.quick = (
             folder,
             seed,
@@ -376,6 +376,7 @@ class _Training:
         )
         size = 1000 if quick else 3000
         self.params = dict(seed=seed, steps=steps, batch=batch, vocabulary=size, length=ROW_LENGTH, rate=LEARNING_RATE)
+        self.params |= dict(chains=True) if chains else {}
         self.checkpoint, self.log, self.first = folder / "training.state.safetensors", [], 0
 
     def is_done(self) -> bool:
@@ -383,13 +384,15 @@ class _Training:
         done = self.folder / "training.json"
         if not done.exists():
             return False
-        return {k: v for k, v in json.loads(done.read_text()).items() if k in self.params} == self.params
+        about = {"chains": False} | json.loads(done.read_text())
+        return all(about.get(k) == v for k, v in {"chains": False, **self.params}.items())
 
 # %% ../../nbs/08_tiny/03_training.ipynb #cell-066
 @patch
 def prepare(self: _Training):
     "Corpus, tokenizer, model and optimizers; as a checkpoint left them if there is one."
-    self.corpus, size = TrainingCorpus(self.seed), (2, 64, 2) if self.quick else ()
+    size = (2, 64, 2) if self.quick else ()
+    self.corpus = TrainingCorpus(self.seed, chains="chains" in self.params)
     self.tokenizer = tiny_tokenizer(self.corpus, self.params["vocabulary"], 300 if self.quick else 8000)
     self.model = tiny_model(self.tokenizer, self.seed, *size).to(self.device).train()
     # on a processor the eager implementation is faster
@@ -451,13 +454,14 @@ def train_tiny(
     force: bool = False,  # train again, even if a model is there
     progress: bool = True,
     every: float = 60.0,  # seconds between checkpoints
+    chains: bool = False,  # the second model, with more questions over two facts
 ) -> Path:
     "Train the tiny model; a killed training resumes where it was."
     if quick:
         steps, batch = min(steps, 6), 4
     if steps < 1 or batch < 1:
         raise BadArgument(f"steps and batch are at least 1, not {steps} and {batch}")
-    training = _Training(make_folder(folder), seed, steps, batch, device, quick)
+    training = _Training(make_folder(folder), seed, steps, batch, device, quick, chains)
     if training.is_done() and not force:
         return training.folder
     training.prepare()

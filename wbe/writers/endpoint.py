@@ -11,6 +11,7 @@ import threading
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 from ..records import BadArgument, patch
 from ..store import logger
@@ -24,7 +25,7 @@ from wbe.writers.ledger import (
     price_of,
     token_upper_bound,
 )
-from .prompts import ChatPrompt, prompt_for
+from .prompts import QUESTION_FORM, AnswerForm, ChatPrompt, prompt_for
 
 # %% ../../nbs/03_writers/13_endpoint.ipynb #cell-008
 @dataclass
@@ -90,6 +91,8 @@ class Endpoint:
     retry_failed: bool = False  # ask again what failed for good in an earlier run
     backoff: float = 1.0  # seconds before the second attempt; doubled for each further one
 
+    form: ClassVar[AnswerForm] = QUESTION_FORM  # of its answers
+
     def __post_init__(self):
         self._check_options()
         self._prepare()
@@ -123,7 +126,7 @@ def _check_options(self: Endpoint):
 def _prepare(self: Endpoint):
     "The client, the cache and an empty account."
     self.client = openai_client(self.base_url, self.timeout)
-    self._dialect = Dialect(openai=self.client.base_url.host == "api.openai.com")
+    self._dialect = Dialect(self.client.base_url.host == "api.openai.com", self.form)
     self._proven = False  # whether the server has accepted a call
     self._counted_inputs = {}  # fewest input tokens that the server has counted, by version of the prompt and format
     self._cache = AnswerCache(self.cache, self.job)
@@ -179,6 +182,18 @@ def _count(self: Endpoint, outcome: CallOutcome, dollars: float):
 
 # %% ../../nbs/03_writers/13_endpoint.ipynb #cell-031
 @patch
+def _prompt(self: Endpoint, request) -> ChatPrompt:
+    "The messages for a request."
+    return prompt_for(request, self.mix)
+
+
+@patch
+def _read_reply(self: Endpoint, data: dict, item: str, body: dict) -> CallOutcome:
+    "The outcome of a call that was answered."
+    return parse_completion(data, item, "response_format" not in body, self.form)
+
+# %% ../../nbs/03_writers/13_endpoint.ipynb #cell-033
+@patch
 def _call(
     self: Endpoint,
     body: dict,
@@ -201,9 +216,9 @@ def _call(
     ) as e:  # the last two: the reply is no JSON, or JSON of another kind
         return outcome_of_error(e, self.timeout)
     self._proven = True
-    return parse_completion(data, item, bare="response_format" not in body)
+    return self._read_reply(data, item, body)
 
-# %% ../../nbs/03_writers/13_endpoint.ipynb #cell-034
+# %% ../../nbs/03_writers/13_endpoint.ipynb #cell-036
 def is_cached(
     outcome: CallOutcome,
     last: bool,  # no other attempt follows
@@ -211,7 +226,7 @@ def is_cached(
     "Whether an answer goes into the cache: it has a text, or it failed for good because of the request."
     return outcome.answer.text is not None or (outcome.keep and (outcome.final or last))
 
-# %% ../../nbs/03_writers/13_endpoint.ipynb #cell-037
+# %% ../../nbs/03_writers/13_endpoint.ipynb #cell-039
 @patch
 def _attempt(
     self: Endpoint,
@@ -240,7 +255,7 @@ def _attempt(
             self._cache.settle(call, dollars, key, answer, self.model, prompt.version)
         self._limit.settle(most, dollars)
 
-# %% ../../nbs/03_writers/13_endpoint.ipynb #cell-039
+# %% ../../nbs/03_writers/13_endpoint.ipynb #cell-041
 @patch
 def _pause(
     self: Endpoint,
@@ -257,7 +272,7 @@ def _pause(
     else:
         self._limiter.sleep(min(60.0, self.backoff * 2 ** (failed - 1)) * random.uniform(0.5, 1.5))
 
-# %% ../../nbs/03_writers/13_endpoint.ipynb #cell-041
+# %% ../../nbs/03_writers/13_endpoint.ipynb #cell-043
 @patch
 def _check_server(self: Endpoint, outcome: CallOutcome):
     "Raise an error when too many requests in a row have failed because of the server."
@@ -267,11 +282,11 @@ def _check_server(self: Endpoint, outcome: CallOutcome):
         remedy = f"Look after the server and do the same again; what has been written is kept in {self._cache.path}"
         raise WriterError(f"{self!r}: {failed}. {remedy}")
 
-# %% ../../nbs/03_writers/13_endpoint.ipynb #cell-044
+# %% ../../nbs/03_writers/13_endpoint.ipynb #cell-046
 @patch
 def _ask(self: Endpoint, key: str, request: Request) -> CachedAnswer:
     "Ask until there is an answer, or there is none for good."
-    prompt, failed = prompt_for(request, self.mix), 0
+    prompt, failed = self._prompt(request), 0
     while True:
         try:
             got = self._attempt(key, prompt, last=failed >= self.retries)

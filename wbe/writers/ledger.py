@@ -142,7 +142,7 @@ def confirm_at_keyboard(estimate: CostEstimate) -> bool:
     "Show an estimate to the person at the keyboard, and ask whether to go on."
     if not (sys.stdin and sys.stdin.isatty()) and "ipykernel" not in sys.modules:
         raise WriterError(
-            f"{estimate}. Nobody can be asked whether to spend that: set confirm=True, and consider a budget"
+            f"{estimate}. Nobody can be asked whether to spend that: set confirm=True (--yes), and consider a budget"
         )
     return input(f"{estimate}.\nGo on? [y/N] ").strip().lower() in ("y", "yes")
 

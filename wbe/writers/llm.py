@@ -22,7 +22,7 @@ from ..records import patch
 from ..store import lock
 from .base import Request, WrittenText
 from .batches import BatchJobs
-from .calls import CallOutcome, JobStopped, RateLimiter, outcome_of_error, parse_completion, redact_key
+from .calls import CallOutcome, JobStopped, RateLimiter, outcome_of_error, redact_key
 from .endpoint import Endpoint, check_least, is_cached
 from wbe.writers.ledger import (
     CALL_IN_BATCH,
@@ -34,7 +34,7 @@ from wbe.writers.ledger import (
     confirm_at_keyboard,
     estimate_tokens,
 )
-from .prompts import PROMPT_NAMES, ChatPrompt, prompt_file, prompt_for
+from .prompts import PROMPT_NAMES, ChatPrompt, prompt_file
 
 # %% ../../nbs/03_writers/14_llm.ipynb #cell-007
 @dataclass(eq=False, repr=False)
@@ -69,7 +69,7 @@ def key(self: OpenAIWriter) -> dict:
 @patch
 def _request_key(self: OpenAIWriter, request: Request) -> str:
     "The key of a request in the cache."
-    p = prompt_for(request, self.mix)
+    p = self._prompt(request)
     content = json.dumps([self.model, p.version, self.temperature, p.messages[-1]["content"]])
     return hashlib.sha256(content.encode()).hexdigest()[:32]
 
@@ -103,7 +103,7 @@ def _already_paid(self: OpenAIWriter, jobs: dict[str, Request]) -> float:
 def _estimate(self: OpenAIWriter, n: int, jobs: dict[str, Request], todo: dict[str, Request]) -> CostEstimate:
     tokens_in, tokens_out, fixed = 0, 0, {}
     for request in todo.values():
-        prompt = prompt_for(request, self.mix)
+        prompt = self._prompt(request)
         if prompt.name not in fixed:
             fixed[prompt.name] = _fixed_tokens(prompt)
         before, answer = fixed[prompt.name]
@@ -160,7 +160,7 @@ def _submit_batches(
     "Submit requests as far as the budget allows; returns the answers of those that will not be asked."
     keys, answers = list(todo), {}
     for at in range(0, len(keys), self.batch_size):
-        prompts = {key: prompt_for(todo[key], self.mix) for key in keys[at : at + self.batch_size]}
+        prompts = {key: self._prompt(todo[key]) for key in keys[at : at + self.batch_size]}
         entry = batches.plan({key: [p.item, p.version] for key, p in prompts.items()})
         with self._cache.fast_commits():
             booked = {key: self._book_batch_call(key, p) for key, p in prompts.items()}
@@ -184,7 +184,7 @@ def _batch_outcome(
     "The outcome of one line of a batch."
     if status == 200:
         self._proven = True
-        return parse_completion(data, item, bare="response_format" not in sent)
+        return self._read_reply(data, item, sent)
     learnt = status == 400 and self._dialect.learn(sent, str(data), self._proven)
     final = status in (400, 404) and not learnt
     return CallOutcome(CachedAnswer(None, redact_key(data)), billed=False, learnt=learnt, final=final)
@@ -365,7 +365,7 @@ def write(self: OpenAIWriter, requests: Iterable[Request], progress: bool = Fals
         requests = list(requests)
         keys, answer_of, end = self._begin_job(requests)
         for key, request in progress_bar(zip(keys, requests), "texts", len(requests), show=progress):
-            answer, version = answer_of(key), prompt_for(request, self.mix).version
+            answer, version = answer_of(key), self._prompt(request).version
             text = WrittenText(request.id, answer.text, self.name, self.model, version, answer.error)
             self.stats.note(text)
             yield text

@@ -130,17 +130,24 @@ def _empty_graph(settings: dict) -> FactGraph:
 
 # %% ../../../nbs/09_editors/memory/13_connected.ipynb #cell-015
 @patch
+def found_facts(self: GraphRetriever, question: str) -> list[GraphFact]:
+    "The facts of the graph that a question gets, in order."
+    s = self.settings
+    if s["method"] == "pagerank":
+        return [self.graph.facts[n] for n in pagerank_facts(self.graph, question, s["k"])]
+    best = self.graph.paths(question, s["hops"])[:1]
+    return [self.graph.facts[n] for p in best if p.score >= self.threshold.value for n in p.numbers]
+
+# %% ../../../nbs/09_editors/memory/13_connected.ipynb #cell-016
+@patch
 def find(self: GraphRetriever, question: str) -> list:
     "What stands in front of a question."
     s = self.settings
     if s["method"] == "rounds":
         return [(p.question, p.answer) for p in rounds_facts(self.pairs, question, s["k"], s["threshold"])]
-    if s["method"] == "pagerank":
-        return [shown_fact(self.graph.facts[n]) for n in pagerank_facts(self.graph, question, s["k"])]
-    best = self.graph.paths(question, s["hops"])[:1]
-    return [shown_fact(self.graph.facts[n]) for p in best if p.score >= self.threshold.value for n in p.numbers]
+    return [shown_fact(f) for f in self.found_facts(question)]
 
-# %% ../../../nbs/09_editors/memory/13_connected.ipynb #cell-020
+# %% ../../../nbs/09_editors/memory/13_connected.ipynb #cell-021
 @dataclass
 class GraphEdit(EditResult):
     "Facts for the graph of a model."
@@ -179,7 +186,7 @@ class GraphEdit(EditResult):
         ]
         return cls(facts=facts, threshold=LearntThreshold(*settings["threshold"]))
 
-# %% ../../../nbs/09_editors/memory/13_connected.ipynb #cell-021
+# %% ../../../nbs/09_editors/memory/13_connected.ipynb #cell-022
 _GRAPH_SETTINGS = tuple(n for n in GraphHParams.__dataclass_fields__ if n not in ("source", "seed"))
 
 
@@ -187,12 +194,12 @@ _GRAPH_SETTINGS = tuple(n for n in GraphHParams.__dataclass_fields__ if n not in
 def _check_fits(self: GraphEdit, lm: LM):
     check_same_settings(self, lm, "graph", "graph")
 
-# %% ../../../nbs/09_editors/memory/13_connected.ipynb #cell-022
+# %% ../../../nbs/09_editors/memory/13_connected.ipynb #cell-023
 def graph_memory(lm: LM) -> GraphRetriever | None:
     "The graph that a model has, if it has one: to inspect what is found, and the threshold."
     return lm.state.attached.get("graph")
 
-# %% ../../../nbs/09_editors/memory/13_connected.ipynb #cell-024
+# %% ../../../nbs/09_editors/memory/13_connected.ipynb #cell-025
 class GraphEditor(Editor):
     "Facts in a graph."
 
@@ -219,7 +226,7 @@ class GraphEditor(Editor):
         result.threshold = before.threshold if before else _first_threshold(result)
         return result
 
-# %% ../../../nbs/09_editors/memory/13_connected.ipynb #cell-025
+# %% ../../../nbs/09_editors/memory/13_connected.ipynb #cell-026
 def _first_threshold(result: GraphEdit) -> LearntThreshold:
     "The threshold that is given, or learnt from the facts of the first result."
     given, s = result.hparams["threshold"], result.settings

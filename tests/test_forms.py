@@ -1,0 +1,135 @@
+"""Runs that also ask other forms of the edited facts, and unchanged facts near the edits."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+pytest.importorskip("torch")
+from wbe.lm.toys import toy_lm
+from wbe.records import BadArgument
+from wbe.runs.lifelong import run_lifelong
+from wbe.runs.plan import RunPlan
+from wbe.runs.records import Run, compare_runs
+from wbe.writers.forms import FORMS
+
+ROWS = [  # two timesteps of an invented world; Q-ids higher than any of Wikidata's
+    [("Orland", "P36", "capital", "Karsk"), ("Velmark", "P36", "capital", "Holm")],
+    [("Ida Bell", "P19", "place of birth", "Karsk"), ("Aron Ves", "P19", "place of birth", "Holm")],
+]
+STAYS = [("Ida Bell", "P106", "occupation", "poet"), ("Aron Ves", "P106", "occupation", "actor")]
+STAYS += [("Karsk", "P17", "country", "Orland"), ("Holm", "P17", "country", "Velmark")]
+NAMES = ["Orland", "Velmark", "Karsk", "Holm", "Ida Bell", "Aron Ves", "poet", "actor"]
+IDS = {name: f"Q90000{100 + i}" for i, name in enumerate(NAMES)}
+
+
+def edit(s: str, pid: str, label: str, o: str) -> dict:
+    ids = dict(subject_id=IDS[s], relation_id=pid, object_id=IDS[o])
+    texts = dict(update=f"What is the {label} of {s}?", ans=o, loc="Who heads Pellmar?", loc_ans="Ilse Marrow")
+    return dict(tag="new", subject=s, relation=label, object=o) | ids | texts
+
+
+@pytest.fixture(scope="module")
+def toy():
+    return lambda: toy_lm("gpt2", n_positions=512)
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("world") / "bench"
+    folder.mkdir()
+    for dates, rows in zip(("20240201_20240220", "20240220_20240301"), ROWS):
+        path = folder / f"wiki_big_edit_{dates}.json"
+        path.write_text(json.dumps([edit(*r) for r in rows]), encoding="utf-8")
+    columns = ["subject_id", "property_id", "object_id", "subject", "property", "object"]
+    rows = [(IDS[s], pid, IDS[o], s, label, o) for s, pid, label, o in STAYS]
+    pd.DataFrame(rows, columns=columns).to_parquet(folder / "lasting_facts.parquet")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def plan(bench) -> RunPlan:
+    usual = dict(editor="prompt", batch=1, ask_lasting=2, axes=("update", "locality"))
+    return RunPlan(benchmark=str(bench), forms="all", near="all", say=("update", "completion"), **usual)
+
+
+def scores(run: Run):
+    return run.scores.drop(columns="seconds")
+
+
+@pytest.fixture(scope="module")
+def whole(toy, plan, tmp_path_factory) -> Run:
+    return run_lifelong(plan, tmp_path_factory.mktemp("runs") / "whole", toy(), progress=False)
+
+
+def test_every_form_is_asked_and_shown(whole):
+    asked = whole.questions.groupby("axis").size()
+    assert not whole.missing and set(FORMS) <= set(asked.index)
+    assert asked["true-false"] == asked["negation"] == 2 * asked["completion"] == 8
+    table = compare_runs([whole])
+    assert {(form, "just edited") for form in FORMS} <= set(table.columns)
+    completed = whole.scores[(whole.scores.axis == "completion") & (whole.scores.moment == "current")]
+    assert completed.answer.notna().all()
+    assert (completed.exact_match == (completed.token_accuracy == 1)).all()
+
+
+def test_near_probes_are_asked_before_and_after_their_edit(whole):
+    near = whole.scores[whole.scores.axis.isin(["same-subject", "same-object"])]
+    assert {"before", "ahead", "current"} == set(near.moment)
+    ahead = whole.scores[whole.scores.moment == "ahead"]
+    assert set(ahead.asked_of) == {2} and set(ahead.scored_at) == {1} and ahead.edited_at.isna().all()
+    questions = whole.questions[whole.questions.axis.isin(["same-subject", "same-object"])]
+    shown = set(zip(questions.axis, questions.subject, questions.expected))
+    assert shown == {  # Karsk's country is Orland, which is the edit of Orland's capital the other way round
+        ("same-subject", "Ida Bell", "poet"),
+        ("same-subject", "Aron Ves", "actor"),
+        ("same-object", "Ida Bell", "Orland"),
+        ("same-object", "Aron Ves", "Velmark"),
+    }
+
+
+@pytest.mark.parametrize("at", [3, 5])
+def test_a_stopped_run_ends_with_the_same_scores(toy, plan, whole, tmp_path, at):
+    class Stop(BaseException):
+        pass
+
+    events = []
+
+    def stop(event, data):
+        events.append(event)
+        if len(events) == at:
+            raise Stop
+
+    with pytest.raises(Stop):
+        run_lifelong(plan, tmp_path / "run", toy(), progress=False, callbacks=[stop], checkpoint_seconds=0.0)
+    again = run_lifelong(plan, tmp_path / "run", toy(), progress=False, checkpoint_seconds=0.0)
+    assert scores(again).equals(scores(whole))
+
+
+def test_without_them_a_run_is_what_it_was(toy, plan, whole, tmp_path):
+    few = replace(plan, forms=(), near=(), say=("update",))
+    run = run_lifelong(few, tmp_path / "run", toy(), progress=False)
+    usual = whole.scores[whole.scores.axis.isin(["update", "locality"]) & (whole.scores.moment != "ahead")]
+    same = dict(rtol=1e-3, atol=1e-5)  # other questions in a batch change the last bits
+    pd.testing.assert_frame_equal(scores(run), usual.drop(columns="seconds").reset_index(drop=True), **same)
+    path = tmp_path / "run" / "config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    for name in ("forms", "ask_forms", "near", "ask_near"):
+        del config["plan"][name]  # as in a run that was begun before they existed
+    path.write_text(json.dumps(config), encoding="utf-8")
+    before = (tmp_path / "run" / "scores.parquet").read_bytes()
+    run_lifelong(few, tmp_path / "run", toy(), progress=False)
+    assert (tmp_path / "run" / "scores.parquet").read_bytes() == before
+    with pytest.raises(BadArgument, match="was begun with"):
+        run_lifelong(plan, tmp_path / "run", toy(), progress=False)
+
+
+def test_near_probes_need_unchanged_facts(toy, plan, bench, tmp_path):
+    (tmp_path / "bare").mkdir()
+    for path in bench.glob("*.json"):
+        (tmp_path / "bare" / path.name).write_bytes(path.read_bytes())
+    with pytest.raises(BadArgument, match="no unchanged facts are known.*--lasting"):
+        run_lifelong(replace(plan, benchmark=str(tmp_path / "bare")), tmp_path / "run", toy(), progress=False)
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,93 @@
+"""Runs of anyone on one page: one protocol in one table, checks that fail where they should, and runs from the hub."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from toy_runs import made_up, write
+
+from wbe.analysis import leaderboard
+from wbe.analysis.leaderboard import find_runs, make_leaderboard, runs_by_protocol, verify_run
+from wbe.runs.records import load_runs
+from wbe.store import StoreError
+
+SIZE = dict(timesteps=2, edits=12, sample=5, every=6, first=24)
+WORKFLOW = Path(__file__).parents[1] / ".github" / "workflows" / "leaderboard.yml"
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    "The runs of two people; the second asked another sample in one of them."
+    tmp = tmp_path_factory.mktemp("people")
+    for editor in ("none", "rome", "rag"):
+        write(made_up(editor, **SIZE), tmp / "one" / editor)
+    write(made_up("memit", **SIZE), tmp / "two" / "mine" / "memit")
+    other = made_up("ft", **SIZE)
+    other.config["plan"]["sample"] = 7
+    write(other, tmp / "two" / "ft")
+    return [tmp / "one", tmp / "two"]
+
+
+def test_one_protocol_one_table(folders):
+    runs = [r for f in folders for p, _ in find_runs([f]) for r in load_runs(p)]
+    assert [sorted(r.editor for r in g) for g in runs_by_protocol(runs)] == [["memit", "none", "rag", "rome"], ["ft"]]
+
+
+def test_the_page(folders, tmp_path):
+    text = make_leaderboard(folders, tmp_path / "page.html", "Ours & yours").read_text(encoding="utf-8")
+    assert "<h1>Ours &amp; yours</h1>" in text and text.count('<section id="protocol-') == 2
+    first = text[text.index('<section id="protocol-1"') : text.index('<section id="protocol-2"')]
+    assert "two/mine/memit" in first and "two/ft" not in first
+    scores = made_up("rag", **SIZE).scores
+    share = scores[(scores.moment == "current") & (scores.axis == "persona")].exact_match.mean()
+    row = re.search(r"<tr><td>rag</td>.*?</tr>", first)[0]
+    assert f'data-value="{share:.12g}">{share:.1%} [' in row
+    assert re.findall(r'(?:src|href)="(?!data:|#)[^"]*"', text) == []
+
+
+def test_a_run_that_lost_questions_is_found(folders):
+    runs = load_runs(folders[0])
+    rag = next(r for r in runs if r.editor == "rag")
+    others = [r for r in runs if r is not rag]
+    assert all(verify_run(rag, others).values())
+    whole = rag.scores
+    try:
+        rag.__dict__["scores"] = whole[~((whole.moment == "current") & (whole.edit_id == "t1e3"))]
+        assert [k for k, v in verify_run(rag, others).items() if not v] == ["each once"]
+        rag.__dict__["scores"] = whole.assign(exact_match=True)
+        assert [k for k, v in verify_run(rag, others).items() if not v] == ["consistent", "same model"]
+    finally:
+        rag.__dict__["scores"] = whole
+
+
+def test_runs_from_the_hub(folders, monkeypatch):
+    asked = []
+
+    def snapshot(name, revision, patterns):
+        asked.append((name, revision, sorted(patterns)))
+        return folders[1]
+
+    monkeypatch.setattr(leaderboard, "fetch_dataset", snapshot)
+    found = find_runs(["someone/runs"], "v1")
+    assert sorted(origin for _, origin in found) == ["someone/runs/ft", "someone/runs/mine/memit"]
+    assert [origin for _, origin in find_runs(["hf://datasets/someone/runs/mine"])] == [
+        "hf://datasets/someone/runs/mine/memit"
+    ]
+    assert asked[0] == ("someone/runs", "v1", ["*.parquet", "*config.json"])
+    assert asked[1] == ("someone/runs", None, ["mine/*.parquet", "mine/*config.json"])
+    with pytest.raises(StoreError, match="no folder others"):
+        find_runs(["someone/runs/others"])
+
+
+def test_the_workflow_calls_a_command_of_ours():
+    typer = pytest.importorskip("typer")
+    from wbe.cli.main import app
+
+    job = yaml.safe_load(WORKFLOW.read_text(encoding="utf-8"))["jobs"]["leaderboard"]
+    line = next(s["run"] for s in job["steps"] if "wbe leaderboard" in s.get("run", ""))
+    words = line.partition("wbe leaderboard ")[2].replace("$RUNS", "someone/runs another/runs").split()
+    given = typer.main.get_command(app).commands["leaderboard"].make_context("leaderboard", words).params
+    assert given["runs"] == ["someone/runs", "another/runs"] and given["out"] == Path("page/index.html")
+    assert "HF_TOKEN" not in str({k: v for k, v in job.items() if k != "steps"})  # only the last step has the secret
+    assert ["HF_TOKEN" in str(s) for s in job["steps"]].count(True) == 1
