@@ -1,0 +1,61 @@
+"""The tool that stores outputs in notebooks."""
+
+import base64
+import importlib.util
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+DEV = Path(__file__).parents[1] / "nbs" / "_dev" / "notebooks.py"
+if not DEV.is_file():
+    pytest.skip("the notebooks are not here", allow_module_level=True)
+spec = importlib.util.spec_from_file_location("notebooks", DEV)
+notebooks = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(notebooks)
+
+
+def drawn_figure(size: float) -> str:
+    "Bands and lines on white, as a notebook stores them."
+    from matplotlib.figure import Figure
+
+    fig, rng = Figure(figsize=(size, size), facecolor="white"), np.random.default_rng(0)
+    for i, ax in enumerate(fig.subplots(3, 3).flat):
+        for colour in ("#A81C00", "#44B6FA", "#2F5D3F"):
+            y = rng.random(20)
+            ax.plot(y, color=colour)
+            ax.fill_between(range(20), y - 0.2, y + 0.2, color=colour, alpha=0.15)
+        ax.set_title(f"panel {i}")
+    fig.savefig(out := BytesIO(), format="png", dpi=100)
+    return base64.b64encode(out.getvalue()).decode()
+
+
+def pixels(png: str) -> np.ndarray:
+    from PIL import Image
+
+    return np.asarray(Image.open(BytesIO(base64.b64decode(png))).convert("RGB")).astype(int)
+
+
+def test_a_large_figure_gets_a_palette_and_keeps_its_colours():
+    png = drawn_figure(9)
+    small = notebooks.small_png(png)
+    was, now = pixels(png), pixels(small)
+    assert len(png) > 150_000 and len(small) < len(png) / 2
+    assert len(np.unique(now.reshape(-1, 3), axis=0)) <= 256
+    assert (now[(was == 255).all(2)] >= 253).all()
+    assert np.abs(now - was).max() <= 40 and np.abs(now - was).mean() < 2
+    assert notebooks.small_png(small) == small
+    (output,) = notebooks.tidy_outputs([dict(output_type="display_data", data={"image/png": png})])
+    assert output["data"]["image/png"] == small
+
+
+def test_small_and_transparent_figures_stay():
+    from PIL import Image
+
+    png = drawn_figure(2)
+    assert notebooks.small_png(png) == png
+    noise = np.random.default_rng(0).integers(0, 255, (300, 300, 4), dtype=np.uint8)
+    Image.fromarray(noise).save(out := BytesIO(), "PNG")
+    png = base64.b64encode(out.getvalue()).decode()
+    assert notebooks.small_png(png) == png
