@@ -234,18 +234,24 @@ def _walk_from(
     return out
 
 # %% ../../../nbs/09_editors/memory/11_graph.ipynb #cell-030
-_SENTENCE_END = re.compile(r"(?<=[.!?:;])\s+")
+_SENTENCE_END, _CLAUSE_END = re.compile(r"(?<=[.!?:;])\s+"), re.compile(r"(?<=[.!?:;,])\s+")
 
 
-def _asked_words(question: str, m: SubjectMention) -> list[list[str]]:
-    "The content words of a question without a subject, and those of the sentence that names the subject."
-    words, lengths = name_words(question), [len(name_words(s)) for s in _SENTENCE_END.split(question)]
-    ends = list(accumulate(lengths))
-    spans = [(0, len(words)), *((end - n, end) for n, end in zip(lengths, ends))]
-    spans = [(start, end) for start, end in dict.fromkeys(spans) if start <= m.start and m.end <= end]
-    return [content_words(" ".join(words[start : m.start] + words[m.end : end])) for start, end in spans]
+def _parts(question: str, end: re.Pattern) -> list[tuple[int, int]]:
+    "Where the parts of a question begin and end, counted in words."
+    ends = list(accumulate(len(name_words(s)) for s in end.split(question)))
+    return list(zip([0, *ends], ends))
 
 # %% ../../../nbs/09_editors/memory/11_graph.ipynb #cell-032
+def _asked_words(question: str, m: SubjectMention) -> list[list[str]]:
+    "The content words around a subject: of the whole question, of its clause, of the sentence from a clause on."
+    words, clauses = name_words(question), _parts(question, _CLAUSE_END)
+    later = [(start, e) for s, e in _parts(question, _SENTENCE_END) for start, _ in clauses if s <= start < e]
+    spans = dict.fromkeys([(0, len(words)), *later, *clauses])
+    spans = [(start, end) for start, end in spans if start <= m.start and m.end <= end]
+    return [content_words(" ".join(words[start : m.start] + words[m.end : end])) for start, end in spans]
+
+# %% ../../../nbs/09_editors/memory/11_graph.ipynb #cell-034
 @patch
 def paths(
     self: FactGraph,
