@@ -329,7 +329,16 @@ def _edits_frame(edits, ids: list[str]):
 
     return edits.to_pandas().set_index(pd.Index(ids, name="edit_id"))
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-077
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-076
+def _require_dates(path: Path) -> tuple:
+    "The name of a timestep and its two dates, which the name of its file must hold."
+    name, old, new = parse_timestep_name(path) or ("", None, None)
+    if not old or not new:
+        form = f"{_FILE_NAME_FORM} with dates like 20240201"
+        raise BadArgument(f"{path}: not the name of a timestep, which is {form}")
+    return name, old, new
+
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-078
 class Timestep:
     "The edits between two snapshots."
 
@@ -340,10 +349,7 @@ class Timestep:
         path,  # the JSON or the Parquet file
     ):
         self.path = Path(path)
-        self.name, self.old, self.new = parse_timestep_name(path) or ("", None, None)
-        if not self.old or not self.new:
-            form = f"{_FILE_NAME_FORM} with dates like 20240201"
-            raise BadArgument(f"{self.path}: not the name of a timestep, which is {form}")
+        self.name, self.old, self.new = _require_dates(self.path)
 
     @cached_property
     def _read(self) -> tuple:
@@ -376,13 +382,6 @@ class Timestep:
         "How many edits of each tag, which share has which probe, how many properties."
         return count_edits(self.edits, self.extra_probes)
 
-    def probes(
-        self,
-        axes=None,  # one name, several, or all by default
-    ):
-        "An Arrow table with one row for each question: edit_id, axis, probe, question, answer."
-        return edit_probes(self.edits, self.edit_ids, axes, self.extra_probes)
-
     def to_pandas(self):
         "A data frame of the edits, with their ids as the index."
         return _edits_frame(self.edits, self.edit_ids)
@@ -398,9 +397,18 @@ class Timestep:
         return f"<b>{escape(repr(self))}</b>{self.to_pandas().head().to_html()}"
 
 # %% ../../nbs/06_benchmark/09_reader.ipynb #cell-081
+@patch
+def probes(
+    self: Timestep,
+    axes=None,  # one name, several, or all by default
+):
+    "An Arrow table with one row for each question: edit_id, axis, probe, question, answer."
+    return edit_probes(self.edits, self.edit_ids, axes, self.extra_probes)
+
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-084
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-082
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-085
 def _hub_snapshot(name: str, revision: str | None, patterns) -> Path:
     "The folder of a data set that the hub's client fetched."
     no_folder = f"{name}: there is no such folder here, and"
@@ -416,7 +424,7 @@ def _hub_snapshot(name: str, revision: str | None, patterns) -> Path:
         remedy = "Check the name, the revision and the network, or fetch it by other means and give the path"
         raise StoreError(f"{no_folder} the hub did not give it ({type(e).__name__}: {first}). {remedy}") from e
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-083
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-086
 def fetch_dataset(
     name,  # a path, or a name on the hub: owner/name
     revision: str | None = None,  # of the hub: a branch, a tag or a commit
@@ -430,7 +438,7 @@ def fetch_dataset(
         raise StoreError(f"{name}: there is no such file or folder; a name on the hub has the form owner/name")
     return _hub_snapshot(str(name), revision, patterns)
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-088
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-091
 def timestep_files(
     folder,
 ) -> dict[str, dict[str, Path]]:  # by name, then by suffix
@@ -444,7 +452,7 @@ def timestep_files(
             forms[path.suffix] = path
     return dict(sorted(out.items()))
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-091
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-094
 def _is_whole_parquet(path: Path) -> bool:
     "Whether a Parquet file has its footer."
     import pyarrow as pa
@@ -456,7 +464,7 @@ def _is_whole_parquet(path: Path) -> bool:
         return False
     return True
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-092
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-095
 def _choose_form(
     forms: dict[str, Path],  # by suffix
 ) -> Path:
@@ -470,7 +478,7 @@ def _choose_form(
     logger.warning("%s: not a whole Parquet file; the JSON file is read instead", path)
     return other
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-093
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-096
 def _open_timesteps(where: Path) -> list[Timestep]:
     "The timesteps of a folder, or of one file."
     if where.is_file():
@@ -481,7 +489,7 @@ def _open_timesteps(where: Path) -> list[Timestep]:
         raise StoreError(f"{where}: no timesteps; a benchmark has files named {form}")
     return steps
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-096
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-099
 class Benchmark:
     "Timesteps in the order of their dates."
 
@@ -518,18 +526,23 @@ class Benchmark:
     def __iter__(self) -> Iterator[Timestep]:
         return iter(self.steps)
 
-    def __getitem__(self, which):
-        if isinstance(which, slice):
-            part = Benchmark(self.steps[which], self.name)
-            part.source = self.source
-            return part
-        if isinstance(which, str):
-            return self.steps[self.timesteps.index(check_choice(which, self.timesteps, "timestep"))]
-        if not -len(self) <= which < len(self):
-            raise IndexError(f"no timestep {which}; there are {len(self)}, counted from 0")
-        return self.steps[which]
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-101
+@patch
+def __getitem__(
+    self: Benchmark,
+    which,  # a number from 0, a name, or a slice
+):
+    if isinstance(which, slice):
+        part = Benchmark(self.steps[which], self.name)
+        part.source = self.source
+        return part
+    if isinstance(which, str):
+        return self.steps[self.timesteps.index(check_choice(which, self.timesteps, "timestep"))]
+    if not -len(self) <= which < len(self):
+        raise IndexError(f"no timestep {which}; there are {len(self)}, counted from 0")
+    return self.steps[which]
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-099
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-104
 @patch
 def summary(self: Benchmark):
     "A data frame with a row for each timestep: edits, new and update, the share of each probe, properties."
@@ -537,7 +550,7 @@ def summary(self: Benchmark):
 
     return pd.DataFrame([s.counts for s in self.steps], index=pd.Index(self.timesteps, name="timestep"))
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-102
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-107
 def _format_summary(bench: Benchmark):
     "The summary for a person, with a last row for all."
     table, shares = bench.summary(), [a for a in AXIS_FIELDS if a != "update"]
@@ -546,19 +559,19 @@ def _format_summary(bench: Benchmark):
     table.loc["all"] = {**total, **mean, "properties": len(_used_properties([s.edits for s in bench]))}
     return table.apply(lambda c: c.map(("{:.0%}" if c.name in shares else "{:,.0f}").format))
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-103
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-108
 @patch
 def __repr__(self: Benchmark) -> str:
     table = "\n" + _format_summary(self).to_string() if len(self) else ""
     return f"Benchmark {self.name!r}, {len(self)} timesteps{table}"
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-104
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-109
 @patch
 def _repr_html_(self: Benchmark) -> str:
     table = _format_summary(self).to_html() if len(self) else ""
     return f"<b>Benchmark</b> {escape(self.name)}, {len(self)} timesteps{table}"
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-106
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-111
 @patch
 def to_pandas(self: Benchmark):
     "All edits as one data frame: edit_id as the index, the timestep as the first column."
@@ -568,9 +581,9 @@ def to_pandas(self: Benchmark):
     frames = [f.assign(timestep=s.name)[["timestep", *f.columns]] for s, f in zip(self, frames)]
     return pd.concat(frames) if frames else pd.DataFrame()
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-108
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-113
 @patch
-def probes(
+def probes(  # noqa: F811
     self: Benchmark,
     axes=None,  # one name, several, or all by default
 ):
@@ -580,7 +593,7 @@ def probes(
     parts = [(s.name, s.probes(axes)) for s in self]
     return pa.concat_tables([p.add_column(0, "timestep", pa.array([name] * len(p), pa.string())) for name, p in parts])
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-111
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-116
 @patch
 def rows_set_aside(
     self: Benchmark,

@@ -131,18 +131,9 @@ class Editor:
         **overrides,  # single hyper-parameters
     ):
         self.hparams, self.overrides, self.preset = hparams, overrides, preset
-        if preset is not None:
-            if not self.named_presets:
-                raise BadArgument(f"preset {preset!r}, but {self.name} has one preset only; leave the name out")
-            check_choice(preset, self.named_presets, f"preset of {self.name}:")
-            batch = batch or self.named_presets[preset].batch
-        known = hparam_fields(self.HParams)
-        for name, value in overrides.items():
-            check_hparam(check_choice(name, known, f"hyper-parameter of {self.name}:"), value, *known[name])
-        if batch is not None:
-            if batch < 1:
-                raise BadArgument(f"batch is {batch}, but it must be at least 1")
-            self.batch = batch
+        self._check_preset()
+        self._check_overrides()
+        self._use_batch(batch)
 
     def _edit(self, lm: LM, requests: list[EditRequest], hparams: HParams) -> EditResult:
         raise BadArgument(f"the editor {type(self).__name__} does not define _edit(self, lm, requests, hparams)")
@@ -160,10 +151,42 @@ class Editor:
         "Parts of a layer that it changes; an editor whose hyper-parameters name them returns those."
         return self.parts
 
-    def __repr__(self) -> str:
-        return f"{self.name}: {self.about}"
-
 # %% ../../nbs/09_editors/04_protocol.ipynb #cell-018
+@patch
+def _check_preset(self: Editor):
+    "Raise an error for a preset that the editor does not have."
+    if self.preset is None:
+        return
+    if not self.named_presets:
+        raise BadArgument(f"preset {self.preset!r}, but {self.name} has one preset only; leave the name out")
+    check_choice(self.preset, self.named_presets, f"preset of {self.name}:")
+
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-019
+@patch
+def _check_overrides(self: Editor):
+    "Raise an error for a hyper-parameter that the editor does not have, or a value that it cannot take."
+    known = hparam_fields(self.HParams)
+    for name, value in self.overrides.items():
+        check_hparam(check_choice(name, known, f"hyper-parameter of {self.name}:"), value, *known[name])
+
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-020
+@patch
+def _use_batch(self: Editor, batch: int | None):
+    "Use a number of edits per batch: the given one, else the preset's, else that of the class."
+    if self.preset is not None:
+        batch = batch or self.named_presets[self.preset].batch
+    if batch is None:
+        return
+    if batch < 1:
+        raise BadArgument(f"batch is {batch}, but it must be at least 1")
+    self.batch = batch
+
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-021
+@patch
+def __repr__(self: Editor) -> str:
+    return f"{self.name}: {self.about}"
+
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-024
 @patch
 def hparams_for(self: Editor, lm: LM) -> HParams:
     "The hyper-parameters for a model."
@@ -178,11 +201,11 @@ def hparams_for(self: Editor, lm: LM) -> HParams:
         source = f"{source}; given: {', '.join(self.overrides)}"
     return self.HParams(**{**dict(source=source), **values, **self.overrides})
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-020
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-026
 def _lists_to_tuples(value):
     return tuple(map(_lists_to_tuples, value)) if isinstance(value, (list, tuple)) else value
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-021
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-027
 @patch
 def use_recorded(
     self: Editor,
@@ -193,7 +216,7 @@ def use_recorded(
     self.hparams = self.HParams(**{k: _lists_to_tuples(v) for k, v in hparams.items() if k in known})
     self.overrides = {}
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-028
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-034
 def describe_model(lm: LM) -> dict:
     "What a result says about its model."
     return dict(
@@ -205,7 +228,7 @@ def describe_model(lm: LM) -> dict:
         dtype=str(lm.dtype).replace("torch.", ""),
     )
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-030
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-036
 @patch
 def _edit_batch(self: Editor, lm: LM, batch: list[EditRequest], hparams: HParams) -> EditResult:
     "The result of a batch, with what describes it."
@@ -224,7 +247,7 @@ def _edit_batch(self: Editor, lm: LM, batch: list[EditRequest], hparams: HParams
         ids=[r.id for r in batch],
     )
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-032
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-038
 @patch
 def _check_model(self: Editor, lm: LM):
     "Raise an error if the editor does not work with this kind of model."
@@ -234,7 +257,7 @@ def _check_model(self: Editor, lm: LM):
             "LoRA, retrieval and the prompt work with it"
         )
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-033
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-039
 @patch
 def _check_parts(self: Editor, lm: LM, hparams: HParams):
     "Raise an error if the editor changes a part that the model does not have."
@@ -248,13 +271,13 @@ def _check_parts(self: Editor, lm: LM, hparams: HParams):
         f"{family.lacks or 'its family does not name it'}; {works} work with it"
     )
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-034
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-040
 def edited_layers(hparams: HParams) -> list:
     "What the hyper-parameters `layers` or `layer` name."
     layers = getattr(hparams, "layers", getattr(hparams, "layer", ()))
     return list(layers) if isinstance(layers, (list, tuple)) else [layers]
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-035
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-041
 def _check_layers(lm: LM, hparams: HParams):
     "Raise an error if a hyper-parameter names a layer that the model does not have."
     for layer in edited_layers(hparams):
@@ -263,7 +286,7 @@ def _check_layers(lm: LM, hparams: HParams):
         if not -lm.layers <= layer < lm.layers:
             raise BadArgument(f"layer {layer}, but {lm.name} has the layers 0 to {lm.layers - 1}")
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-036
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-042
 @patch
 def check_for(
     self: Editor,
@@ -278,7 +301,7 @@ def check_for(
     self.check(lm, hparams)
     return hparams
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-038
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-044
 @patch
 def edit(
     self: Editor,
@@ -309,7 +332,7 @@ def edit(
             r.undo(lm)
     return combine_edits(results)
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-056
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-062
 EDITOR_CLASSES = {  # name: (where its class is, what it does)
     "rome": (
         "wbe.editors.weights.rome:ROME",
@@ -337,15 +360,23 @@ EDITOR_CLASSES = {  # name: (where its class is, what it does)
         "wbe.editors.memory.connected:GraphEditor",
         "facts in a graph, the path that fits a question best in front of it",
     ),
+    "mello": (
+        "wbe.editors.memory.mello:MelloEditor",
+        "the model asks itself sub-questions, and the nearest edit corrects its answers",
+    ),
+    "oracle": (
+        "wbe.editors.memory.oracle:OracleEditor",
+        "the true facts in front of every question: a ceiling, and no method",
+    ),
+}
+
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-064
+EDITOR_CLASSES |= {
     "text-diff": ("wbe.editors.text.continued:TextDiff", "continued training on what is new"),
     "text-full": ("wbe.editors.text.continued:TextFull", "continued training on all articles of the newer day"),
     "text-recadam": (
         "wbe.editors.text.recadam:TextRecAdam",
         "the same as text-diff, pulled back to the weights before",
-    ),
-    "mello": (
-        "wbe.editors.memory.mello:MelloEditor",
-        "the model asks itself sub-questions, and the nearest edit corrects its answers",
     ),
     "text-mix-review": (
         "wbe.editors.text.mix_review:TextMixReview",
@@ -360,13 +391,9 @@ EDITOR_CLASSES = {  # name: (where its class is, what it does)
         "wbe.editors.text.passages:TextPassages",
         "passages of the day's articles in front of a question, weights untouched",
     ),
-    "oracle": (
-        "wbe.editors.memory.oracle:OracleEditor",
-        "the true facts in front of every question: a ceiling, and no method",
-    ),
 }
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-058
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-066
 EDITORS = Registry("editor", "wbe.editors", EDITOR_CLASSES, "wbe.editors.protocol:Editor")
 
 
@@ -377,7 +404,7 @@ def editor_class(
     name = str(name).strip()
     return EDITORS.get(name.lower() if name.lower() in EDITOR_CLASSES else name)
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-059
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-067
 def editor(
     name: str,  # one of EDITORS.names(), or module:Class
     **options,  # hyper-parameters, and `batch`
@@ -385,7 +412,7 @@ def editor(
     "An editor by name."
     return editor_class(name)(**options)
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-060
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-068
 def editor_hparams(
     name: str,  # one of EDITORS.names(), or module:Class
     lm: LM,

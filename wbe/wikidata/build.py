@@ -201,6 +201,14 @@ def _audit_facts(out: Path, old: Path, new: Path, engine: str, memory: str | Non
         return audit_benchmark(rows, new, old, out / "audit", e, roles=(new / "roles.parquet").exists())
 
 # %% ../../nbs/04_wikidata/13_build.ipynb #cell-029
+def _snapshot_dates(files, dates) -> tuple:
+    "The dates of two snapshots, from the names of their files where they are not given; the first is the older."
+    t_old, t_new = dates or map(dump_date, files)
+    if t_old >= t_new:
+        raise BadArgument(f"{files[0].name} ({t_old}) is not older than {files[1].name} ({t_new})")
+    return t_old, t_new
+
+# %% ../../nbs/04_wikidata/13_build.ipynb #cell-031
 def build_facts(
     old,  # file of the older dump, or its date, or a word like newest-1
     new,  # file of the newer dump, or its date, or 'newest'
@@ -224,9 +232,7 @@ def build_facts(
     "From two dumps to facts: acquire, parse, compare, classify, filter, audit."
     out, ended = Path(out), check_choice(ended, ("keep", "drop"), "way with what has ended")
     files = locate_dumps([old, new], out / "dumps", mirror, kind, progress, on_step)
-    t_old, t_new = dates or map(dump_date, files)
-    if t_old >= t_new:
-        raise BadArgument(f"{files[0].name} ({t_old}) is not older than {files[1].name} ({t_new})")
+    t_old, t_new = _snapshot_dates(files, dates)
     until = t_new if ended == "drop" else None
     counts = {"acquire": {path.name: format_bytes(path.stat().st_size) for path in files}}
     parsed = [Path(parsed or out / "parsed") / f"{d:%Y%m%d}" for d in (t_old, t_new)]
@@ -249,7 +255,7 @@ def build_facts(
     counts["audit"] = _audit_facts(out, *parsed, engine, memory).manifest.counts
     return BuiltFacts(out, counts)
 
-# %% ../../nbs/04_wikidata/13_build.ipynb #cell-032
+# %% ../../nbs/04_wikidata/13_build.ipynb #cell-034
 @patch
 def summary(self: BuiltFacts):
     "A row per step, with its counts."
@@ -259,18 +265,18 @@ def summary(self: BuiltFacts):
     rows = [(step, ", ".join(f"{n:,} {k}" for k, n in found.items())) for step, found in numbers.items()]
     return pd.DataFrame(rows, columns=["step", "what it found"]).set_index("step")
 
-# %% ../../nbs/04_wikidata/13_build.ipynb #cell-034
+# %% ../../nbs/04_wikidata/13_build.ipynb #cell-036
 @patch
 def __repr__(self: BuiltFacts) -> str:
     facts, changes = self.counts["filter"]["facts"], self.counts["compare"]["changed"]
     return f"BuiltFacts({self.folder.name!r}: {facts:,} facts of {changes:,} changes)"
 
-# %% ../../nbs/04_wikidata/13_build.ipynb #cell-035
+# %% ../../nbs/04_wikidata/13_build.ipynb #cell-037
 @patch
 def _repr_html_(self: BuiltFacts) -> str:
     return self.summary().to_html()
 
-# %% ../../nbs/04_wikidata/13_build.ipynb #cell-038
+# %% ../../nbs/04_wikidata/13_build.ipynb #cell-040
 @patch
 def funnel(self: BuiltFacts):
     "How many facts each filter removed."
@@ -278,13 +284,13 @@ def funnel(self: BuiltFacts):
 
     return pd.DataFrame(self.counts["filter"]["funnel"]).set_index("filter")
 
-# %% ../../nbs/04_wikidata/13_build.ipynb #cell-040
+# %% ../../nbs/04_wikidata/13_build.ipynb #cell-042
 @patch(as_prop=True)
 def supported(self: BuiltFacts) -> str:
     "The share of the facts that the audit finds supported, in words."
     return f"{self.audit().supported:.1%}" if self.counts["filter"]["facts"] else "nothing, for there are no facts,"
 
-# %% ../../nbs/04_wikidata/13_build.ipynb #cell-042
+# %% ../../nbs/04_wikidata/13_build.ipynb #cell-044
 @patch
 def why_empty(self: BuiltFacts) -> str:
     "Why no facts are left, for a message."

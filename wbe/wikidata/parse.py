@@ -507,9 +507,22 @@ def _write_typed(spool: Spool, folder: Path, roles: bool) -> list[str]:
     return typed
 
 # %% ../../nbs/04_wikidata/06_parse.ipynb #cell-079
+def _scratch_files(roles: bool) -> list[str]:
+    "Names of the files that are needed only while a dump is parsed."
+    return [*(f"{name}.groups" for name in piece_tables(roles)), "properties.jsonl", "redirects.jsonl", "ids.txt"]
+
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-081
+def _fill_spool(spool: Spool, source: DumpText, options: dict, size: int, workers: int, progress: bool, pieces):
+    "Parse a dump into the spool, or collect the pieces that are made elsewhere; nothing if all of it is there."
+    if pieces:
+        _collect_pieces(spool, pieces(source.path, options, progress), options)
+    elif not spool.state.get("ended"):
+        _parse_to_spool(spool, source, size, options, workers, progress)
+
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-083
 PARSE_VERSION = 2  # raised with every change that alters the files
 
-
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-084
 def parse_dump(
     path,  # a dump: .json or .xml, plain or compressed with gzip, bzip2 or Zstandard
     folder,  # where to put the tables
@@ -537,16 +550,12 @@ def parse_dump(
     source.threads = workers
     with stage:
         check_disk_space(folder, source.size // (8 if source.form == "plain" else 1))
-        scratch = [f"{name}.groups" for name in piece_tables(roles)]
-        scratch += ["properties.jsonl", "redirects.jsonl", "ids.txt"]
+        scratch = _scratch_files(roles)
         names = [f"{name}.parquet" for name in piece_tables(roles)] + ["rejected.jsonl.gz"] + scratch
         # pieces from elsewhere may be split in other places the next time
         spool = Spool(folder, names, stage.key() if pieces is None else uuid4().hex, every)
         try:
-            if pieces:
-                _collect_pieces(spool, pieces(source.path, options, progress), options)
-            elif not spool.state.get("ended"):
-                _parse_to_spool(spool, source, size, options, workers, progress)
+            _fill_spool(spool, source, options, size, workers, progress, pieces)
             typed = _write_typed(spool, folder, roles)
         finally:
             spool.close()
@@ -557,7 +566,7 @@ def parse_dump(
         _warn_of_damage(ParsedDump(folder), path)
     return ParsedDump(folder)
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-080
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-085
 def _count_results(stage: Stage, state: dict):
     "Record the counts and the damage in the stage."
     stage.counts.update(state["counts"])
@@ -568,7 +577,7 @@ def _count_results(stage: Stage, state: dict):
     if state["damage"]:
         stage.counts["damage"] = state["damage"]
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-081
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-086
 def _warn_of_damage(parsed: ParsedDump, path):
     "Warn of a dump that is damaged or cut off."
     if parsed.damage:
