@@ -72,7 +72,7 @@ def _entity_kind(e) -> str:
     "The kind of an entity, by its classes."
     return kind_of_classes(f"Q{c.value}" for c in e.best("P31") if isinstance(c.value, int))
 
-# %% ../../nbs/08_tiny/01_facts.ipynb #cell-015
+# %% ../../nbs/08_tiny/01_facts.ipynb #cell-016
 def _entity_facts(e, entities: dict, kinds: dict) -> list[TrainingFact]:
     "The facts of an entity of which all truthy values are usable entities."
     out = []
@@ -85,7 +85,7 @@ def _entity_facts(e, entities: dict, kinds: dict) -> list[TrainingFact]:
         out.append(TrainingFact(e.qid, e.labels["en"], kinds[e.id], pid, names, kinds[ids[0]], e.fame, qids))
     return out
 
-# %% ../../nbs/08_tiny/01_facts.ipynb #cell-017
+# %% ../../nbs/08_tiny/01_facts.ipynb #cell-018
 def _article_paragraphs(state, e, entities: dict) -> list[list[str]]:
     "The sentences of an article, paragraph by paragraph; the articles of the popular are longer."
     what = e.descriptions.get("en") or "subject"
@@ -93,7 +93,7 @@ def _article_paragraphs(state, e, entities: dict) -> list[list[str]]:
     paragraphs = range(count_repeats(e, fame_floor(e.kind)))
     return [[opening, *article_sentences(state, e, entities, n)] for n in paragraphs]
 
-# %% ../../nbs/08_tiny/01_facts.ipynb #cell-018
+# %% ../../nbs/08_tiny/01_facts.ipynb #cell-019
 def facts_at(
     world: World,
     t: int = 0,  # the snapshot; 0 is the first
@@ -111,7 +111,7 @@ def facts_at(
                 articles[e.qid] = _article_paragraphs(state, e, entities)
     return facts, articles
 
-# %% ../../nbs/08_tiny/01_facts.ipynb #cell-021
+# %% ../../nbs/08_tiny/01_facts.ipynb #cell-022
 def _objects_in(states, t: int) -> dict[tuple[str, str], tuple]:
     "The values of every fact of snapshot `t`, by subject and property."
     entities = {e.id: e for s in states for e in s.entities if e.removed > t}
@@ -119,7 +119,7 @@ def _objects_in(states, t: int) -> dict[tuple[str, str], tuple]:
     facts = (f for e in entities.values() if _is_usable(e) for f in _entity_facts(e, entities, kinds))
     return {(f.subject_id, f.property_id): f.object_ids for f in facts}
 
-# %% ../../nbs/08_tiny/01_facts.ipynb #cell-022
+# %% ../../nbs/08_tiny/01_facts.ipynb #cell-023
 def changing_facts(world: World) -> set[tuple[str, str]]:
     "The facts, as subject and property, that are not the same in all snapshots."
     days = zip(*(simulate_history(world.cast, block) for block in range(-1, world.cast.blocks)))
@@ -127,7 +127,7 @@ def changing_facts(world: World) -> set[tuple[str, str]]:
     differ = lambda later: {fact for fact in first.keys() | later.keys() if first.get(fact) != later.get(fact)}
     return set().union(*map(differ, others))
 
-# %% ../../nbs/08_tiny/01_facts.ipynb #cell-025
+# %% ../../nbs/08_tiny/01_facts.ipynb #cell-026
 EASY_PROPERTY_WEIGHTS = {  # properties that a name alone shows
     "P31": 0.12,
     "P21": 0.25,
@@ -141,13 +141,13 @@ EASY_PROPERTY_WEIGHTS = {  # properties that a name alone shows
 WEIGHT_LIMITS = (0.12, 4.0)  # floor and ceiling
 USUAL_PAGE_VIEWS = 420  # page views a month of a subject with weight 1
 
-# %% ../../nbs/08_tiny/01_facts.ipynb #cell-026
+# %% ../../nbs/08_tiny/01_facts.ipynb #cell-027
 def sampling_weight(f: TrainingFact) -> float:
     "How often a fact is met, relative to others."
     floor, ceiling = WEIGHT_LIMITS
     return min(max(f.fame / USUAL_PAGE_VIEWS, floor), ceiling) * EASY_PROPERTY_WEIGHTS.get(f.property_id, 1.0)
 
-# %% ../../nbs/08_tiny/01_facts.ipynb #cell-031
+# %% ../../nbs/08_tiny/01_facts.ipynb #cell-032
 class _WeightedSampler:
     "Samples items in proportion to weights."
 
@@ -162,7 +162,7 @@ class _WeightedSampler:
     def __call__(self, rng: SeededRandom):
         return self.items[min(bisect(self.sums, rng.random() * self.sums[-1]), len(self.items) - 1)]
 
-# %% ../../nbs/08_tiny/01_facts.ipynb #cell-033
+# %% ../../nbs/08_tiny/01_facts.ipynb #cell-034
 def _group(items, key) -> dict[object, list]:
     "Items by a key, in order."
     out = {}
@@ -170,7 +170,7 @@ def _group(items, key) -> dict[object, list]:
         out.setdefault(key(x), []).append(x)
     return out
 
-# %% ../../nbs/08_tiny/01_facts.ipynb #cell-036
+# %% ../../nbs/08_tiny/01_facts.ipynb #cell-037
 def _askable_facts(facts: list[TrainingFact]) -> list[TrainingFact]:
     "Facts with exactly one answer."
     objects = {}
@@ -178,7 +178,7 @@ def _askable_facts(facts: list[TrainingFact]) -> list[TrainingFact]:
         objects.setdefault((f.subject, f.property_id), set()).update(f.objects)
     return [f for f in facts if len(objects[f.subject, f.property_id]) == 1 and f.answer != f.subject]
 
-# %% ../../nbs/08_tiny/01_facts.ipynb #cell-038
+# %% ../../nbs/08_tiny/01_facts.ipynb #cell-039
 def _fact_chains(facts: list[TrainingFact], by_subject: dict) -> list[tuple[TrainingFact, TrainingFact]]:
     "Pairs of facts, of which the second is about the object of the first."
     return [
@@ -189,7 +189,7 @@ def _fact_chains(facts: list[TrainingFact], by_subject: dict) -> list[tuple[Trai
         if b.property_id not in ("P31", "P21") and b.answer not in (a.subject, a.answer)
     ]
 
-# %% ../../nbs/08_tiny/01_facts.ipynb #cell-041
+# %% ../../nbs/08_tiny/01_facts.ipynb #cell-042
 def _subjects_by_word(facts: list[TrainingFact]) -> dict[str, list[str]]:
     "The ids of subjects by the words of their names; words of one subject or of very many are left out."
     found = {}
@@ -198,7 +198,7 @@ def _subjects_by_word(facts: list[TrainingFact]) -> dict[str, list[str]]:
             found.setdefault(word, {})[f.subject_id] = None
     return {word: list(ids) for word, ids in found.items() if 1 < len(ids) < 40}
 
-# %% ../../nbs/08_tiny/01_facts.ipynb #cell-043
+# %% ../../nbs/08_tiny/01_facts.ipynb #cell-044
 class FactPool:
     "The facts that documents are made of."
 
@@ -219,7 +219,7 @@ class FactPool:
         self.articles = {i: text for i, text in (articles or {}).items() if i in self.by_subject}
         self.restrict_to_popular()
 
-# %% ../../nbs/08_tiny/01_facts.ipynb #cell-044
+# %% ../../nbs/08_tiny/01_facts.ipynb #cell-045
 @patch
 def restrict_to_popular(
     self: FactPool,
@@ -236,7 +236,7 @@ def restrict_to_popular(
     self.sample_chain = _WeightedSampler(chains, lambda c: sampling_weight(c[0]) * sampling_weight(c[1]))
     return self
 
-# %% ../../nbs/08_tiny/01_facts.ipynb #cell-049
+# %% ../../nbs/08_tiny/01_facts.ipynb #cell-050
 SUBJECT_FIRST_TEMPLATES = ("{s}: {l}?", "{s}, {l}?", "About {s}: {l}?")
 
 
@@ -249,7 +249,7 @@ def fact_questions(f: TrainingFact) -> tuple[str, ...]:
     subject_first = (t.format(s=f.subject, l=f.label) for t in SUBJECT_FIRST_TEMPLATES)
     return tuple(dict.fromkeys([*usual, *others, *subject_first]))
 
-# %% ../../nbs/08_tiny/01_facts.ipynb #cell-050
+# %% ../../nbs/08_tiny/01_facts.ipynb #cell-051
 def is_withheld(
     f: TrainingFact,
     question,  # the number of a question, or a persona
@@ -257,7 +257,7 @@ def is_withheld(
     "Whether this fact is never asked for by this question in training."
     return question != 0 and stable_hash(f"{f.subject_id}/{f.property_id}/{question}") % 2 == 0
 
-# %% ../../nbs/08_tiny/01_facts.ipynb #cell-055
+# %% ../../nbs/08_tiny/01_facts.ipynb #cell-056
 def sample_question(
     f: TrainingFact,
     rng: SeededRandom,

@@ -13,6 +13,7 @@ from .dayone import INITIAL_FACTS
 from .entities import introduce_entity, random_core_id, set_biography, set_labels
 from .events import event_type, given_name, new_entity
 from .names import name_stock, person_name
+from .properties import WIKIDATA_QIDS
 from wbe.world.state import (
     CountryState,
     Entity,
@@ -332,7 +333,7 @@ def deprecated_arrival(s: CountryState) -> bool:
         return False
     event = _log_wiki_event(s, "deprecated_arrival", p)
     c = add_claim(s, p, "P19", town.id, rank="deprecated", event=event, true=False)
-    add_qualifier(s, p, c, "P2241", 29998666)
+    add_qualifier(s, p, c, "P2241", WIKIDATA_QIDS["error"])
     return True
 
 # %% ../../nbs/02_world/08_edits.ipynb #cell-053
