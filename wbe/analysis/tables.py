@@ -14,13 +14,13 @@ import numpy as np
 
 from ..records import BadArgument
 
-# %% ../../nbs/11_analysis/02_tables.ipynb #cell-004
+# %% ../../nbs/11_analysis/02_tables.ipynb #cell-005
 def _is_known(value) -> bool:
     "Whether a value is neither None, NaN nor NA."
     missing = value is None or type(value).__name__ == "NAType"
     return not (missing or isinstance(value, float | np.floating) and value != value)
 
-# %% ../../nbs/11_analysis/02_tables.ipynb #cell-006
+# %% ../../nbs/11_analysis/02_tables.ipynb #cell-008
 def format_percent(share: float, low: float | None = None, high: float | None = None, digits: int = 1) -> str:
     "A share in percent, with its interval in brackets if there is one; empty where it is unknown."
     if not _is_known(share):
@@ -28,7 +28,7 @@ def format_percent(share: float, low: float | None = None, high: float | None = 
     interval = f" [{low:.{digits}%}, {high:.{digits}%}]" if _is_known(low) and _is_known(high) else ""
     return f"{share:.{digits}%}{interval}"
 
-# %% ../../nbs/11_analysis/02_tables.ipynb #cell-008
+# %% ../../nbs/11_analysis/02_tables.ipynb #cell-011
 def format_cell(value) -> str:
     "The text of a value in a table."
     if not _is_known(value):
@@ -41,7 +41,7 @@ def format_cell(value) -> str:
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
     return str(value)
 
-# %% ../../nbs/11_analysis/02_tables.ipynb #cell-010
+# %% ../../nbs/11_analysis/02_tables.ipynb #cell-014
 class _TableTexts(NamedTuple):
     "What a table shows, as texts."
 
@@ -49,7 +49,7 @@ class _TableTexts(NamedTuple):
     rows: list[list[str]]
     numeric: list[bool]  # which columns hold numbers
 
-# %% ../../nbs/11_analysis/02_tables.ipynb #cell-011
+# %% ../../nbs/11_analysis/02_tables.ipynb #cell-015
 def _table_texts(frame, formats: Mapping | None, index: bool) -> _TableTexts:
     "The headings and cells of a data frame as texts."
     frame, formats = frame.reset_index() if index else frame, formats or {}
@@ -61,7 +61,7 @@ def _table_texts(frame, formats: Mapping | None, index: bool) -> _TableTexts:
     rows = [[w(v) for w, v in zip(write, row)] for row in frame.astype(object).itertuples(index=False)]
     return _TableTexts([str(c) for c in frame.columns], rows, numeric)
 
-# %% ../../nbs/11_analysis/02_tables.ipynb #cell-013
+# %% ../../nbs/11_analysis/02_tables.ipynb #cell-019
 def as_markdown(
     frame,
     formats: Mapping | None = None,  # functions that write values, by column
@@ -72,7 +72,7 @@ def as_markdown(
     line = lambda cells: "| " + " | ".join(c.replace("|", "\\|").replace("\n", " ") for c in cells) + " |"
     return "\n".join([line(heads), line(["---:" if n else "---" for n in numeric]), *map(line, rows)]) + "\n"
 
-# %% ../../nbs/11_analysis/02_tables.ipynb #cell-016
+# %% ../../nbs/11_analysis/02_tables.ipynb #cell-022
 _TEX = {c: "\\" + c for c in "&%$#_{}"}
 _TEX |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 _TEX |= {"±": r"$\pm$", "−": "$-$", "×": r"$\times$", "≥": r"$\geq$", "≤": r"$\leq$"}
@@ -82,7 +82,7 @@ def _escape_tex(text: str) -> str:
     "A text with LaTeX's special letters escaped."
     return "".join(_TEX.get(c, c) for c in text)
 
-# %% ../../nbs/11_analysis/02_tables.ipynb #cell-018
+# %% ../../nbs/11_analysis/02_tables.ipynb #cell-025
 def as_latex(frame, formats: Mapping | None = None, caption: str = "", label: str = "", index: bool = True) -> str:
     "A data frame as a LaTeX table, for the package `booktabs`."
     heads, rows, numeric = _table_texts(frame, formats, index)
@@ -95,7 +95,7 @@ def as_latex(frame, formats: Mapping | None = None, caption: str = "", label: st
         body = [r"\begin{table}", r"\centering", *body, *about, r"\end{table}"]
     return "\n".join(body) + "\n"
 
-# %% ../../nbs/11_analysis/02_tables.ipynb #cell-021
+# %% ../../nbs/11_analysis/02_tables.ipynb #cell-028
 def _html_cell(text: str, value, numeric: bool, address: str | None = None) -> str:
     "A cell of an HTML table; `data-value` holds the number, and a link leads to an address."
     kind = ' class="number"' if numeric else ' class="long"' if len(text) > 60 else ""
@@ -106,7 +106,7 @@ def _html_cell(text: str, value, numeric: bool, address: str | None = None) -> s
         shown = f'<a href="{html.escape(address, quote=True)}">{shown}</a>'
     return f"<td{kind}{data}>{shown}</td>"
 
-# %% ../../nbs/11_analysis/02_tables.ipynb #cell-023
+# %% ../../nbs/11_analysis/02_tables.ipynb #cell-031
 def _cell_addresses(frame, links: Callable | None, width: int) -> list[list]:
     "The addresses of all cells, columns of the index included; these have none."
     if links is None:
@@ -114,7 +114,7 @@ def _cell_addresses(frame, links: Callable | None, width: int) -> list[list]:
     before = [None] * (width - len(frame.columns))
     return [before + [links(row, column) for column in frame.columns] for row in frame.index]
 
-# %% ../../nbs/11_analysis/02_tables.ipynb #cell-024
+# %% ../../nbs/11_analysis/02_tables.ipynb #cell-033
 def as_html(
     frame,
     formats: Mapping | None = None,

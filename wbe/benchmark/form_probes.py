@@ -15,7 +15,7 @@ from ..writers.forms import FORMS, behind_edit, behind_text, negated_statement, 
 from ..writers.kinds import object_kind
 from ..writers.templates import cloze_statement, unaskable_hop
 
-# %% ../../nbs/06_benchmark/23_form_probes.ipynb #cell-004
+# %% ../../nbs/06_benchmark/23_form_probes.ipynb #cell-005
 def choose_forms(
     forms,  # names; `all` for all of them
 ) -> tuple[str, ...]:
@@ -23,7 +23,7 @@ def choose_forms(
     named = {check_choice(f, ("all", *FORMS), "form") for f in ([forms] if isinstance(forms, str) else forms)}
     return tuple(f for f in FORMS if f in named or "all" in named)
 
-# %% ../../nbs/06_benchmark/23_form_probes.ipynb #cell-008
+# %% ../../nbs/06_benchmark/23_form_probes.ipynb #cell-009
 def _fact_of(
     row: dict,  # of a benchmark
 ) -> Request | None:  # None where the templates have no statement for its property
@@ -36,7 +36,7 @@ def _fact_of(
     )
     return None if unaskable_hop(fact) else fact
 
-# %% ../../nbs/06_benchmark/23_form_probes.ipynb #cell-011
+# %% ../../nbs/06_benchmark/23_form_probes.ipynb #cell-012
 def _other_objects(rows: list[dict]) -> list[str | None]:
     "For each edit an object that is not right."
     by_property, right = defaultdict(set), defaultdict(set)
@@ -52,7 +52,7 @@ def _other_objects(rows: list[dict]) -> list[str | None]:
         out.append(earlier if earlier and earlier not in right[r["subject"], r["relation_id"]] else chosen)
     return out
 
-# %% ../../nbs/06_benchmark/23_form_probes.ipynb #cell-014
+# %% ../../nbs/06_benchmark/23_form_probes.ipynb #cell-015
 def _texts_in_form(
     form: str,
     row: dict,
@@ -73,7 +73,7 @@ def _texts_in_form(
     statement = negated_statement if form == "negated-completion" else cloze_statement
     return [(statement(fact), row["ans"])]
 
-# %% ../../nbs/06_benchmark/23_form_probes.ipynb #cell-018
+# %% ../../nbs/06_benchmark/23_form_probes.ipynb #cell-019
 _NAMES_OF_ANSWER = {"update": "ans_aliases", "locality": "loc_aliases"}  # by the axis of a form
 
 
@@ -82,7 +82,7 @@ def _names_in_form(form: str, row: dict):
     names = None if form in ("true-false", "negation") else row.get(_NAMES_OF_ANSWER[FORMS[form].axis])
     return list(names) if names is not None and len(names) else None
 
-# %% ../../nbs/06_benchmark/23_form_probes.ipynb #cell-020
+# %% ../../nbs/06_benchmark/23_form_probes.ipynb #cell-022
 def form_probes(
     edits,  # an Arrow table
     ids: list[str],  # of the edits

@@ -16,7 +16,7 @@ from ..texts import stable_hash
 from ..writers.base import Hop, Request, make_writer
 from ..writers.kinds import object_kind
 
-# %% ../../nbs/06_benchmark/24_near_probes.ipynb #cell-004
+# %% ../../nbs/06_benchmark/24_near_probes.ipynb #cell-005
 NEAR_AXES = {
     "same-subject": "another property of the edit's subject",
     "same-object": "a property of the edit's new object",
@@ -30,7 +30,7 @@ def choose_near(
     named = {check_choice(a, ("all", *NEAR_AXES), "axis") for a in ([axes] if isinstance(axes, str) else axes)}
     return tuple(a for a in NEAR_AXES if a in named or "all" in named)
 
-# %% ../../nbs/06_benchmark/24_near_probes.ipynb #cell-009
+# %% ../../nbs/06_benchmark/24_near_probes.ipynb #cell-010
 class UnchangedFact(NamedTuple):
     "A fact that no timestep changes, with its question."
 
@@ -46,14 +46,14 @@ def edited_pairs(bench: Benchmark) -> set[tuple[str, str]]:
     columns = (step.edits.select(["subject_id", "relation_id"]) for step in bench)
     return {pair for c in columns for pair in zip(c["subject_id"].to_pylist(), c["relation_id"].to_pylist())}
 
-# %% ../../nbs/06_benchmark/24_near_probes.ipynb #cell-012
+# %% ../../nbs/06_benchmark/24_near_probes.ipynb #cell-013
 def _question_about(r: dict) -> str | None:
     "The template writer's question about a fact; None where it has none."
     hop = Hop(r["property_id"], r["property"], r["object"], object_kind(r["property_id"]))
     request = Request(f"{r['subject_id']}/{r['property_id']}/{r['object_id']}/update", "update", r["subject"], (hop,))
     return next(iter(make_writer("template").write([request]))).text
 
-# %% ../../nbs/06_benchmark/24_near_probes.ipynb #cell-013
+# %% ../../nbs/06_benchmark/24_near_probes.ipynb #cell-014
 def _facts_of_table(
     path: Path,  # lasting_facts.parquet or static_facts.parquet
     subjects: set[str],  # Q-ids
@@ -72,7 +72,7 @@ def _facts_of_table(
                 out[pair[0]].append(UnchangedFact(pair[1], r["object_id"], question, r["object"]))
     return dict(out)
 
-# %% ../../nbs/06_benchmark/24_near_probes.ipynb #cell-019
+# %% ../../nbs/06_benchmark/24_near_probes.ipynb #cell-020
 _LOCALITY_COLUMNS = ("loc_subject_id", "loc_relation_id", "loc_object_id", "loc", "loc_ans")
 
 
@@ -94,7 +94,7 @@ def _facts_of_release(
                 out[pair[0]][pair[1]] = UnchangedFact(pair[1], r["loc_object_id"], r["loc"], r["loc_ans"], names)
     return {subject: list(facts.values()) for subject, facts in out.items()}
 
-# %% ../../nbs/06_benchmark/24_near_probes.ipynb #cell-022
+# %% ../../nbs/06_benchmark/24_near_probes.ipynb #cell-024
 def unchanged_facts(
     bench: Benchmark,
     subjects: set[str],  # Q-ids
@@ -109,7 +109,7 @@ def unchanged_facts(
             out[subject] |= {f.property_id: f for f in facts}
     return {subject: list(facts.values()) for subject, facts in out.items()}
 
-# %% ../../nbs/06_benchmark/24_near_probes.ipynb #cell-025
+# %% ../../nbs/06_benchmark/24_near_probes.ipynb #cell-027
 NEAR_PROBES = 2  # of an edit on an axis, at most
 
 
@@ -126,7 +126,7 @@ def _probes_near(
         found = [f for f in found if f.property_id != row["relation_id"]]
     return sorted(found, key=lambda f: stable_hash(f"{row['subject_id']}/{f.property_id}"))[:NEAR_PROBES]
 
-# %% ../../nbs/06_benchmark/24_near_probes.ipynb #cell-029
+# %% ../../nbs/06_benchmark/24_near_probes.ipynb #cell-032
 def near_probes(
     edits,  # an Arrow table
     ids: list[str],  # of the edits

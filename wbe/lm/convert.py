@@ -33,7 +33,7 @@ def pickle_files(folder: Path) -> list[Path]:
         raise BadArgument(f"{folder}: {', '.join(lost) or 'pytorch_model.bin'}: there is no such file")
     return found
 
-# %% ../../nbs/07_lm/18_convert.ipynb #cell-010
+# %% ../../nbs/07_lm/18_convert.ipynb #cell-011
 _CONVERT_PROGRAM = """
 import sys, torch
 from safetensors.torch import save_file
@@ -46,7 +46,7 @@ for source, target in zip(sys.argv[1::2], sys.argv[2::2]):
     save_file({k: v.clone().contiguous() for k, v in state.items()}, target, metadata={"format": "pt"})
 """
 
-# %% ../../nbs/07_lm/18_convert.ipynb #cell-011
+# %% ../../nbs/07_lm/18_convert.ipynb #cell-012
 def _convert_isolated(pairs: dict[Path, Path]):  # pickle: file of safetensors
     "Write the tensors of pickles as safetensors, in another process."
     words = [str(path) for pair in pairs.items() for path in pair]
@@ -57,7 +57,7 @@ def _convert_isolated(pairs: dict[Path, Path]):  # pickle: file of safetensors
         why = "it holds more than tensors, which is refused" if unsafe else (lines or ["no message"])[-1]
         raise WbeError(f"{next(iter(pairs)).parent}: not converted: {why}")
 
-# %% ../../nbs/07_lm/18_convert.ipynb #cell-013
+# %% ../../nbs/07_lm/18_convert.ipynb #cell-014
 _KEPT_SUFFIXES = (".json", ".txt", ".model", ".md", ".tiktoken")
 
 
@@ -82,7 +82,7 @@ def convert_pickles(
         shutil.rmtree(made, ignore_errors=True)
     return out
 
-# %% ../../nbs/07_lm/18_convert.ipynb #cell-014
+# %% ../../nbs/07_lm/18_convert.ipynb #cell-015
 def _convert_files(files: list[Path], folder: Path):
     "Convert files one by one, and write the index that tells where each tensor is."
     from safetensors import safe_open

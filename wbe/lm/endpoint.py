@@ -91,7 +91,7 @@ class TextEndpoint(Endpoint):
 @patch
 def _body(self: TextEndpoint, prompt: ChatPrompt) -> dict:
     "The body of a call, with the stop strings if the server takes them."
-    body = self._dialect.body(self.model, prompt, self.max_tokens, self.temperature)
+    body = self._dialect.body(self.model, prompt, self.max_tokens, self.temperature, self.stream)
     stop = self._kinds[prompt.version][1]
     return body | (dict(stop=list(stop)) if stop and "stop" not in self._dialect.refused else {})
 

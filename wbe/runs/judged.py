@@ -80,7 +80,7 @@ def judge_runs(
         _write_verdicts(run, rows)
     return tables
 
-# %% ../../nbs/10_runs/12_judged.ipynb #cell-022
+# %% ../../nbs/10_runs/12_judged.ipynb #cell-023
 def _judged_row(run: Run) -> dict:
     "One row of `judged_table`."
     s = run.scores[run.scores.judged.notna()]
@@ -93,7 +93,7 @@ def _judged_row(run: Run) -> dict:
     steady = reading_agreement(both["first"], both.turned) if len(both) else None
     return row | dict(same_readings=steady.agree if steady else float("nan"))
 
-# %% ../../nbs/10_runs/12_judged.ipynb #cell-023
+# %% ../../nbs/10_runs/12_judged.ipynb #cell-024
 def judged_table(runs: list[Run]):
     "A row for each judged run: the judge's share of right answers beside two measures, and how they agree."
     import pandas as pd

@@ -16,12 +16,12 @@ def _add_templates(names: str, text):
     "Enter a function for some names, which commas separate."
     TEMPLATE_TEXTS.update(dict.fromkeys(names.split(", "), text))
 
-# %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-006
+# %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-007
 def template_name(name: str) -> str:
     "The name of a template as in the table: lower case, single spaces."
     return " ".join(name.replace("_", " ").lower().split()).removeprefix("template:")
 
-# %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-008
+# %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-010
 def template_text(
     name: str,
     values: dict,  # "1", "2", … and named ones; plain text
@@ -35,13 +35,13 @@ def template_text(
     make = TEMPLATE_TEXTS.get(name)
     return make and make(values)
 
-# %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-009
+# %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-011
 def holds_text(name: str) -> bool:
     "Whether something remains of a template."
     name = template_name(name)
     return name in TEMPLATE_TEXTS or name.startswith(("lang-", "formatnum:"))
 
-# %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-010
+# %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-013
 def _positional(values: dict) -> list[str]:
     "The values without a name, in order; empty ones too."
     out = []
@@ -49,13 +49,13 @@ def _positional(values: dict) -> list[str]:
         out.append(value.strip())
     return out
 
-# %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-011
+# %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-014
 def _group_digits(number: str) -> str:
     "A number with separators of thousands."
     found = re.fullmatch(r"\s*([-−+]?)(\d{4,})((?:\.\d+)?)\s*", number)
     return f"{found[1]}{int(found[2]):,}{found[3]}" if found else number.strip()
 
-# %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-014
+# %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-018
 _VALUE_AT = {
     "1": "nowrap, nobr, nobreak, small, smaller, big, larger, resize, abbr, abbrlink, tooltip, sc, smallcaps, sup, "
     "sub, iast, mono, var, em, strong, nobold, noitalic, quote, blockquote, cquote, ill, interlanguage link, langr, "
@@ -71,10 +71,10 @@ def _value_at(key: str):
 for _key, _names in _VALUE_AT.items():
     _add_templates(_names, _value_at(_key))
 
-# %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-017
+# %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-021
 _add_templates("lang, langx, lang-x, wikt-lang", lambda values: values.get("2", "").strip())
 
-# %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-020
+# %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-024
 _SIGNS = {
     " – ": "snd, spaced ndash, spnd, spaced en dash",
     " — ": "spaced mdash, spaced em dash, snds",
@@ -100,7 +100,7 @@ def _sign(text: str):
 for _text, _names in _SIGNS.items():
     _add_templates(_names, _sign(_text))
 
-# %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-023
+# %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-027
 _RANGE_WORDS = {"-": "–", "–": "–", "to": " to ", "and": " and ", "by": " by ", "x": " × ", "×": " × ", "or": " or "}
 _RANGE_WORDS |= {"+/-": " ± ", "±": " ± ", "to(-)": " to ", "&": " & "}
 _NUMBER = re.compile(r"[-−+]?[\d.,]*\d[\d.,]*(?:[ +⁄/]*\d+[/⁄]\d+)?(?:e[-+]?\d+)?")
@@ -109,7 +109,7 @@ _NUMBER = re.compile(r"[-−+]?[\d.,]*\d[\d.,]*(?:[ +⁄/]*\d+[/⁄]\d+)?(?:e[-+
 def _is_number(text: str) -> bool:
     return bool(_NUMBER.fullmatch(text))
 
-# %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-024
+# %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-028
 def _convert(values: dict) -> str:
     "Numbers and units up to the first value that is converted to."
     out, wants_number = "", True
@@ -130,7 +130,7 @@ def _convert(values: dict) -> str:
 
 _add_templates("convert, cvt, conv, convert/2", _convert)
 
-# %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-026
+# %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-031
 def _val(values: dict) -> str:
     "A number, its uncertainty and unit."
     numbers = _positional(values)
@@ -141,18 +141,18 @@ def _val(values: dict) -> str:
 
 _add_templates("val", _val)
 
-# %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-028
+# %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-034
 def _fraction(values: dict) -> str:
     "`1|2` is 1/2, and `3|1|2` is 3 1/2."
     parts = _positional(values)
     return {1: "1/"}.get(len(parts), "") + (f"{parts[0]} " if len(parts) == 3 else "") + "/".join(parts[-2:])
 
-# %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-029
+# %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-035
 def _height(values: dict) -> str:
     units = ("m", "cm", "ft", "in", "hands")
     return " ".join(f"{values[u].strip()} {u}" for u in units if values.get(u, "").strip())
 
-# %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-030
+# %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-036
 def _duration(values: dict) -> str:
     parts = [values.get(k, "").strip() for k in "hms"] if set("hms") & set(values) else _positional(values)[:3]
     parts = [p or "0" for p in parts]
@@ -165,7 +165,7 @@ _add_templates("frac, fraction, sfrac", _fraction)
 _add_templates("height", _height)
 _add_templates("duration", _duration)
 
-# %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-033
+# %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-039
 _CURRENCY_SIGNS = {"usd": "$", "us$": "US$", "gbp": "£", "£": "£", "euro": "€", "€": "€", "eur": "€", "inr": "₹"}
 _CURRENCY_SIGNS |= {"indian rupee": "₹", "¥": "¥", "jpy": "¥", "cny": "CN¥", "rmb": "CN¥", "aud": "A$", "a$": "A$"}
 _CURRENCY_SIGNS |= {"cad": "C$", "krw": "₩", "rub": "₽", "chf": "CHF ", "sek": "SEK ", "nzd": "NZ$", "us dollar": "US$"}
@@ -178,13 +178,13 @@ def _currency(sign: str):
 for _name, _text in _CURRENCY_SIGNS.items():
     _add_templates(_name, _currency(_text))
 
-# %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-034
+# %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-040
 def _ordinal(values: dict) -> str:
     n = values.get("1", "").strip()
     teen = n[-2:-1] == "1"
     return n + ("th" if teen else {"1": "st", "2": "nd", "3": "rd"}.get(n[-1:], "th"))
 
-# %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-035
+# %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-041
 def _percentage(values: dict) -> str:
     "A share of a total in per cent."
     try:
@@ -199,7 +199,7 @@ _add_templates("percentage, percent, pct", _percentage)
 _add_templates("formatnum, number, nts, number table sorting, ntsh", lambda v: _group_digits(v.get("1", "")))
 _add_templates("circa, c., ca., fl., floruit", lambda v: "c. " + "–".join(_positional(v)[:2]) if v else "c.")
 
-# %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-038
+# %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-044
 MONTHS = "January February March April May June July August September October November December".split()
 
 
@@ -216,11 +216,11 @@ def written_date(
         return f"{day} {name} {year}" if day_first else f"{name} {day}, {year}"
     return f"{name} {year}".strip()
 
-# %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-040
+# %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-047
 def _is_day_first(values: dict) -> bool:
     return values.get("df", "n").strip().lower()[:1] in ("y", "1", "d")
 
-# %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-041
+# %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-048
 def _date(values: dict) -> str:
     "A date from year, month and day, or as it is written."
     parts = _positional(values)
@@ -236,7 +236,7 @@ _add_templates(
     _date,
 )
 
-# %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-043
+# %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-051
 def _death_and_age(values: dict) -> str:
     "The date of a death and the age at it."
     parts = _positional(values)
@@ -249,7 +249,7 @@ def _death_and_age(values: dict) -> str:
 
 _add_templates("death date and age, dda, death year and age", _death_and_age)
 
-# %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-045
+# %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-054
 def _as_of(values: dict) -> str:
     parts = _positional(values)
     if values.get("alt", "").strip():
@@ -260,18 +260,18 @@ def _as_of(values: dict) -> str:
 
 _add_templates("as of, asof", _as_of)
 
-# %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-048
+# %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-057
 def _list_items(values: dict) -> str:
     "The items of a list, separated by commas."
     items = [line.strip(" *#:\t") for value in _positional(values) for line in value.split("\n")]
     return ", ".join(item for item in items if item)
 
-# %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-049
+# %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-058
 def _ship(values: dict) -> str:
     prefix, name = (_positional(values) + ["", ""])[:2]
     return f"{prefix} {name}".strip()
 
-# %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-050
+# %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-059
 def _ship_of(navy: str):
     return lambda values: f"{navy} {values.get('1', '').strip()}"
 
