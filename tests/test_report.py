@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from toy_runs import made_up, write
 
-from wbe.analysis.headline import command_of_run
+from wbe.analysis.headline import PLAN_OPTIONS, command_of_run
 from wbe.analysis.report import make_report
 
 pytest.importorskip("nbclient", reason="the extra 'report' is not installed")
@@ -269,3 +269,5 @@ def test_command_is_one_of_ours():
     words = command_of_run(made_up("rag", timesteps=2, edits=4, sample=2, first=4, every=2)).split()
     context = typer.main.get_command(app).commands["run"].make_context("run", words[2:])
     assert words[:2] == ["wbe", "run"] and context.params["editor"] == "rag" and context.params["eval_every"] == 2
+    known = {option for p in typer.main.get_command(app).commands["run"].params for option in p.opts}
+    assert set(PLAN_OPTIONS.values()) <= known

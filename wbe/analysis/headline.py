@@ -45,7 +45,7 @@ def _empty_broken_tables(run: Run) -> list[str]:
             trouble.append(f"{run.name}: the table `{name}` cannot be read and is not shown ({why})")
     return trouble
 
-# %% ../../nbs/11_analysis/23_headline.ipynb #cell-009
+# %% ../../nbs/11_analysis/23_headline.ipynb #cell-010
 def _load_reportable(path) -> tuple[Run | None, list[str]]:
     "A run whose tables can be used, or None, and what is wrong with it."
     try:
@@ -61,7 +61,7 @@ def _load_reportable(path) -> tuple[Run | None, list[str]]:
         return None, [*trouble, f"{run.name}: left out; no question has been asked yet"]
     return run, [*trouble, *run.set_aside, *(f"{run.name}: {m}" for m in run.missing)]
 
-# %% ../../nbs/11_analysis/23_headline.ipynb #cell-010
+# %% ../../nbs/11_analysis/23_headline.ipynb #cell-012
 def reportable_runs(
     paths,  # folders of runs
 ) -> tuple[list[Run], list[str]]:
@@ -75,7 +75,7 @@ def reportable_runs(
         trouble.append(f"The runs do not have the same {', '.join(unlike)}: compare them with care.")
     return runs, trouble + describe_shorter_runs(runs)
 
-# %% ../../nbs/11_analysis/23_headline.ipynb #cell-015
+# %% ../../nbs/11_analysis/23_headline.ipynb #cell-018
 def _optional(get: Callable, *args, **options):
     "The result of an analysis, or None where the runs do not have what it needs."
     try:
@@ -83,12 +83,12 @@ def _optional(get: Callable, *args, **options):
     except (BadArgument, KeyError, ValueError):
         return None
 
-# %% ../../nbs/11_analysis/23_headline.ipynb #cell-016
+# %% ../../nbs/11_analysis/23_headline.ipynb #cell-019
 def _last_by_editor(table: pd.DataFrame, column: str, name: str) -> pd.Series:
     "The value of each editor after the last timestep."
     return last_in_time(table).set_index("editor")[column].rename(name)
 
-# %% ../../nbs/11_analysis/23_headline.ipynb #cell-017
+# %% ../../nbs/11_analysis/23_headline.ipynb #cell-020
 def _lasting_facts(runs) -> pd.DataFrame | None:
     "The shares of lasting facts answered exactly."
     table = _optional(ability_table, runs)
@@ -96,7 +96,7 @@ def _lasting_facts(runs) -> pd.DataFrame | None:
         return None
     return table[(table.what == "lasting facts") & (table.metric == "exact_match")]
 
-# %% ../../nbs/11_analysis/23_headline.ipynb #cell-019
+# %% ../../nbs/11_analysis/23_headline.ipynb #cell-022
 TEXT_COLUMNS = {f"update, {MEASURES[m].name}": m for m in OPTIONAL_MEASURES}  # column: measure
 NORMALISED_COLUMN = next(iter(TEXT_COLUMNS))
 
@@ -109,13 +109,13 @@ def _update_means(runs, column: str) -> tuple[pd.Series, float]:
         return pd.Series(float("nan"), names, name=column), float("nan")
     return table.set_index("editor").value.reindex(names).rename(column), table.before.mean()
 
-# %% ../../nbs/11_analysis/23_headline.ipynb #cell-022
+# %% ../../nbs/11_analysis/23_headline.ipynb #cell-025
 def _text_measures(runs) -> dict[str, tuple[pd.Series, float]]:
     "The columns of measures of generated texts: by editor, and before any edit."
     found = {column: _update_means(runs, column) for column in TEXT_COLUMNS}
     return {c: v for c, v in found.items() if c == NORMALISED_COLUMN or v[0].notna().any()}
 
-# %% ../../nbs/11_analysis/23_headline.ipynb #cell-024
+# %% ../../nbs/11_analysis/23_headline.ipynb #cell-028
 def _headline_columns(runs, mean, lasting) -> list:
     "The parts of the headline, each by editor."
     change = _optional(accuracy_changes, runs, axes=["update"])
@@ -135,7 +135,7 @@ def _headline_columns(runs, mean, lasting) -> list:
         parts.append(_last_by_editor(answers, "ratio", "time to answer"))
     return parts
 
-# %% ../../nbs/11_analysis/23_headline.ipynb #cell-025
+# %% ../../nbs/11_analysis/23_headline.ipynb #cell-029
 def headline_table(runs) -> pd.DataFrame:
     "A row for each editor and for the unedited model: accuracy right after the edits and later, lasting facts, costs."
     mean, lasting = _optional(mean_accuracy, runs), _lasting_facts(runs)
@@ -149,7 +149,7 @@ def headline_table(runs) -> pd.DataFrame:
     table = pd.concat([pd.DataFrame([before], index=["before any edit"]), out])
     return table[list(out) or list(before)].rename_axis("editor")
 
-# %% ../../nbs/11_analysis/23_headline.ipynb #cell-027
+# %% ../../nbs/11_analysis/23_headline.ipynb #cell-032
 def headline_formats(
     table: pd.DataFrame,  # of `headline_table`
 ) -> dict[str, Callable]:
@@ -162,7 +162,7 @@ def headline_formats(
     }
     return {c: known.get(c, format_percent) for c in table}
 
-# %% ../../nbs/11_analysis/23_headline.ipynb #cell-030
+# %% ../../nbs/11_analysis/23_headline.ipynb #cell-035
 _SETTING_NAMES = dict(
     every="asked after every so many edits",
     first="… over the first so many edits",
@@ -185,7 +185,7 @@ def _flat_settings(config: dict) -> dict:
     out |= {"timesteps": config.get("timesteps")}
     return {_SETTING_NAMES.get(k, k.replace("_", " ")): v for k, v in out.items()}
 
-# %% ../../nbs/11_analysis/23_headline.ipynb #cell-031
+# %% ../../nbs/11_analysis/23_headline.ipynb #cell-037
 def _setting_text(value) -> str:
     "A setting as text; whole numbers in a row as their first and last."
     if isinstance(value, dict):
@@ -198,7 +198,7 @@ def _setting_text(value) -> str:
         return ", ".join(map(_setting_text, value))
     return "" if value is None else format_cell(value)
 
-# %% ../../nbs/11_analysis/23_headline.ipynb #cell-033
+# %% ../../nbs/11_analysis/23_headline.ipynb #cell-039
 def compare_settings(runs) -> tuple[dict, pd.DataFrame]:
     "The settings that all runs share, and a row for each run with the others."
     flat = {name: {k: _setting_text(v) for k, v in _flat_settings(r.config).items()} for name, r in labelled_runs(runs)}
@@ -208,7 +208,7 @@ def compare_settings(runs) -> tuple[dict, pd.DataFrame]:
     others = {k: v for k, v in values.items() if k not in common}
     return {k: v for k, v in common.items() if v}, pd.DataFrame(others, index=pd.Index(flat, name="editor"))
 
-# %% ../../nbs/11_analysis/23_headline.ipynb #cell-036
+# %% ../../nbs/11_analysis/23_headline.ipynb #cell-043
 def run_environments(runs) -> pd.DataFrame:
     "The hardware, versions and times of each run."
     rows = {}
@@ -220,13 +220,15 @@ def run_environments(runs) -> pd.DataFrame:
         rows[name] = row | {k: _setting_text(c.get(k, {})) for k in ("hardware", "versions")}
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("editor")
 
-# %% ../../nbs/11_analysis/23_headline.ipynb #cell-039
+# %% ../../nbs/11_analysis/23_headline.ipynb #cell-046
 _OPTION_NAMES = dict(max_edits="max-edits", hparams="set", every="eval-every", axes="axis")
-_OPTION_NAMES |= dict(trust_remote_code="trust-remote-code")
+_OPTION_NAMES |= dict(trust_remote_code="trust-remote-code", ask_forms="ask-forms", ask_near="ask-near", tasks="task")
+_OPTION_NAMES |= dict(ability_size="ability-size", broken="broken-at", texts_dir="texts-dir")
 _PLAN_FIELDS = (
     "map editor model timesteps max_edits hparams batch every first curve sample axes say under lasting texts "
 )
-_PLAN_FIELDS += "corpus seed dtype quant revision trust_remote_code"
+_PLAN_FIELDS += "corpus seed dtype quant revision trust_remote_code "
+_PLAN_FIELDS += "forms ask_forms near ask_near tasks ability ability_size broken norms texts_dir"
 PLAN_OPTIONS = {field: f"--{_OPTION_NAMES.get(field, field)}" for field in _PLAN_FIELDS.split()}
 
 
@@ -241,7 +243,7 @@ def _option_words(option: str, field: str, value) -> list[str]:
         return [word for v in value for word in (option, str(v))]
     return [option] if value is True else [option, str(value)]
 
-# %% ../../nbs/11_analysis/23_headline.ipynb #cell-040
+# %% ../../nbs/11_analysis/23_headline.ipynb #cell-049
 def command_of_run(run) -> str:
     "The command that makes a run in the folder where it is."
     plan, defaults = run.config["plan"], {f.name: f.default for f in fields(RunPlan)}

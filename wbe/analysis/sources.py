@@ -60,7 +60,7 @@ def benchmark_of_runs(
     _check_files(runs, bench, found or given)
     return bench
 
-# %% ../../nbs/11_analysis/22_sources.ipynb #cell-014
+# %% ../../nbs/11_analysis/22_sources.ipynb #cell-015
 def edits_asked(
     runs,
     table: pd.DataFrame,  # with a column `edit_id`, such as that of all edits of a benchmark
@@ -69,18 +69,18 @@ def edits_asked(
     asked = set().union(*(r.scores.edit_id for r in as_run_list(runs) if len(r.scores)))
     return table[table.edit_id.isin(asked)]
 
-# %% ../../nbs/11_analysis/22_sources.ipynb #cell-016
+# %% ../../nbs/11_analysis/22_sources.ipynb #cell-018
 def benchmark_and_unedited(runs, where=None) -> tuple[Benchmark, UneditedAnswers]:
     "The benchmark of runs, and the answers of their unedited model, from the run that asked most."
     bench = benchmark_of_runs(runs, where)
     most = max(as_run_list(runs), key=lambda r: int((r.scores["moment"] == "before").sum()))
     return bench, unedited_answers(most, bench)
 
-# %% ../../nbs/11_analysis/22_sources.ipynb #cell-019
+# %% ../../nbs/11_analysis/22_sources.ipynb #cell-021
 class SourceNotGiven(WbeError):
     "A section needs something that was not given."
 
-# %% ../../nbs/11_analysis/22_sources.ipynb #cell-020
+# %% ../../nbs/11_analysis/22_sources.ipynb #cell-022
 _CORPUS = (
     "`--counts SOURCE`: is what is often written about better known? A text file with a document on each line, a local "
     "Infini-gram index, or `infini-gram`, the hosted service"
@@ -91,7 +91,7 @@ HOSTED_COUNTS, HOSTED_VIEWS = "infini-gram", "wikimedia"  # names of services; a
 def _is_address(where) -> bool:
     return str(where).startswith(("http://", "https://"))
 
-# %% ../../nbs/11_analysis/22_sources.ipynb #cell-021
+# %% ../../nbs/11_analysis/22_sources.ipynb #cell-024
 def open_corpus(
     where=None,  # a text file, the folder of a local index, `infini-gram`, `infini-gram:INDEX`, or an address
     cache=None,  # the path of a file that keeps the answers of a service
@@ -109,7 +109,7 @@ def open_corpus(
     with explain_read_errors(where), open(where, encoding="utf-8") as lines:
         return PlainCounts((line.rstrip("\n") for line in lines), Path(where).name)
 
-# %% ../../nbs/11_analysis/22_sources.ipynb #cell-022
+# %% ../../nbs/11_analysis/22_sources.ipynb #cell-025
 def open_views(
     files=None,  # files of page views; or `wikimedia`, the hosted service, or its address
     contact: str = "",  # an address at which the service can reach its user
@@ -127,7 +127,7 @@ def open_views(
     url = hosted[0] if _is_address(hosted[0]) else WIKIMEDIA_VIEWS_API
     return HostedViews(f"wbe/{wbe.__version__} ({contact})", cache=cache, url=url)
 
-# %% ../../nbs/11_analysis/22_sources.ipynb #cell-027
+# %% ../../nbs/11_analysis/22_sources.ipynb #cell-030
 ASKED_OF_A_SERVICE = 1000  # edits
 
 
@@ -148,7 +148,7 @@ def rows_for_services(
         f"A service was asked about {len(some):,} of {len(rows):,} edits, sampled by subject with seed {seed}."
     ]
 
-# %% ../../nbs/11_analysis/22_sources.ipynb #cell-029
+# %% ../../nbs/11_analysis/22_sources.ipynb #cell-033
 _MODEL = "`--ask`: which hops a memory finds, and how large gradients of new, edited and old facts are; loads the model"
 
 
@@ -170,20 +170,20 @@ def model_of_runs(
         raise BadArgument(f"{plan['model']} is not the model that was edited in {run.name}: its weights differ")
     return lm
 
-# %% ../../nbs/11_analysis/22_sources.ipynb #cell-032
+# %% ../../nbs/11_analysis/22_sources.ipynb #cell-036
 def lasting_facts_path(runs, bench: Benchmark) -> Path | None:
     "The file of lasting facts that runs were given, or the one beside the benchmark."
     given = as_run_list(runs)[0].config["plan"].get("lasting")
     beside = [f / "lasting_facts.parquet" for f in ((bench.folder.parent, bench.folder) if bench.folder else ())]
     return next((p for p in ([Path(given)] if given else beside) if p.exists()), None)
 
-# %% ../../nbs/11_analysis/22_sources.ipynb #cell-033
+# %% ../../nbs/11_analysis/22_sources.ipynb #cell-037
 def embedder_of_runs(runs) -> str:
     "The embedder of the runs with a memory, or `hashed`, which needs no package."
     hparams = [r.config.get("hparams", {}) for r in as_run_list(runs)]
     return next((h["embedder"] for h in hparams if "embedder" in h), "hashed")
 
-# %% ../../nbs/11_analysis/22_sources.ipynb #cell-035
+# %% ../../nbs/11_analysis/22_sources.ipynb #cell-039
 def fact_sets_of_runs(
     runs,
     bench: Benchmark,
