@@ -105,7 +105,7 @@ def _print_release(release, out: TableOutput):
         f"Check it:           wbe validate {release.folder}"
     )
 
-# %% ../../nbs/12_app/04_bench.ipynb #cell-020
+# %% ../../nbs/12_app/04_bench.ipynb #cell-021
 SeriesArgument = Annotated[
     Path, typer.Argument(help="Folder for all files; the benchmark itself goes into its folder release.")
 ]
@@ -138,7 +138,7 @@ EndedOption = Annotated[
     str, typer.Option(help="Facts that ended before the newer dump, or with the subject's life: drop, or keep.")
 ]
 
-# %% ../../nbs/12_app/04_bench.ipynb #cell-021
+# %% ../../nbs/12_app/04_bench.ipynb #cell-022
 @app.command(name="benchmark", rich_help_panel=PANELS["benchmark"])
 def benchmark_command(
     folder: SeriesArgument,
@@ -186,7 +186,7 @@ def benchmark_command(
     with TableOutput(csv, json) as out:
         _print_release(make_benchmark(folder, dumps, by, how, closeness, chains, title, **more, **machine), out)
 
-# %% ../../nbs/12_app/04_bench.ipynb #cell-024
+# %% ../../nbs/12_app/04_bench.ipynb #cell-025
 @app.command(name="extend", rich_help_panel=PANELS["benchmark"])
 def extend_command(
     folder: Annotated[Path, typer.Argument(help="Folder of a benchmark that `wbe benchmark` made.")],
@@ -221,7 +221,7 @@ def extend_command(
         how = _spending(budget, prices, yes) | ({"base_url": base_url} if base_url else {})
         _print_release(extend_benchmark(folder, dump, how, **more), out)
 
-# %% ../../nbs/12_app/04_bench.ipynb #cell-029
+# %% ../../nbs/12_app/04_bench.ipynb #cell-030
 @app.command(name="validate", rich_help_panel=PANELS["benchmark"])
 def validate_command(
     path: Annotated[

@@ -56,7 +56,7 @@ def judge_prompt_version() -> str:
     "The version of the judge's prompt."
     return prompt_file(JUDGE_PROMPT).version
 
-# %% ../../nbs/03_writers/16_judge.ipynb #cell-015
+# %% ../../nbs/03_writers/16_judge.ipynb #cell-016
 def _check_verdict(text: str) -> str:
     "A verdict, or a `BadAnswer`."
     verdict = parse_verdict(text)
@@ -67,7 +67,7 @@ def _check_verdict(text: str) -> str:
 
 VERDICT_FORM = AnswerForm("verdict", _check_verdict, VERDICTS)
 
-# %% ../../nbs/03_writers/16_judge.ipynb #cell-018
+# %% ../../nbs/03_writers/16_judge.ipynb #cell-019
 @dataclass(eq=False, repr=False)
 class OpenAIJudge(OpenAIWriter):
     "Judges answers with a model behind an endpoint with the OpenAI protocol."
@@ -85,7 +85,7 @@ class OpenAIJudge(OpenAIWriter):
         about = dict(judge=self.name, model=self.model, temperature=self.temperature)
         return about | dict(prompt=judge_prompt_version())
 
-# %% ../../nbs/03_writers/16_judge.ipynb #cell-023
+# %% ../../nbs/03_writers/16_judge.ipynb #cell-024
 class Judgement(NamedTuple):
     "What a judge says about an answer."
 
@@ -97,12 +97,12 @@ class Judgement(NamedTuple):
 
 _NOTHING = Judgement("wrong", "wrong", "wrong")
 
-# %% ../../nbs/03_writers/16_judge.ipynb #cell-024
+# %% ../../nbs/03_writers/16_judge.ipynb #cell-025
 def _judgement(first: WrittenText, turned: WrittenText) -> Judgement:
     "Two readings as a judgement."
     return Judgement(first.text, turned.text, combine_readings(first.text, turned.text), first.error or turned.error)
 
-# %% ../../nbs/03_writers/16_judge.ipynb #cell-026
+# %% ../../nbs/03_writers/16_judge.ipynb #cell-028
 def judge_answers(
     judge,  # with `write`, such as an OpenAIJudge
     requests: Iterable[JudgeRequest],
