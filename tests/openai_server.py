@@ -10,13 +10,18 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 # Outcomes that a plan can name: right, 429, 429:SECONDS (with Retry-After), quota, 401, 404, 400, 500, late,
 # cut (the connection closes halfway), malformed (the text is no JSON), broken (the HTTP body is no JSON), empty,
-# nothing (no choices), refusing, filtered, wrong (another item), statement (no question), long (out of tokens)
+# nothing (no choices), refusing, filtered, wrong (another item), statement (no question), long (out of tokens),
+# breaks (an error in the middle of a stream)
 
 
 class FaultyServer:
     """`plan` maps a part of a request's last message to its outcomes, in order.
 
     When they are used up, and for all other requests, the answer is right.
+
+    `transformers` is the behaviour of `transformers serve`, as tests/test_real_server.py finds it: it accepts
+    `response_format` and ignores it, counts the tokens of a stream unasked, says `detail` for an error that it
+    knows and nothing for others, after which a call on the same connection is lost.
     """
 
     def __init__(
@@ -30,11 +35,15 @@ class FaultyServer:
         batch_plan=(),
         lose_create=0,
         reply=None,
+        transformers=False,
+        only_model=None,
+        refused_fields=(),
     ):
         self.plan = {part: list([what] if isinstance(what, str) else what) for part, what in (plan or {}).items()}
         self.structured = structured  # schema, json or text
         self.late, self.delay, self.limit_name = late, delay, limit_name
         self.batch_polls, self.batch_plan, self.lose_create = batch_polls, list(batch_plan), lose_create
+        self.transformers, self.only_model, self.refused_fields = transformers, only_model, refused_fields
         self.reply = reply  # a function from the body of a call to a text, instead of questions as JSON
         self.asked, self.answered, self.outcomes = Counter(), Counter(), defaultdict(list)
         self.times, self.keys, self.bodies = [], set(), []
@@ -88,7 +97,7 @@ class FaultyServer:
         )
         right = (
             question
-            if self.structured == "text" and "response_format" not in body
+            if self.transformers or (self.structured == "text" and "response_format" not in body)
             else json.dumps(dict(item=item, question=question))
         )
         content = texts.get(what, self.reply(body) if self.reply else right)
@@ -119,6 +128,10 @@ class FaultyServer:
 
     def refuses(self, body: dict) -> str | None:
         "Why the server refuses this body, or None."
+        if self.only_model not in (None, body["model"]):
+            return f"Server is pinned to '{self.only_model}'; requested '{body['model']}'."
+        if refused := [name for name in self.refused_fields if name in body]:
+            return f"Unexpected fields in the request: {set(refused)}"
         kind = body.get("response_format", {}).get("type")
         if (kind == "json_schema" and self.structured != "schema") or (
             kind == "json_object" and self.structured == "text"
@@ -176,6 +189,7 @@ class FaultyServer:
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
+    lost = False  # whether the server closes this connection at the next call
 
     def log_message(self, *_):
         pass
@@ -189,11 +203,53 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def fail(self, status: int, message: str, code=None, headers=()):
-        self.reply(status, dict(error=dict(message=message, type="error", code=code, param=None)), headers)
+        if not self.owner.transformers:
+            return self.reply(status, dict(error=dict(message=message, type="error", code=code, param=None)), headers)
+        if status < 500:
+            return self.reply(status, dict(detail=message), headers)
+        self.lost = True  # the connection, and no header says so
+        return self.reply(status, b"Internal Server Error", headers)
+
+    def send_chunks(self, whole: dict, what: str, counts: bool):
+        "A completion as a stream of events, in pieces of four letters."
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Connection", "close")
+        self.end_headers()
+        head = {k: whole[k] for k in ("id", "created", "model")} | dict(object="chat.completion.chunk")
+
+        def send(delta=None, reason=None, **more):
+            choices = [] if delta is None else [dict(index=0, delta=delta, finish_reason=reason)]
+            self.wfile.write(b"data: " + json.dumps(head | dict(choices=choices) | more).encode() + b"\n\n")
+            self.wfile.flush()
+
+        send(dict(role="assistant"))
+        choice = whole["choices"][0] if whole["choices"] else dict(message={}, finish_reason=None)
+        message = choice["message"]
+        text = message.get("content") or ""
+        for at in range(0, len(text), 4):
+            if what in ("breaks", "cut") and at > len(text) // 2:
+                if what == "breaks":
+                    self.wfile.write(b'data: {"error": "index out of range in self"}\n\n')
+                return self.cut()
+            send(dict(content=text[at : at + 4]))
+        if message.get("refusal"):
+            send(dict(refusal=message["refusal"]))
+        if self.owner.transformers:
+            send({}, choice["finish_reason"], usage=whole["usage"])
+        else:
+            send({}, choice["finish_reason"])
+            if counts:
+                send(usage=whole["usage"])
+            self.wfile.write(b"data: [DONE]\n\n")
+        self.wfile.flush()
+        return self.cut()
 
     def do_POST(self):
         data, s = self.rfile.read(int(self.headers["Content-Length"])), self.owner
         s.keys.add(self.headers.get("Authorization"))
+        if self.lost:
+            return self.cut()
         if self.path == "/v1/files":
             name = f"file-{len(s.files)}"
             boundary = re.search(r'boundary="?([^";]+)', self.headers["Content-Type"])[1].encode()
@@ -253,7 +309,7 @@ class _Handler(BaseHTTPRequestHandler):
         s, prompt = self.owner, body["messages"][-1]["content"]
         refusal = s.refuses(body)
         if refusal:
-            return self.fail(400, refusal)
+            return self.fail(422 if "fields" in refusal else 400, refusal)
         with s.lock:
             s.asked[prompt] += 1
             s.times.append((time.monotonic(), prompt))
@@ -268,9 +324,14 @@ class _Handler(BaseHTTPRequestHandler):
         if what in ("400", "401", "404", "500"):
             # real servers repeat keys in such messages
             return self.fail(int(what), f"Incorrect: {self.headers.get('Authorization')}")
-        data = json.dumps(s.complete(body, what)).encode()
+        whole = s.complete(body, what)
+        data = json.dumps(whole).encode()
         if what == "late":
             time.sleep(s.late)
+        if body.get("stream") and what not in ("broken", "nothing"):
+            with s.lock:
+                s.answered[prompt] += what == "right"
+            return self.send_chunks(whole, what, (body.get("stream_options") or {}).get("include_usage"))
         if what == "broken":
             data = b'{"id": "c1", "choi'
         if what == "cut":

@@ -384,11 +384,67 @@ def test_the_budget_of_batches(tmp_path):
 
 
 def test_the_prompts_are_in_the_package():
-    from wbe.writers.prompts import JUDGE_PROMPT, PROMPT_NAMES, prompt_file
+    from wbe.writers.prompts import CHECK_PROMPTS, JUDGE_PROMPT, PASSAGE_PROMPTS, PROMPT_NAMES, prompt_file
 
     import wbe.writers
 
     folder = Path(wbe.writers.__file__).parent
-    assert {p.stem for p in (folder / "prompt_files").glob("*.md")} == {*PROMPT_NAMES, JUDGE_PROMPT}
+    names = {*PROMPT_NAMES, JUDGE_PROMPT, *CHECK_PROMPTS, *PASSAGE_PROMPTS}
+    assert {p.stem for p in (folder / "prompt_files").glob("*.md")} == names
     assert all(prompt_file(n).name == n for n in PROMPT_NAMES)
     assert json.loads((folder / "prices.json").read_text())["as_of"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_server_that_ignores_json(tmp_path, stream):
+    "As `transformers serve` (tests/test_real_server.py): its first answer counts, and later calls do not ask for JSON."
+    with FaultyServer(transformers=True) as server:
+        w = writer(server, tmp_path, stream=stream, concurrency=1)
+        texts = list(w.write(towns(6)))
+        assert [t.text for t in texts] == [f"What is the head of government of {r.subject}?" for r in towns(6)]
+        assert ["response_format" in body for body in server.bodies] == [True] + 5 * [False]
+        assert (w.stats.calls, w.stats.input_tokens) == (6, server.input_tokens)
+        assert w.stats.dollars == pytest.approx(billed(server))
+    with FaultyServer({"Town 3.": ["400"]}, transformers=True) as server:
+        w = writer(server, tmp_path / "errors", stream=stream, concurrency=1)
+        assert [t.error for t in w.write(towns(5)) if t.error] == ["400: Incorrect: Bearer none"]  # `detail` is read
+
+
+def test_a_server_that_writes_json_is_held_to_it(tmp_path):
+    "A bare question after an answer in JSON is a bad answer, not a server that ignores the format."
+    right = lambda body: json.dumps(dict(item=body["messages"][-1]["content"].split("\n")[0][6:], question="Who is it?"))
+    with FaultyServer(reply=lambda body: "Who, me?" if "Town 2." in str(body) else right(body)) as server:
+        w = writer(server, tmp_path, concurrency=1, retries=1)
+        assert [t.text for t in w.write(towns(4))] == ["Who is it?", "Who is it?", None, "Who is it?"]
+        assert all("response_format" in body for body in server.bodies)
+
+
+def test_a_model_that_a_server_does_not_have_ends_the_job(tmp_path):
+    with FaultyServer(transformers=True, only_model="another") as server:
+        w = writer(server, tmp_path, concurrency=1)
+        with pytest.raises(WriterError, match="400: Server is pinned to 'another'; requested 'tiny'"):
+            list(w.write(towns(50)))
+        assert w.stats.calls == 1 and w.stats.dollars == 0
+
+
+def test_a_stream_that_breaks_off(tmp_path):
+    "The call counts with the most that it can have cost, and is made again."
+    plan = {"Town 1.": ["breaks"], "Town 2.": ["cut"], "Town 3.": "breaks!"}
+    with FaultyServer(plan, refused_fields=["stream_options"]) as server:
+        w = writer(server, tmp_path, stream=True, retries=2)
+        errors = [t.error for t in w.write(towns(5))]
+        assert [e and e.split(" (")[0] for e in errors] == 3 * [None] + [
+            "broken off: the server ended its stream with an error",
+            None,
+        ]
+        assert "index out of range" in errors[3] and "stream_options" in w._dialect.refused
+        assert billed(server) <= w.stats.dollars  # without counts, every call costs the most that it can
+
+
+def test_calls_after_an_error_get_a_new_connection(tmp_path):
+    "A server may close its connections after an error without a word; no later call is lost on one of them."
+    plan = {r.subject: ["500"] for r in towns(12)}
+    with FaultyServer(plan, transformers=True) as server:
+        w = writer(server, tmp_path, concurrency=1, retries=1, backoff=0)
+        assert all(t.text for t in w.write(towns(12)))
+        assert w.stats.calls == 24 and w.stats.dollars == pytest.approx(billed(server))

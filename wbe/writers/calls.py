@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['RESPONSE_FORMATS', 'split_parameters', 'openai_client', 'redact_key', 'response_formats', 'Dialect', 'CallOutcome',
-           'parse_completion', 'outcome_of_error', 'JobStopped', 'RateLimiter']
+           'reply_text', 'parse_completion', 'join_chunks', 'server_message', 'outcome_of_error', 'names_wrong_model',
+           'JobStopped', 'RateLimiter']
 
 # %% ../../nbs/03_writers/11_calls.ipynb #cell-002
 import os
@@ -80,16 +81,27 @@ class Dialect:
         self.formats, self.format = response_formats(form), 0  # the format in use is an index
         self.limit = "max_completion_tokens" if openai else "max_tokens"  # name of the limit of tokens
         self.refused = set()  # names of parameters
+        self.json_seen = False  # whether an answer was JSON, as it was told to be
 
 # %% ../../nbs/03_writers/11_calls.ipynb #cell-016
 @patch
-def body(self: Dialect, model: str, prompt: ChatPrompt, max_tokens: int, temperature: float | None) -> dict:
+def body(
+    self: Dialect,
+    model: str,
+    prompt: ChatPrompt,
+    max_tokens: int,
+    temperature: float | None,
+    stream: bool = False,  # the answer is to come in pieces
+) -> dict:
     "The body of a call."
     out = {"model": model, "messages": list(prompt.messages), self.limit: max_tokens}
     if self.formats[self.format]:
         out["response_format"] = self.formats[self.format]
     if temperature is not None and "temperature" not in self.refused:
         out["temperature"] = temperature
+    if stream:
+        out |= dict(stream=True)
+        out |= {} if "stream_options" in self.refused else dict(stream_options=dict(include_usage=True))
     return out
 
 # %% ../../nbs/03_writers/11_calls.ipynb #cell-019
@@ -109,7 +121,7 @@ def learn(
             self.refused.add(name)
             self.limit = other
             return True
-    for name in ("temperature", "stop"):
+    for name in ("temperature", "stream_options", "stop"):
         if name in body and name in message:
             self.refused.add(name)
             return True
@@ -120,6 +132,21 @@ def learn(
     return False
 
 # %% ../../nbs/03_writers/11_calls.ipynb #cell-023
+@patch
+def ignores_format(
+    self: Dialect,
+    body: dict,  # of a call
+    text: str | None,  # of the answer
+) -> bool:
+    "Whether the server ignores that an answer is to be JSON; later bodies do not ask for it."
+    told, has_json = "response_format" in body, "{" in (text or "")
+    self.json_seen = self.json_seen or (told and has_json)
+    if not told or not text or self.json_seen:
+        return False
+    self.format = self.formats.index(None)
+    return True
+
+# %% ../../nbs/03_writers/11_calls.ipynb #cell-026
 @dataclass
 class CallOutcome:
     "The outcome of a call."
@@ -133,14 +160,24 @@ class CallOutcome:
     learnt: bool = False  # the server did not accept the form of the call, and there is another one
     fatal: bool = False  # no other request can succeed
 
-# %% ../../nbs/03_writers/11_calls.ipynb #cell-025
+# %% ../../nbs/03_writers/11_calls.ipynb #cell-028
 def _counted_tokens(data: dict) -> tuple[int, int] | tuple[None, None]:
     "The tokens of input and output that a server counted."
     usage = data.get("usage") or {}
     tokens = usage.get("prompt_tokens"), usage.get("completion_tokens")
     return tokens if all(isinstance(n, int) for n in tokens) else (None, None)
 
-# %% ../../nbs/03_writers/11_calls.ipynb #cell-027
+# %% ../../nbs/03_writers/11_calls.ipynb #cell-030
+def reply_text(
+    data: dict,  # the server's reply
+) -> str | None:
+    "The text of a reply, or None if there is none."
+    try:
+        return data["choices"][0]["message"]["content"]
+    except (LookupError, TypeError):
+        return None
+
+# %% ../../nbs/03_writers/11_calls.ipynb #cell-032
 def parse_completion(
     data: dict,  # the server's reply
     prompt_item: str,  # must be repeated in the answer
@@ -169,11 +206,44 @@ def parse_completion(
         return bad(too_long, final=True) if reason == "length" else bad(str(e))
     return CallOutcome(CachedAnswer(text, None, *tokens), final=True)
 
-# %% ../../nbs/03_writers/11_calls.ipynb #cell-031
+# %% ../../nbs/03_writers/11_calls.ipynb #cell-036
+def join_chunks(
+    chunks,  # of the `openai` client
+) -> dict:
+    "The reply that some chunks are the pieces of, as the server would send it whole."
+    texts, reply = dict(content=[], refusal=[]), dict(usage=None)
+    choice = None
+    for chunk in chunks:
+        data = chunk.model_dump()
+        reply["usage"] = data.get("usage") or reply["usage"]
+        for piece in (data.get("choices") or ())[:1]:
+            choice = dict(finish_reason=piece.get("finish_reason") or (choice or {}).get("finish_reason"))
+            for name, parts in texts.items():
+                parts.append((piece.get("delta") or {}).get(name) or "")
+    message = {name: "".join(parts) or None for name, parts in texts.items()}
+    return reply | dict(choices=[choice | dict(message=message)] if choice else [])
+
+# %% ../../nbs/03_writers/11_calls.ipynb #cell-039
+def _detail_text(detail) -> str:
+    "The `detail` of an error as one text."
+    if not isinstance(detail, list):
+        return str(detail)
+    parts = [d if isinstance(d, dict) else dict(msg=d) for d in detail]
+    return "; ".join(": ".join([*map(str, d.get("loc") or ()), str(d.get("msg"))]) for d in parts)
+
+# %% ../../nbs/03_writers/11_calls.ipynb #cell-040
+def server_message(e) -> str:  # e: an APIStatusError
+    "What a server says about a call that failed."
+    body = e.body.get("error", e.body) if isinstance(e.body, dict) else e.body
+    if isinstance(body, dict):
+        body = body.get("message") or _detail_text(body.get("detail") or "")
+    return body.strip() if isinstance(body, str) and body.strip() else str(e.message)
+
+# %% ../../nbs/03_writers/11_calls.ipynb #cell-043
 def _failure(error: str, **flags) -> CallOutcome:
     return CallOutcome(CachedAnswer(None, error), **flags)
 
-# %% ../../nbs/03_writers/11_calls.ipynb #cell-032
+# %% ../../nbs/03_writers/11_calls.ipynb #cell-044
 def _connection_failure(e: Exception, timeout: float) -> CallOutcome:
     "The outcome of a call without an answer of the server."
     from openai import APITimeoutError
@@ -184,10 +254,10 @@ def _connection_failure(e: Exception, timeout: float) -> CallOutcome:
         return _failure(f"late: no answer within {timeout:g} s")
     return _failure("cut off: the connection broke before the answer was there")
 
-# %% ../../nbs/03_writers/11_calls.ipynb #cell-034
+# %% ../../nbs/03_writers/11_calls.ipynb #cell-046
 def _status_failure(e) -> CallOutcome:  # e: an APIStatusError
     "The outcome of a call that the server answered with an error."
-    status, message = e.status_code, redact_key(e.message)
+    status, message = e.status_code, redact_key(server_message(e))
     if status in (401, 403):
         error = f"{status}: the server does not accept the key in OPENAI_API_KEY"
         return _failure(error, billed=False, fatal=True)
@@ -203,25 +273,37 @@ def _status_failure(e) -> CallOutcome:  # e: an APIStatusError
         return _failure(error, billed=False, wait=wait)
     return _failure(f"{status}: {message}", billed=False, final=True)
 
-# %% ../../nbs/03_writers/11_calls.ipynb #cell-035
+# %% ../../nbs/03_writers/11_calls.ipynb #cell-047
 def outcome_of_error(
     e: Exception,  # of the `openai` client
     timeout: float,  # seconds that the call was given
 ) -> CallOutcome:
     "The outcome of a call that failed."
-    from openai import APIConnectionError, APIStatusError
+    from openai import APIConnectionError, APIError, APIStatusError
 
     if isinstance(e, APIConnectionError):  # a timeout is one too
         return _connection_failure(e, timeout)
     if isinstance(e, APIStatusError):
         return _status_failure(e)
+    if type(e) is APIError:  # its subclasses are other failures
+        return _failure(f"broken off: the server ended its stream with an error ({redact_key(e.body or e.message)})")
     return _failure(f"malformed answer: the server sent no readable reply ({type(e).__name__})")
 
-# %% ../../nbs/03_writers/11_calls.ipynb #cell-041
+# %% ../../nbs/03_writers/11_calls.ipynb #cell-049
+def names_wrong_model(
+    e,  # an APIStatusError
+    model: str,  # that was asked for
+    proven: bool,  # whether this server has accepted a call before
+) -> bool:
+    "Whether a server refuses a call because of its model."
+    quoted = rf"""['"`]{re.escape(model)}['"`]"""
+    return e.status_code in (400, 422) and not proven and bool(re.search(quoted, server_message(e)))
+
+# %% ../../nbs/03_writers/11_calls.ipynb #cell-056
 class JobStopped(Exception):
     "The job has ended; nothing more is asked."
 
-# %% ../../nbs/03_writers/11_calls.ipynb #cell-042
+# %% ../../nbs/03_writers/11_calls.ipynb #cell-057
 class RateLimiter:
     "Spaces calls evenly, and can be paused for all threads."
 
@@ -243,7 +325,7 @@ class RateLimiter:
         with self._lock:
             self._paused_until = max(self._paused_until, time.monotonic() + seconds)
 
-# %% ../../nbs/03_writers/11_calls.ipynb #cell-043
+# %% ../../nbs/03_writers/11_calls.ipynb #cell-058
 @patch
 def acquire(self: RateLimiter):
     "Wait until the next call may be made."

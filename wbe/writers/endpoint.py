@@ -16,7 +16,8 @@ from typing import ClassVar
 from ..records import BadArgument, patch
 from ..store import logger
 from .base import Request, WrittenText
-from .calls import CallOutcome, Dialect, openai_client, outcome_of_error, parse_completion, redact_key
+from .calls import CallOutcome, Dialect, join_chunks, names_wrong_model, openai_client, outcome_of_error
+from .calls import parse_completion, redact_key, reply_text, server_message
 from wbe.writers.ledger import (
     AnswerCache,
     CachedAnswer,
@@ -85,6 +86,7 @@ class Endpoint:
     timeout: float = 60.0  # seconds for a call
     retries: int = 5  # attempts after the first
     batch: bool = False  # through the Batch API: within a day, at half the price
+    stream: bool = False  # take answers in pieces, for servers and proxies that end a silent connection
     temperature: float | None = None  # default: the model's own
     max_tokens: int = 200  # of an answer; models that reason before they answer need more
     mix: bool = False  # one prompt for all voices, instead of one for each
@@ -117,6 +119,8 @@ def _check_options(self: Endpoint):
     for name, least in _LEAST.items():
         check_least(name, getattr(self, name), least)
     self.price = price_of(self.model, self.prices, self.batch)
+    if self.batch and self.stream:
+        raise BadArgument("batch=True and stream=True: a batch comes as a whole, so leave out one of them")
     if self.budget is not None and not self.price:
         hint = "give prices=(input, output) in dollars for a million tokens (--prices INPUT,OUTPUT)"
         raise BadArgument(f"a budget needs a price, and {self.model!r} is not in the table: {hint}")
@@ -158,7 +162,7 @@ def _note_tokens(self: Endpoint, body: dict, version: str, answer: CachedAnswer)
 # %% ../../nbs/03_writers/13_endpoint.ipynb #cell-024
 @patch
 def _body(self: Endpoint, prompt: ChatPrompt) -> dict:
-    return self._dialect.body(self.model, prompt, self.max_tokens, self.temperature)
+    return self._dialect.body(self.model, prompt, self.max_tokens, self.temperature, self.stream)
 
 # %% ../../nbs/03_writers/13_endpoint.ipynb #cell-027
 @patch
@@ -190,9 +194,35 @@ def _prompt(self: Endpoint, request) -> ChatPrompt:
 @patch
 def _read_reply(self: Endpoint, data: dict, item: str, body: dict) -> CallOutcome:
     "The outcome of a call that was answered."
-    return parse_completion(data, item, "response_format" not in body, self.form)
+    ignored = self._dialect.ignores_format(body, reply_text(data))
+    return parse_completion(data, item, ignored or "response_format" not in body, self.form)
 
-# %% ../../nbs/03_writers/13_endpoint.ipynb #cell-033
+# %% ../../nbs/03_writers/13_endpoint.ipynb #cell-034
+@patch
+def _receive(self: Endpoint, body: dict) -> dict:
+    "The reply of the server to a call."
+    if not self.stream:
+        return self.client.chat.completions.create(**body).model_dump()
+    with self.client.chat.completions.create(**body) as chunks:
+        return join_chunks(chunks)
+
+# %% ../../nbs/03_writers/13_endpoint.ipynb #cell-037
+@patch
+def _refused(self: Endpoint, e, body: dict) -> CallOutcome:  # e: an APIStatusError
+    "The outcome of a call that the server answered with an error."
+    if e.status_code >= 500:
+        self.client = openai_client(self.base_url, self.timeout)
+    if names_wrong_model(e, self.model, self._proven):
+        return CallOutcome(_error_answer(e), billed=False, fatal=True)
+    if e.status_code in (400, 422, 501) and self._dialect.learn(body, server_message(e), self._proven):
+        return CallOutcome(_error_answer(e), billed=False, learnt=True)
+    return outcome_of_error(e, self.timeout)
+
+
+def _error_answer(e) -> CachedAnswer:
+    return CachedAnswer(None, f"{e.status_code}: {redact_key(server_message(e)).rstrip('.')}")
+
+# %% ../../nbs/03_writers/13_endpoint.ipynb #cell-038
 @patch
 def _call(
     self: Endpoint,
@@ -203,12 +233,9 @@ def _call(
     from openai import APIStatusError, OpenAIError
 
     try:
-        data = self.client.chat.completions.create(**body).model_dump()
+        data = self._receive(body)
     except APIStatusError as e:
-        if e.status_code in (400, 422, 501) and self._dialect.learn(body, str(e.message), self._proven):
-            error = f"{e.status_code}: {redact_key(e.message)}"
-            return CallOutcome(CachedAnswer(None, error), billed=False, learnt=True)
-        return outcome_of_error(e, self.timeout)
+        return self._refused(e, body)
     except (
         OpenAIError,
         ValueError,
@@ -218,7 +245,7 @@ def _call(
     self._proven = True
     return self._read_reply(data, item, body)
 
-# %% ../../nbs/03_writers/13_endpoint.ipynb #cell-036
+# %% ../../nbs/03_writers/13_endpoint.ipynb #cell-041
 def is_cached(
     outcome: CallOutcome,
     last: bool,  # no other attempt follows
@@ -226,7 +253,7 @@ def is_cached(
     "Whether an answer goes into the cache: it has a text, or it failed for good because of the request."
     return outcome.answer.text is not None or (outcome.keep and (outcome.final or last))
 
-# %% ../../nbs/03_writers/13_endpoint.ipynb #cell-039
+# %% ../../nbs/03_writers/13_endpoint.ipynb #cell-044
 @patch
 def _attempt(
     self: Endpoint,
@@ -255,7 +282,7 @@ def _attempt(
             self._cache.settle(call, dollars, key, answer, self.model, prompt.version)
         self._limit.settle(most, dollars)
 
-# %% ../../nbs/03_writers/13_endpoint.ipynb #cell-041
+# %% ../../nbs/03_writers/13_endpoint.ipynb #cell-046
 @patch
 def _pause(
     self: Endpoint,
@@ -272,7 +299,7 @@ def _pause(
     else:
         self._limiter.sleep(min(60.0, self.backoff * 2 ** (failed - 1)) * random.uniform(0.5, 1.5))
 
-# %% ../../nbs/03_writers/13_endpoint.ipynb #cell-043
+# %% ../../nbs/03_writers/13_endpoint.ipynb #cell-048
 @patch
 def _check_server(self: Endpoint, outcome: CallOutcome):
     "Raise an error when too many requests in a row have failed because of the server."
@@ -282,7 +309,7 @@ def _check_server(self: Endpoint, outcome: CallOutcome):
         remedy = f"Look after the server and do the same again; what has been written is kept in {self._cache.path}"
         raise WriterError(f"{self!r}: {failed}. {remedy}")
 
-# %% ../../nbs/03_writers/13_endpoint.ipynb #cell-046
+# %% ../../nbs/03_writers/13_endpoint.ipynb #cell-051
 @patch
 def _ask(self: Endpoint, key: str, request: Request) -> CachedAnswer:
     "Ask until there is an answer, or there is none for good."
