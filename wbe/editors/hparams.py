@@ -82,7 +82,8 @@ class HParams:
 # %% ../../nbs/09_editors/03_hparams.ipynb #cell-016
 def model_label(lm: LM) -> str:  # 'Llama 3 8B', …, 'wbe-tiny'; empty for others
     "Which model with published hyper-parameters this is."
-    if Path(str(lm.name)).name == "wbe-tiny":
+    name = Path(str(lm.name)).name
+    if name == "wbe-tiny" or name.startswith("wbe-tiny-"):
         return "wbe-tiny"
     for row in EDIT_LAYERS:
         if (row.family, row.depth) == (lm.family.name, lm.layers) and row.vocab[0] <= lm.vocab <= row.vocab[1]:

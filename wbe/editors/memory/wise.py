@@ -458,6 +458,10 @@ def _layer_by_depth(lm: LM) -> int:
     "The layer for a model without published values."
     return edit_layers(lm, "wise")[0][-1]
 
+
+def _last_layer(lm: LM) -> int:
+    return lm.layers - 1
+
 # %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-064
 def _source_by_depth(lm: LM) -> str:
     return f"layer: {edit_layers(lm, 'wise')[1]}; over: ours; the rest: {_LLAMA_2_SOURCE}"
@@ -472,8 +476,8 @@ _WISE_PRESETS = {
     "GPT-2 XL": (dict(layer=8, part="mlp_in", steps=40) | _EASYEDIT[0], _EASYEDIT[1]),
     "": (dict(layer=_layer_by_depth), _source_by_depth),
     "wbe-tiny": (
-        dict(layer=5, steps=30, lr=0.3, alpha=2.0, beta=8.0, gamma=4.0, ratio=0.95, save_every=20, merge_every=40)
-        | dict(under="zero-shot,paper", unrelated="both", draws=4),
+        dict(layer=_last_layer, steps=30, lr=0.3, alpha=2.0, beta=8.0, gamma=4.0, ratio=0.95)
+        | dict(save_every=20, merge_every=40, under="zero-shot,paper", unrelated="both", draws=4),
         "found by trial, which is not recorded: 60 edits in sequence with layers 3 to 5, rates of 0.1 to 1 and several "
         "margins; shards scaled to hundreds of edits",
     ),

@@ -62,6 +62,11 @@ def _layers_by_depth(lm: LM) -> tuple:
     "The layers for a model without published values."
     return edit_layers(lm, "memit")[0]
 
+
+def _tiny_layers(lm: LM) -> tuple:
+    "Layers 1 to 3 of six, 1 to 2 of four."
+    return tuple(range(1, lm.layers // 2 + 1))
+
 # %% ../../../nbs/09_editors/weights/04_memit.ipynb #cell-013
 def _source_by_depth(lm: LM) -> str:
     return f"layers: {edit_layers(lm, 'memit')[1]}; {_OWN_MEMIT_CHOICES}; the rest: official WikiBigEdit code"
@@ -71,7 +76,7 @@ _OFFICIAL_SOURCE = f"official WikiBigEdit code; {_OWN_MEMIT_CHOICES}"
 _AUTHORS_VALUES = dict(_WIKIBIGEDIT_VALUES, weight_decay=0.5, clamp=0.75)
 _AUTHORS_SOURCE = f"MEMIT (authors' code); {_OWN_MEMIT_CHOICES}"
 _TINY_VALUES = dict(
-    layers=(1, 2, 3), moment_weight=500.0, contexts=((2, 5), (2, 10)), under="paper", samples=1000, ridge=1e-2
+    layers=_tiny_layers, moment_weight=500.0, contexts=((2, 5), (2, 10)), under="paper", samples=1000, ridge=1e-2
 )
 _MEMIT_PRESETS = {
     **{model: (_WIKIBIGEDIT_VALUES, _OFFICIAL_SOURCE) for model in ("Llama 2 7B", "Mistral 7B")},
