@@ -100,7 +100,7 @@ def _set_aside(path: Path, name: str):
         names = (path.with_name(name + more) for more in ("", *(f"-{n}" for n in range(2, 1000))))
         path.rename(next(p for p in names if not p.exists()))
 
-
+# %% ../nbs/12_app/01_demo.ipynb #cell-017
 def _leave_other_world(
     folder: Path,  # of the demo
     seed: int,
@@ -112,7 +112,7 @@ def _leave_other_world(
         _set_aside(folder / "runs", f"runs-seed{before.params['seed']}-{before.params['entities']}")
         shutil.rmtree(folder / "benchmark", ignore_errors=True)
 
-# %% ../nbs/12_app/01_demo.ipynb #cell-018
+# %% ../nbs/12_app/01_demo.ipynb #cell-019
 def run_demo(
     folder="wbe-demo",  # where the files go
     seed: int = 7,
@@ -136,7 +136,7 @@ def run_demo(
     built = build_facts(step.old_dump, step.new_dump, step.work, parsed=step.parsed.parent, **how)
     return Demo(files, table, figure, built, release)
 
-# %% ../nbs/12_app/01_demo.ipynb #cell-025
+# %% ../nbs/12_app/01_demo.ipynb #cell-026
 def _finished_run(
     folder: Path,  # of the run
     plan,  # a RunPlan
@@ -152,7 +152,7 @@ def _finished_run(
     same = RunPlan.from_config(run.config["plan"]).identity() == plan.with_say(run.config["plan"]).identity()
     return run if same and run.config["finished"] and not run.missing else None
 
-# %% ../nbs/12_app/01_demo.ipynb #cell-027
+# %% ../nbs/12_app/01_demo.ipynb #cell-028
 def _move_other_run(
     folder: Path,  # of the run
     plan,  # a RunPlan
@@ -170,7 +170,7 @@ def _move_other_run(
         kept.mkdir(exist_ok=True)
         folder.rename(next(p for p in (kept / f"{folder.name}-{n}" for n in range(1, 1000)) if not p.exists()))
 
-# %% ../nbs/12_app/01_demo.ipynb #cell-028
+# %% ../nbs/12_app/01_demo.ipynb #cell-029
 DEMO_EDITORS = ("rome", "lora", "rag")
 # What the report on the demo shows: a curve over the edits, generated answers to updates, and some lasting facts.
 DEMO_QUESTIONS = dict(say=("update", "locality"), ask_lasting=100)
@@ -205,7 +205,7 @@ def edit_demo(
         runs.append(run)
     return runs
 
-# %% ../nbs/12_app/01_demo.ipynb #cell-031
+# %% ../nbs/12_app/01_demo.ipynb #cell-032
 def draw_demo_runs(runs: list):
     "A figure of what the runs answer exactly, per axis, just after the edits."
     from wbe.analysis.style import look, new_figure, panel_title, percent_axis

@@ -40,20 +40,20 @@ class UnchangedFact(NamedTuple):
     answer: str
     aliases: tuple[str, ...] = ()
 
-
+# %% ../../nbs/06_benchmark/24_near_probes.ipynb #cell-011
 def edited_pairs(bench: Benchmark) -> set[tuple[str, str]]:
     "The subjects and properties that some edit of a benchmark is about."
     columns = (step.edits.select(["subject_id", "relation_id"]) for step in bench)
     return {pair for c in columns for pair in zip(c["subject_id"].to_pylist(), c["relation_id"].to_pylist())}
 
-# %% ../../nbs/06_benchmark/24_near_probes.ipynb #cell-013
+# %% ../../nbs/06_benchmark/24_near_probes.ipynb #cell-014
 def _question_about(r: dict) -> str | None:
     "The template writer's question about a fact; None where it has none."
     hop = Hop(r["property_id"], r["property"], r["object"], object_kind(r["property_id"]))
     request = Request(f"{r['subject_id']}/{r['property_id']}/{r['object_id']}/update", "update", r["subject"], (hop,))
     return next(iter(make_writer("template").write([request]))).text
 
-# %% ../../nbs/06_benchmark/24_near_probes.ipynb #cell-014
+# %% ../../nbs/06_benchmark/24_near_probes.ipynb #cell-015
 def _facts_of_table(
     path: Path,  # lasting_facts.parquet or static_facts.parquet
     subjects: set[str],  # Q-ids
@@ -72,7 +72,7 @@ def _facts_of_table(
                 out[pair[0]].append(UnchangedFact(pair[1], r["object_id"], question, r["object"]))
     return dict(out)
 
-# %% ../../nbs/06_benchmark/24_near_probes.ipynb #cell-020
+# %% ../../nbs/06_benchmark/24_near_probes.ipynb #cell-021
 _LOCALITY_COLUMNS = ("loc_subject_id", "loc_relation_id", "loc_object_id", "loc", "loc_ans")
 
 
@@ -94,7 +94,7 @@ def _facts_of_release(
                 out[pair[0]][pair[1]] = UnchangedFact(pair[1], r["loc_object_id"], r["loc"], r["loc_ans"], names)
     return {subject: list(facts.values()) for subject, facts in out.items()}
 
-# %% ../../nbs/06_benchmark/24_near_probes.ipynb #cell-024
+# %% ../../nbs/06_benchmark/24_near_probes.ipynb #cell-025
 def unchanged_facts(
     bench: Benchmark,
     subjects: set[str],  # Q-ids
@@ -109,7 +109,7 @@ def unchanged_facts(
             out[subject] |= {f.property_id: f for f in facts}
     return {subject: list(facts.values()) for subject, facts in out.items()}
 
-# %% ../../nbs/06_benchmark/24_near_probes.ipynb #cell-027
+# %% ../../nbs/06_benchmark/24_near_probes.ipynb #cell-028
 NEAR_PROBES = 2  # of an edit on an axis, at most
 
 
@@ -126,7 +126,7 @@ def _probes_near(
         found = [f for f in found if f.property_id != row["relation_id"]]
     return sorted(found, key=lambda f: stable_hash(f"{row['subject_id']}/{f.property_id}"))[:NEAR_PROBES]
 
-# %% ../../nbs/06_benchmark/24_near_probes.ipynb #cell-032
+# %% ../../nbs/06_benchmark/24_near_probes.ipynb #cell-033
 def near_probes(
     edits,  # an Arrow table
     ids: list[str],  # of the edits

@@ -58,7 +58,7 @@ class NestedPair(NamedTuple):
     question: str | None
     answer: str | None
 
-
+# %% ../../nbs/06_benchmark/17_own.ipynb #cell-016
 def nested_pairs(value, group: str = "") -> Iterator[NestedPair]:
     "The questions of a value, and their answers where they have some."
     if isinstance(value, dict):
@@ -77,7 +77,7 @@ def nested_pairs(value, group: str = "") -> Iterator[NestedPair]:
     elif value is not None:
         yield NestedPair(group, text_of_value(value), None)
 
-# %% ../../nbs/06_benchmark/17_own.ipynb #cell-019
+# %% ../../nbs/06_benchmark/17_own.ipynb #cell-020
 def _column_pairs(values: list, answers: list) -> Iterator[NestedPair]:
     "The questions of some columns, with the answers that other columns have."
     flat, found = [], []
@@ -96,7 +96,7 @@ def _column_pairs(values: list, answers: list) -> Iterator[NestedPair]:
             found[place] = found[place]._replace(answer=text)
     yield from (p for p in found if p.question or p.answer)
 
-# %% ../../nbs/06_benchmark/17_own.ipynb #cell-022
+# %% ../../nbs/06_benchmark/17_own.ipynb #cell-023
 _PROBE_SOURCES = (  # axis, field of the question, field of the answer: that of the edit for two of them
     ("rephrase", "rephrase", None),
     ("persona", "personas", None),
@@ -110,7 +110,7 @@ def _probe_axis(axis: str, group: str) -> str:
     "The axis of a question in a group of EasyEdit."
     return "rephrase" if axis == "multi-hop" and group.casefold() == "subject_aliasing" else axis
 
-# %% ../../nbs/06_benchmark/17_own.ipynb #cell-023
+# %% ../../nbs/06_benchmark/17_own.ipynb #cell-024
 def row_probes(
     data: dict,  # column: value
     match: ColumnMatch,
@@ -123,7 +123,7 @@ def row_probes(
             question = question and question.removeprefix(_NATURAL_QUESTION)
             yield _probe_axis(axis, group), question, own if answer_field else own or answer
 
-# %% ../../nbs/06_benchmark/17_own.ipynb #cell-028
+# %% ../../nbs/06_benchmark/17_own.ipynb #cell-029
 @dataclass
 class ReadRow:
     "A row of a table, in our fields."
@@ -146,7 +146,7 @@ class ReadRow:
         "The line, or the row where there are no lines."
         return f"line {self.line}" if self.line else f"row {self.number}"
 
-# %% ../../nbs/06_benchmark/17_own.ipynb #cell-029
+# %% ../../nbs/06_benchmark/17_own.ipynb #cell-030
 _NEEDED = ("update", "ans", "timestep")  # fields that must not be empty, where the table has them
 
 
@@ -164,7 +164,7 @@ def _read_texts(row: ReadRow, data: dict, match: ColumnMatch):
         if name in _NEEDED and not (text or "").strip():
             row.faults.append(("empty field", name, f"column {column!r} is empty"))
 
-# %% ../../nbs/06_benchmark/17_own.ipynb #cell-030
+# %% ../../nbs/06_benchmark/17_own.ipynb #cell-031
 def read_row(
     row: JsonRow,
     match: ColumnMatch,
@@ -187,7 +187,7 @@ def read_row(
             out.faults.append(("half a probe", axis, what))
     return out
 
-# %% ../../nbs/06_benchmark/17_own.ipynb #cell-033
+# %% ../../nbs/06_benchmark/17_own.ipynb #cell-034
 _OTHER_FIELDS = ("previous", "previous_id", "valid_from", "valid_until")
 _FIRST_PROBE = {"rephrase": "rephrase", "persona": "personas", "multi-hop": "mhop", "locality": "loc"}
 
@@ -205,7 +205,7 @@ def _edit_fields(row: ReadRow) -> tuple[dict, list]:  # fields, and the probes t
             more.append((axis, question, answer))
     return fields, more
 
-# %% ../../nbs/06_benchmark/17_own.ipynb #cell-036
+# %% ../../nbs/06_benchmark/17_own.ipynb #cell-037
 def _row_ids(edits, rows: list[ReadRow], timestep: str) -> list[str]:
     "The ids of rows: those of the table, or hashes; all different."
     out, seen = [], Counter()
@@ -216,7 +216,7 @@ def _row_ids(edits, rows: list[ReadRow], timestep: str) -> list[str]:
         out.append(name if seen[name] == 1 else f"{name}#{seen[name]}")
     return out
 
-# %% ../../nbs/06_benchmark/17_own.ipynb #cell-037
+# %% ../../nbs/06_benchmark/17_own.ipynb #cell-038
 class RowsTimestep(Timestep):
     "Edits from a table."
 
@@ -240,7 +240,7 @@ class RowsTimestep(Timestep):
         content = [self.edits.select(names).to_pylist(), self.edit_ids, self.extra_probes]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
-# %% ../../nbs/06_benchmark/17_own.ipynb #cell-038
+# %% ../../nbs/06_benchmark/17_own.ipynb #cell-039
 def _unread_columns(data: list[dict], match: ColumnMatch) -> dict:
     "The columns that hold no field, as text; lists and objects as JSON."
     import pyarrow as pa
@@ -254,7 +254,7 @@ def _unread_columns(data: list[dict], match: ColumnMatch) -> dict:
         out[f"{column} (unread)" if column in ours else column] = pa.array(values, pa.string())
     return out
 
-# %% ../../nbs/06_benchmark/17_own.ipynb #cell-039
+# %% ../../nbs/06_benchmark/17_own.ipynb #cell-040
 def rows_timestep(
     name: str,
     rows: list[ReadRow],
@@ -271,12 +271,12 @@ def rows_timestep(
     extra = [(n, *probe) for n, (_, more) in enumerate(parts) for probe in more]
     return RowsTimestep(name, edits, _row_ids(edits, rows, name), extra, path)
 
-# %% ../../nbs/06_benchmark/17_own.ipynb #cell-042
+# %% ../../nbs/06_benchmark/17_own.ipynb #cell-043
 def safe_timestep_name(text: str) -> str:
     "A name without characters that files and ids cannot have."
     return "".join(c if c.isalnum() or c in "-._ " else "-" for c in text).strip("-. ")[:80] or "rows"
 
-# %% ../../nbs/06_benchmark/17_own.ipynb #cell-044
+# %% ../../nbs/06_benchmark/17_own.ipynb #cell-045
 def _timestep_order(names: list[str]) -> list[str]:
     "The names of timesteps in their order."
     try:
@@ -285,7 +285,7 @@ def _timestep_order(names: list[str]) -> list[str]:
         dates = all(n.replace("-", "").replace("_", "").isdigit() for n in names)
         return sorted(names) if dates else names
 
-# %% ../../nbs/06_benchmark/17_own.ipynb #cell-046
+# %% ../../nbs/06_benchmark/17_own.ipynb #cell-047
 def _by_timestep(rows: list, name: str) -> dict[str, list]:
     "The rows of each timestep, in the order of timesteps."
     parts = {}
@@ -296,7 +296,7 @@ def _by_timestep(rows: list, name: str) -> dict[str, list]:
         raise BadArgument(f"two timesteps have almost the same name: {', '.join(map(repr, parts))}; rename one")
     return {n: parts[n] for n in _timestep_order(list(parts))}
 
-# %% ../../nbs/06_benchmark/17_own.ipynb #cell-048
+# %% ../../nbs/06_benchmark/17_own.ipynb #cell-049
 @dataclass
 class RowSource:
     "Where rows of one's own come from, and what became of them."
@@ -317,12 +317,12 @@ class RowSource:
             set_aside=len(self.set_aside), reasons=dict(reasons), first_set_aside=self.set_aside[:20]
         )
 
-# %% ../../nbs/06_benchmark/17_own.ipynb #cell-050
+# %% ../../nbs/06_benchmark/17_own.ipynb #cell-051
 def _with_reasons(what: str, reasons: dict) -> str:
     why = ", ".join(f"{reason}: {n:,}" for reason, n in reasons.items())
     return f"{what} ({why})"
 
-
+# %% ../../nbs/06_benchmark/17_own.ipynb #cell-052
 def set_aside_lines(
     described: dict,  # `source`: of `RowSource.about`; `release_rows`: the same; `set_aside`: questions and reasons
 ) -> list[str]:
@@ -338,7 +338,7 @@ def set_aside_lines(
         out.append(_with_reasons(f"{n:,} questions could not be asked", asked["reasons"]))
     return out
 
-# %% ../../nbs/06_benchmark/17_own.ipynb #cell-052
+# %% ../../nbs/06_benchmark/17_own.ipynb #cell-054
 def rows_benchmark(
     rows: Iterable[JsonRow],
     name: str,

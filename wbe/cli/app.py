@@ -66,7 +66,7 @@ PANELS = dict(
 def _is_missing(x) -> bool:
     return x is None or (not isinstance(x, str) and str(x) in ("nan", "<NA>", "NaT"))
 
-
+# %% ../../nbs/12_app/02_app.ipynb #cell-013
 def cell_text(
     x,  # any value
     floats: str = ",.3g",  # format of floats
@@ -80,7 +80,7 @@ def cell_text(
         return f"{x:,}"
     return format(float(x), floats) if isinstance(x, Real) else str(x)
 
-# %% ../../nbs/12_app/02_app.ipynb #cell-014
+# %% ../../nbs/12_app/02_app.ipynb #cell-015
 def plain_value(x):
     "A value as JSON holds it: numbers unrounded, missing values as null."
     if _is_missing(x):
@@ -89,16 +89,16 @@ def plain_value(x):
         x = x.item()
     return x if isinstance(x, (str, bool, int, float)) else str(x)
 
-# %% ../../nbs/12_app/02_app.ipynb #cell-017
+# %% ../../nbs/12_app/02_app.ipynb #cell-018
 def _is_number(text: str) -> bool:
     return re.fullmatch(r"[-+]?[\d,]*\.?\d+(e[-+]?\d+)? ?%?|nan|inf", text) is not None
 
-
+# %% ../../nbs/12_app/02_app.ipynb #cell-019
 def _is_numeric(cells: list[str]) -> bool:
     "Whether a column holds numbers, and perhaps empty cells."
     return any(cells) and all(_is_number(c) for c in cells if c)
 
-# %% ../../nbs/12_app/02_app.ipynb #cell-019
+# %% ../../nbs/12_app/02_app.ipynb #cell-021
 def _least_width(
     cells: list[str],  # a column with its header
     most: int = 24,  # longer words are broken
@@ -115,7 +115,7 @@ def _least_width(
         else max(16, min(most, max((cell_len(word) for c in cells for word in c.split()), default=0)))
     )
 
-# %% ../../nbs/12_app/02_app.ipynb #cell-021
+# %% ../../nbs/12_app/02_app.ipynb #cell-023
 def _column_blocks(
     widths: list[int],  # least widths of the columns
     width: int,  # of the terminal
@@ -131,7 +131,7 @@ def _column_blocks(
         used += gap + w
     return blocks
 
-# %% ../../nbs/12_app/02_app.ipynb #cell-023
+# %% ../../nbs/12_app/02_app.ipynb #cell-025
 def _final_widths(
     natural: list[int],  # widths at which nothing wraps
     least: list[int],
@@ -146,7 +146,7 @@ def _final_widths(
         extra -= more
     return widths
 
-# %% ../../nbs/12_app/02_app.ipynb #cell-025
+# %% ../../nbs/12_app/02_app.ipynb #cell-027
 def _rich_table(
     columns: list[list[str]],  # each with its header
     widths: list[int],
@@ -163,7 +163,7 @@ def _rich_table(
         table.add_row(*map(Text, row))
     return table
 
-# %% ../../nbs/12_app/02_app.ipynb #cell-026
+# %% ../../nbs/12_app/02_app.ipynb #cell-028
 def print_table(
     columns,  # headers
     rows,  # sequences of values
@@ -189,7 +189,7 @@ def print_table(
         console.print(_rich_table([cells[i] for i in block], widths))
         console.print()
 
-# %% ../../nbs/12_app/02_app.ipynb #cell-029
+# %% ../../nbs/12_app/02_app.ipynb #cell-031
 def fits_terminal(
     columns,  # headers
     rows,  # of texts
@@ -201,7 +201,7 @@ def fits_terminal(
     widths = [max(map(cell_len, column)) for column in zip(columns, *rows)]
     return sum(widths) + 2 * (len(widths) - 1) <= Console(file=sys.stdout, force_jupyter=False).width
 
-# %% ../../nbs/12_app/02_app.ipynb #cell-035
+# %% ../../nbs/12_app/02_app.ipynb #cell-037
 CsvOption = Annotated[
     str,
     typer.Option("--csv", metavar="FILE", rich_help_panel="Output", help="Write the table as CSV; - for stdout."),
@@ -211,7 +211,7 @@ JsonOption = Annotated[
     typer.Option("--json", metavar="FILE", rich_help_panel="Output", help="Write the tables as JSON; - for stdout."),
 ]
 
-# %% ../../nbs/12_app/02_app.ipynb #cell-036
+# %% ../../nbs/12_app/02_app.ipynb #cell-038
 def csv_text(
     columns,
     rows,
@@ -223,7 +223,7 @@ def csv_text(
     table.writerows([plain_value(x) for x in row] for row in rows)
     return out.getvalue()
 
-# %% ../../nbs/12_app/02_app.ipynb #cell-038
+# %% ../../nbs/12_app/02_app.ipynb #cell-040
 def json_text(
     tables: dict,  # by name: columns and rows
 ) -> str:
@@ -234,7 +234,7 @@ def json_text(
     }
     return json.dumps(plain, indent=1, ensure_ascii=False) + "\n"
 
-# %% ../../nbs/12_app/02_app.ipynb #cell-040
+# %% ../../nbs/12_app/02_app.ipynb #cell-042
 class TableOutput:
     "What a command tells: tables and lines for people, or the tables for programs."
 
@@ -273,7 +273,7 @@ class TableOutput:
         "Print a line for people."
         typer.echo(text, err=self.for_programs)
 
-# %% ../../nbs/12_app/02_app.ipynb #cell-041
+# %% ../../nbs/12_app/02_app.ipynb #cell-043
 @patch
 def write(self: TableOutput):
     "Write the tables for programs."
@@ -285,7 +285,7 @@ def write(self: TableOutput):
             write_text(path, text)
             self.line(f"The tables: {path}")
 
-# %% ../../nbs/12_app/02_app.ipynb #cell-043
+# %% ../../nbs/12_app/02_app.ipynb #cell-045
 @patch
 def __enter__(self: TableOutput) -> TableOutput:
     return self
@@ -296,12 +296,12 @@ def __exit__(self: TableOutput, kind, *error):
     if kind is None or issubclass(kind, typer.Exit):
         self.write()
 
-# %% ../../nbs/12_app/02_app.ipynb #cell-047
+# %% ../../nbs/12_app/02_app.ipynb #cell-049
 def print_step(message: str):
     "Print a line about a step of a long command."
     typer.echo(f"· {message}", err=True)
 
-# %% ../../nbs/12_app/02_app.ipynb #cell-050
+# %% ../../nbs/12_app/02_app.ipynb #cell-052
 def call_command(
     *words,  # of the command line
     hide: str | Path = "",  # a folder that is shown as …
@@ -321,7 +321,7 @@ def call_command(
         raise RuntimeError(f"exit code {result.exit_code}, but {code} was expected")
     return output
 
-# %% ../../nbs/12_app/02_app.ipynb #cell-053
+# %% ../../nbs/12_app/02_app.ipynb #cell-055
 def checked(
     function: str,  # like wbe.engine:memory_limit; it raises an error for a wrong value
 ):
@@ -335,7 +335,7 @@ def checked(
 
     return callback
 
-# %% ../../nbs/12_app/02_app.ipynb #cell-056
+# %% ../../nbs/12_app/02_app.ipynb #cell-058
 def use_temp(folder: Path | None) -> Path | None:
     "Use a folder for temporary files, also in the processes that this one starts."
     if folder is not None:
@@ -344,7 +344,7 @@ def use_temp(folder: Path | None) -> Path | None:
         os.environ["TMPDIR"], tempfile.tempdir = str(folder.absolute()), None
     return folder
 
-# %% ../../nbs/12_app/02_app.ipynb #cell-059
+# %% ../../nbs/12_app/02_app.ipynb #cell-061
 _MACHINE = dict(rich_help_panel="Machine")
 EngineOption = Annotated[
     str,
@@ -373,7 +373,7 @@ WorkersOption = Annotated[
     int, typer.Option(help="Number of processes. \\[default: one per core for large dumps]", **_MACHINE)
 ]
 
-# %% ../../nbs/12_app/02_app.ipynb #cell-061
+# %% ../../nbs/12_app/02_app.ipynb #cell-063
 _DUMPS = dict(rich_help_panel="Dumps and languages")
 MirrorOption = Annotated[
     str,
@@ -402,7 +402,7 @@ RolesOption = Annotated[
     typer.Option("--roles", help="Keep the values of qualifiers and references too; `wbe audit` needs them.", **_DUMPS),
 ]
 
-# %% ../../nbs/12_app/02_app.ipynb #cell-063
+# %% ../../nbs/12_app/02_app.ipynb #cell-065
 AxisOption = Annotated[
     list[str],
     typer.Option(

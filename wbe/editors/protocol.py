@@ -161,7 +161,7 @@ def _check_preset(self: Editor):
         raise BadArgument(f"preset {self.preset!r}, but {self.name} has one preset only; leave the name out")
     check_choice(self.preset, self.named_presets, f"preset of {self.name}:")
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-019
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-020
 @patch
 def _check_overrides(self: Editor):
     "Raise an error for a hyper-parameter that the editor does not have, or a value that it cannot take."
@@ -169,7 +169,7 @@ def _check_overrides(self: Editor):
     for name, value in self.overrides.items():
         check_hparam(check_choice(name, known, f"hyper-parameter of {self.name}:"), value, *known[name])
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-020
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-022
 @patch
 def _use_batch(self: Editor, batch: int | None):
     "Use a number of edits per batch: the given one, else the preset's, else that of the class."
@@ -181,12 +181,12 @@ def _use_batch(self: Editor, batch: int | None):
         raise BadArgument(f"batch is {batch}, but it must be at least 1")
     self.batch = batch
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-021
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-024
 @patch
 def __repr__(self: Editor) -> str:
     return f"{self.name}: {self.about}"
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-024
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-027
 @patch
 def hparams_for(self: Editor, lm: LM) -> HParams:
     "The hyper-parameters for a model."
@@ -201,11 +201,11 @@ def hparams_for(self: Editor, lm: LM) -> HParams:
         source = f"{source}; given: {', '.join(self.overrides)}"
     return self.HParams(**{**dict(source=source), **values, **self.overrides})
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-026
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-029
 def _lists_to_tuples(value):
     return tuple(map(_lists_to_tuples, value)) if isinstance(value, (list, tuple)) else value
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-027
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-030
 @patch
 def use_recorded(
     self: Editor,
@@ -216,7 +216,7 @@ def use_recorded(
     self.hparams = self.HParams(**{k: _lists_to_tuples(v) for k, v in hparams.items() if k in known})
     self.overrides = {}
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-034
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-037
 def describe_model(lm: LM) -> dict:
     "What a result says about its model."
     return dict(
@@ -228,7 +228,7 @@ def describe_model(lm: LM) -> dict:
         dtype=str(lm.dtype).replace("torch.", ""),
     )
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-036
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-039
 @patch
 def _edit_batch(self: Editor, lm: LM, batch: list[EditRequest], hparams: HParams) -> EditResult:
     "The result of a batch, with what describes it."
@@ -247,7 +247,7 @@ def _edit_batch(self: Editor, lm: LM, batch: list[EditRequest], hparams: HParams
         ids=[r.id for r in batch],
     )
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-038
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-041
 @patch
 def _check_model(self: Editor, lm: LM):
     "Raise an error if the editor does not work with this kind of model."
@@ -257,7 +257,7 @@ def _check_model(self: Editor, lm: LM):
             "LoRA, retrieval and the prompt work with it"
         )
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-039
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-042
 @patch
 def _check_parts(self: Editor, lm: LM, hparams: HParams):
     "Raise an error if the editor changes a part that the model does not have."
@@ -271,13 +271,13 @@ def _check_parts(self: Editor, lm: LM, hparams: HParams):
         f"{family.lacks or 'its family does not name it'}; {works} work with it"
     )
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-040
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-043
 def edited_layers(hparams: HParams) -> list:
     "What the hyper-parameters `layers` or `layer` name."
     layers = getattr(hparams, "layers", getattr(hparams, "layer", ()))
     return list(layers) if isinstance(layers, (list, tuple)) else [layers]
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-041
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-044
 def _check_layers(lm: LM, hparams: HParams):
     "Raise an error if a hyper-parameter names a layer that the model does not have."
     for layer in edited_layers(hparams):
@@ -286,7 +286,7 @@ def _check_layers(lm: LM, hparams: HParams):
         if not -lm.layers <= layer < lm.layers:
             raise BadArgument(f"layer {layer}, but {lm.name} has the layers 0 to {lm.layers - 1}")
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-042
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-045
 @patch
 def check_for(
     self: Editor,
@@ -301,7 +301,7 @@ def check_for(
     self.check(lm, hparams)
     return hparams
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-044
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-047
 @patch
 def edit(
     self: Editor,
@@ -332,7 +332,7 @@ def edit(
             r.undo(lm)
     return combine_edits(results)
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-062
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-065
 EDITOR_CLASSES = {  # name: (where its class is, what it does)
     "rome": (
         "wbe.editors.weights.rome:ROME",
@@ -370,7 +370,7 @@ EDITOR_CLASSES = {  # name: (where its class is, what it does)
     ),
 }
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-064
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-067
 EDITOR_CLASSES |= {
     "text-diff": ("wbe.editors.text.continued:TextDiff", "continued training on what is new"),
     "text-full": ("wbe.editors.text.continued:TextFull", "continued training on all articles of the newer day"),
@@ -393,7 +393,7 @@ EDITOR_CLASSES |= {
     ),
 }
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-066
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-069
 EDITORS = Registry("editor", "wbe.editors", EDITOR_CLASSES, "wbe.editors.protocol:Editor")
 
 
@@ -404,7 +404,7 @@ def editor_class(
     name = str(name).strip()
     return EDITORS.get(name.lower() if name.lower() in EDITOR_CLASSES else name)
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-067
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-070
 def editor(
     name: str,  # one of EDITORS.names(), or module:Class
     **options,  # hyper-parameters, and `batch`
@@ -412,7 +412,7 @@ def editor(
     "An editor by name."
     return editor_class(name)(**options)
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-068
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-071
 def editor_hparams(
     name: str,  # one of EDITORS.names(), or module:Class
     lm: LM,

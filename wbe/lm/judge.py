@@ -64,7 +64,7 @@ def _request_key(self: LocalJudge, prompt: ChatPrompt) -> str:
     content = json.dumps([self.key(), prompt.messages[-1]["content"]])
     return hashlib.sha256(content.encode()).hexdigest()[:32]
 
-
+# %% ../../nbs/07_lm/16_judge.ipynb #cell-012
 @patch
 def _judge_batch(self: LocalJudge, prompts: dict[str, ChatPrompt]) -> dict[str, CachedAnswer]:
     "The verdicts under some keys, from the model, and into the cache."
@@ -76,7 +76,7 @@ def _judge_batch(self: LocalJudge, prompts: dict[str, ChatPrompt]) -> dict[str, 
             self._cache.settle(call, 0.0, key, out[key], self.model, p.version)
     return out
 
-# %% ../../nbs/07_lm/16_judge.ipynb #cell-012
+# %% ../../nbs/07_lm/16_judge.ipynb #cell-013
 @patch
 def write(self: LocalJudge, requests: Iterable[JudgeRequest], progress: bool = False) -> Iterator[WrittenText]:
     "A verdict for every request, in the same order, or the reason why there is none."

@@ -49,7 +49,7 @@ def _verdict_rows(answers, judgements: list, judge):
     columns = {name: [getattr(j, name) for j in judgements] for name in ("verdict", "first", "turned", "error")}
     return answers[[*VERDICT_KEY, "answer"]].assign(**columns, judge=judge.model, prompt=judge_prompt_version())
 
-
+# %% ../../nbs/10_runs/12_judged.ipynb #cell-011
 def _write_verdicts(run: Run, rows):
     "Put new verdicts into the table of a run."
     import pandas as pd
@@ -62,7 +62,7 @@ def _write_verdicts(run: Run, rows):
     for name in ("verdicts", "scores"):  # read them anew
         run.__dict__.pop(name, None)
 
-# %% ../../nbs/10_runs/12_judged.ipynb #cell-012
+# %% ../../nbs/10_runs/12_judged.ipynb #cell-013
 def judge_runs(
     runs: list[Run],
     judge,  # such as an OpenAIJudge or a LocalJudge
@@ -80,7 +80,7 @@ def judge_runs(
         _write_verdicts(run, rows)
     return tables
 
-# %% ../../nbs/10_runs/12_judged.ipynb #cell-023
+# %% ../../nbs/10_runs/12_judged.ipynb #cell-024
 def _judged_row(run: Run) -> dict:
     "One row of `judged_table`."
     s = run.scores[run.scores.judged.notna()]
@@ -93,7 +93,7 @@ def _judged_row(run: Run) -> dict:
     steady = reading_agreement(both["first"], both.turned) if len(both) else None
     return row | dict(same_readings=steady.agree if steady else float("nan"))
 
-# %% ../../nbs/10_runs/12_judged.ipynb #cell-024
+# %% ../../nbs/10_runs/12_judged.ipynb #cell-025
 def judged_table(runs: list[Run]):
     "A row for each judged run: the judge's share of right answers beside two measures, and how they agree."
     import pandas as pd

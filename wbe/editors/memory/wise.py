@@ -453,20 +453,20 @@ def _check_same_settings(lm: LM, settings: dict):
 # %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-063
 _LLAMA_2_SOURCE = "official WikiBigEdit code, as far as it can be said in these hyper-parameters"
 
-
+# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-064
 def _layer_by_depth(lm: LM) -> int:
     "The layer for a model without published values."
     return edit_layers(lm, "wise")[0][-1]
 
-
+# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-065
 def _last_layer(lm: LM) -> int:
     return lm.layers - 1
 
-# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-064
+# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-066
 def _source_by_depth(lm: LM) -> str:
     return f"layer: {edit_layers(lm, 'wise')[1]}; over: ours; the rest: {_LLAMA_2_SOURCE}"
 
-# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-065
+# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-067
 _EASYEDIT = (dict(alpha=15.0, beta=40.0, gamma=20.0, over="mean"), "EasyEdit; the rest as for Llama 2 7B")
 _WISE_PRESETS = {
     "Llama 2 7B": (dict(layer=27, over="mean"), _LLAMA_2_SOURCE),
@@ -483,7 +483,7 @@ _WISE_PRESETS = {
     ),
 }
 
-# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-067
+# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-069
 _WISE_AS_PUBLISHED = dict(
     over="text",
     measure="activated",
@@ -509,7 +509,7 @@ _WISE_NAMED = {
     )
 }
 
-# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-069
+# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-071
 class Wise(Editor):
     "A side memory beside one layer."
 
@@ -545,7 +545,7 @@ class Wise(Editor):
         trained = Shard.of(shard.number, shard.edits + len(requests), least, values, before)
         return WiseEdit(shards=[trained], before=before)
 
-# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-074
+# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-076
 def memory_routes(
     lm: LM,
     items,  # questions with answers, as for scoring

@@ -57,21 +57,21 @@ _WIKIBIGEDIT_VALUES = dict(layers=(4, 5, 6, 7, 8), steps=25, lr=0.5, weight_deca
 _WIKIBIGEDIT_VALUES["moment_weight"] = 15_000.0
 _OWN_MEMIT_CHOICES = f"batch, number of contexts, mean key, ridge, {OWN_CHOICES}"
 
-
+# %% ../../../nbs/09_editors/weights/04_memit.ipynb #cell-013
 def _layers_by_depth(lm: LM) -> tuple:
     "The layers for a model without published values."
     return edit_layers(lm, "memit")[0]
 
-
+# %% ../../../nbs/09_editors/weights/04_memit.ipynb #cell-014
 def _tiny_layers(lm: LM) -> tuple:
     "Layers 1 to 3 of six, 1 to 2 of four."
     return tuple(range(1, lm.layers // 2 + 1))
 
-# %% ../../../nbs/09_editors/weights/04_memit.ipynb #cell-013
+# %% ../../../nbs/09_editors/weights/04_memit.ipynb #cell-015
 def _source_by_depth(lm: LM) -> str:
     return f"layers: {edit_layers(lm, 'memit')[1]}; {_OWN_MEMIT_CHOICES}; the rest: official WikiBigEdit code"
 
-# %% ../../../nbs/09_editors/weights/04_memit.ipynb #cell-014
+# %% ../../../nbs/09_editors/weights/04_memit.ipynb #cell-016
 _OFFICIAL_SOURCE = f"official WikiBigEdit code; {_OWN_MEMIT_CHOICES}"
 _AUTHORS_VALUES = dict(_WIKIBIGEDIT_VALUES, weight_decay=0.5, clamp=0.75)
 _AUTHORS_SOURCE = f"MEMIT (authors' code); {_OWN_MEMIT_CHOICES}"
@@ -95,21 +95,21 @@ _MEMIT_PRESETS = {
     "": (dict(_WIKIBIGEDIT_VALUES, layers=_layers_by_depth), _source_by_depth),
 }
 
-# %% ../../../nbs/09_editors/weights/04_memit.ipynb #cell-016
+# %% ../../../nbs/09_editors/weights/04_memit.ipynb #cell-018
 _MEMIT_AS_PUBLISHED = dict(AS_PUBLISHED_VALUES, openings="five words", contexts=((5, 10),), key_mean="lengths")
 
-
+# %% ../../../nbs/09_editors/weights/04_memit.ipynb #cell-019
 def _as_published(values: dict, source: str) -> tuple[dict, str]:
     return dict(values | _MEMIT_AS_PUBLISHED), source.removesuffix(f"; {_OWN_MEMIT_CHOICES}")
 
-
+# %% ../../../nbs/09_editors/weights/04_memit.ipynb #cell-020
 def _without_batch(source):
     "A source, or a function that gives it, without the batch as a choice of ours."
     if callable(source):
         return lambda lm: _without_batch(source(lm))
     return source.replace("; batch, ", "; ", 1)
 
-# %% ../../../nbs/09_editors/weights/04_memit.ipynb #cell-017
+# %% ../../../nbs/09_editors/weights/04_memit.ipynb #cell-021
 _MEMIT_NAMED = {
     "as_published": NamedPreset(
         "equal to the authors' code",
@@ -128,7 +128,7 @@ _MEMIT_NAMED = {
     ),
 }
 
-# %% ../../../nbs/09_editors/weights/04_memit.ipynb #cell-020
+# %% ../../../nbs/09_editors/weights/04_memit.ipynb #cell-024
 def _target_part(
     lm: LM,
     layers: list[int],  # sorted
@@ -142,7 +142,7 @@ def _target_part(
         )
     return ("mlp_out", 1.0) if scale is None else ("block", scale)
 
-# %% ../../../nbs/09_editors/weights/04_memit.ipynb #cell-021
+# %% ../../../nbs/09_editors/weights/04_memit.ipynb #cell-025
 class MEMIT(KeyValueEditor):
     "A least-squares change of several MLP layers for a whole batch."
 
@@ -175,7 +175,7 @@ class MEMIT(KeyValueEditor):
                 e.undo(lm)
         return combine_edits(done)
 
-# %% ../../../nbs/09_editors/weights/04_memit.ipynb #cell-023
+# %% ../../../nbs/09_editors/weights/04_memit.ipynb #cell-027
 def mean_key(
     keys: torch.Tensor,  # (contexts, in): of a request, the bare question first
     h: MEMITHParams,
@@ -186,7 +186,7 @@ def mean_key(
     counts = [1, *(count for count, _ in h.contexts if count)]
     return torch.stack([k.mean(0) for k in keys.split(counts)]).mean(0)
 
-# %% ../../../nbs/09_editors/weights/04_memit.ipynb #cell-025
+# %% ../../../nbs/09_editors/weights/04_memit.ipynb #cell-029
 def _keys_and_missing(
     lm: LM,
     texts: list[list[SubjectEncoding]],  # of each request, behind contexts; the bare question first
