@@ -77,9 +77,7 @@ class WiseHParams(HParams):
     density: float = hp(0.53, minimum=0)
     weight: float = hp(1.0, minimum=0)
     retrieve: bool = hp(True)  # whether each merged group is a memory of its own
-    over: str = hp(
-        "last", choices=("last", "mean", "text")
-    )  # the activation: of a prompt's last token, its mean, or all
+    over: str = hp("last", choices=("last", "mean", "text"))  # which tokens' activation: the last, the mean, or all
     measure: str = hp("change", choices=("change", "activated"))  # of the layer's output, or of its activation function
     unrelated: str = hp("questions", choices=("questions", "subjects", "both"))
     draws: int = hp(1, minimum=1)  # number of unrelated prompts for each edit
