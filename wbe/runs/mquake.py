@@ -131,7 +131,8 @@ def _wanted(x: dict, edited: bool, questions: int) -> dict[str, list[tuple[str, 
     hops = [(h["question"], names(h)) for h in x[f"{new}single_hops"]]
     aliases = {right[0]: right for _, right in hops}
     edits = [(r.question, aliases.get(r.answer, [r.answer])) for r in requests_from_mquake(x)] if edited else []
-    return dict(edits=edits, hops=hops, chain=[(q, names(x, f"{new}answer")) for q in x["questions"][:questions]])
+    right = names(x, f"{new}answer") + ([] if edited else list(x.get("answer_extended") or ()))
+    return dict(edits=edits, hops=hops, chain=[(q, right) for q in x["questions"][:questions]])
 
 # %% ../../nbs/10_runs/10_mquake.ipynb #cell-025
 def _ask_once(lm: LM, texts: list[str], under, max_tokens: int = 32) -> dict[str, str]:
