@@ -59,3 +59,12 @@ def test_small_and_transparent_figures_stay():
     Image.fromarray(noise).save(out := BytesIO(), "PNG")
     png = base64.b64encode(out.getvalue()).decode()
     assert notebooks.small_png(png) == png
+
+
+def test_what_is_printed_in_a_row_is_one_output():
+    stream = lambda text, name="stdout": dict(output_type="stream", name=name, text=text)
+    shown = dict(output_type="display_data", data={"text/plain": "x"})
+    got = notebooks.tidy_outputs([stream("a "), stream("b\n"), stream("!", "stderr"), shown, stream("c"), stream("d")])
+    assert [o.get("text") for o in got] == ["a b\n", "!", None, "cd"]
+    bar = notebooks.tidy_outputs([stream(" 50%|###"), stream("   | 1/2\rdone\n")])
+    assert [o["text"] for o in bar] == [notebooks.tidy_text(" 50%|###   | 1/2\rdone\n")]

@@ -70,10 +70,21 @@ def small_png(png: str, above: int = 150_000) -> str:
     return base64.b64encode(out.getvalue()).decode()
 
 
+def joined_streams(outputs: list) -> list:
+    "Outputs in which what was printed in a row is one piece, however the kernel has sent it."
+    out = []
+    for output in outputs:
+        if out and output["output_type"] == out[-1]["output_type"] == "stream" and output["name"] == out[-1]["name"]:
+            out[-1]["text"] += output["text"]
+        else:
+            out.append(output)
+    return out
+
+
 def tidy_outputs(outputs: list) -> list:
     "Stored outputs with `tidy_text` applied, small figures, and without progress widgets."
     kept = []
-    for output in outputs:
+    for output in joined_streams(outputs):
         data = output.get("data", {})
         if "application/vnd.jupyter.widget-view+json" in data:
             continue
