@@ -367,7 +367,7 @@ SCORE_COLUMNS = (
         "edited_at",
     ),
     *("token_accuracy", "exact_match", "normalised_match", "log_probability", "perplexity", "finite", "seconds"),
-    *("answer", "natural_end", "outdated_match"),
+    *("answer", "natural_end", "outdated_match", "retrieved"),
 )
 
 
@@ -433,7 +433,8 @@ def _write_scores(
     if lasting:
         self.tables["ability"].add(key, pd.DataFrame(lasting))
     self.tables["moments"].add(key, pd.DataFrame([moment]))
-    self.tables["scores"].add(key, scores[list(SCORE_COLUMNS)])
+    known = [c for c in SCORE_COLUMNS if c != "retrieved" or ("retrieved" in scores and scores[c].notna().any())]
+    self.tables["scores"].add(key, scores[known])
 
 # %% ../../nbs/10_runs/07_lifelong.ipynb #cell-053
 @patch

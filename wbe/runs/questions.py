@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['sample_ids', 'lasting_file', 'run_questions', 'split_askable', 'select_questions', 'planned_moments',
-           'score_questions', 'lasting_items']
+           'noted_contexts', 'score_questions', 'lasting_items']
 
 # %% ../../nbs/10_runs/04_questions.ipynb #cell-002
 import hashlib
+from contextlib import contextmanager
 from pathlib import Path
 
 from ..benchmark.form_probes import form_probes
@@ -195,6 +196,36 @@ def planned_moments(
     return rows
 
 # %% ../../nbs/10_runs/04_questions.ipynb #cell-038
+_LAST_FACTS, _LONGEST_FACT = 4, 200  # of what is stored of a context; the second in characters
+
+
+def _context_text(
+    context,  # of a QAItem
+) -> str | None:
+    "What stands in front of a question, as one text."
+    parts = [context] if isinstance(context, str) else list(context or ())
+    texts = [" → ".join(p) if isinstance(p, (tuple, list)) else str(p) for p in parts]
+    shown = [t if len(t) <= _LONGEST_FACT else f"{t[: _LONGEST_FACT - 1]}…" for t in texts[-_LAST_FACTS:]]
+    more = [f"… {len(texts) - len(shown):,} more"] if len(texts) > len(shown) else []
+    return "; ".join(more + shown) or None
+
+# %% ../../nbs/10_runs/04_questions.ipynb #cell-041
+@contextmanager
+def noted_contexts(lm: LM):
+    "A list that gets the context of every item that the model encodes meanwhile, in their order."
+    contexts = []
+
+    def note(items):
+        contexts.extend(x.context for x in items)
+        return items
+
+    lm.item_hooks.append(note)
+    try:
+        yield contexts
+    finally:
+        lm.item_hooks.remove(note)
+
+# %% ../../nbs/10_runs/04_questions.ipynb #cell-043
 _SCORE_COLUMNS = ["token_accuracy", "exact_match", "log_probability", "perplexity", "finite", "seconds"]
 _TEXT_COLUMNS = ["answer", "natural_end"]
 
@@ -207,18 +238,22 @@ def _score_part(
     progress: bool,
 ):
     "The scores of questions that are asked in the same way, with the index of the questions."
-    items = [QAItem(q, a, id=i) for q, a, i in zip(part.question, part.expected, part.edit_id)]
-    scores = score(lm, items, protocol, generate=text, too_long="truncate", progress=progress)
-    scores = scores.to_pandas().rename(columns={"text": "answer"})[_SCORE_COLUMNS + _TEXT_COLUMNS]
-    return scores.set_index(part.index)
+    import pandas as pd
 
-# %% ../../nbs/10_runs/04_questions.ipynb #cell-040
+    items = [QAItem(q, a, id=i) for q, a, i in zip(part.question, part.expected, part.edit_id)]
+    with noted_contexts(lm) as contexts:
+        scores = score(lm, items, protocol, generate=text, too_long="truncate", progress=progress)
+    scores = scores.to_pandas().rename(columns={"text": "answer"})[_SCORE_COLUMNS + _TEXT_COLUMNS]
+    retrieved = [_context_text(c) if text else None for c in contexts]
+    return scores.assign(retrieved=pd.Series(retrieved, dtype=object)).set_index(part.index)
+
+# %% ../../nbs/10_runs/04_questions.ipynb #cell-045
 def _score_statements(lm: LM, part, text: bool, progress: bool):
     "The scores of statements that the model completes."
     scores = _score_part(lm, part, "plain", text, progress)
     return scores.assign(exact_match=scores.token_accuracy == 1)
 
-# %% ../../nbs/10_runs/04_questions.ipynb #cell-041
+# %% ../../nbs/10_runs/04_questions.ipynb #cell-046
 def score_questions(
     lm: LM,
     questions,  # a frame with axis, question, expected, edit_id
@@ -238,7 +273,7 @@ def score_questions(
             parts.append(_score_statements(lm, questions[said & bare], text, progress))
     return pd.concat([questions, pd.concat(parts).sort_index()], axis=1)
 
-# %% ../../nbs/10_runs/04_questions.ipynb #cell-049
+# %% ../../nbs/10_runs/04_questions.ipynb #cell-056
 def lasting_items(
     bench: Benchmark,
     plan: RunPlan,
