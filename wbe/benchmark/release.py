@@ -21,6 +21,7 @@ from .rows import write_json_rows
 from ..records import BadArgument, read_table, schema
 from ..store import Stage, StoreError, sha256_of, write_table, write_text
 from ..texts import one_line
+from ..writers.by_kind import writers_of_row
 
 # %% ../../nbs/06_benchmark/13_release.ipynb #cell-007
 def _write_timestep(
@@ -227,8 +228,8 @@ def _writers_of(paths: list[Path]) -> list[str]:
     writers = set()
     for p in paths:
         for batch in pq.ParquetFile(p).iter_batches(50_000, columns=["writer", "model", "prompt"]):
-            writers.update(" ".join(filter(None, w)) for w in zip(*batch.to_pydict().values()))
-    return sorted(writers)
+            writers.update(zip(*batch.to_pydict().values()))
+    return sorted({name for fields in writers for name in writers_of_row(*fields)})
 
 # %% ../../nbs/06_benchmark/13_release.ipynb #cell-039
 def _field_docs() -> dict[str, str]:
@@ -258,6 +259,7 @@ def dataset_card(
     language: str = "en",
     left_out: dict | None = None,  # how many changes each filter removed, and `namesakes`
     namesakes: str = "drop",  # whether edits with namesakes were dropped or kept
+    more: str = "",  # a section of Markdown about other files
 ) -> str:
     "The text of a release's README.md."
     title = one_line(title)
@@ -274,7 +276,7 @@ def dataset_card(
         fields="\n".join(f"- `{name}`: {doc}" for name, doc in _field_docs().items()),
         where="path/to/this/folder",
         source=source,
-        left_out=_left_out_text(left_out or {}, namesakes),
+        left_out=_left_out_text(left_out or {}, namesakes) + more,
         rights=_LICENCE_TEXTS.get(source, f"The facts are from {source}; see there for their licence."),
     )
     return head + "\n" + body
@@ -402,12 +404,13 @@ def finish_release(
     language: str = "en",
     left_out: dict | None = None,  # how many changes each filter removed, and `namesakes`, for the card
     namesakes: str = "drop",  # whether edits with namesakes were dropped or kept
+    more: str = "",  # a section of Markdown about other files, for the card
 ) -> Release:
     "Write the card, the description, the retired questions and the checksums of a release."
     out = Path(out)
     rows = [{k: r[k] for k in RETIRED_FIELDS} for r in retired]
     write_json_rows(out / "retired.json", sorted(rows, key=lambda r: list(r.values())))
-    write_text(out / "README.md", dataset_card(out, title, source, language, left_out, namesakes))
+    write_text(out / "README.md", dataset_card(out, title, source, language, left_out, namesakes, more))
     croissant = json.dumps(croissant_metadata(out, title, source), indent=1, ensure_ascii=False)
     write_text(out / "croissant.json", croissant + "\n")
     write_text(out / "SHA256SUMS", _checksums(out))

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['ENTITY_KINDS', 'REQUEST_KINDS', 'PERSONAS', 'WRITER_CLASSES', 'WRITERS', 'Hop', 'Request', 'WrittenText', 'Writer',
-           'make_writer']
+           'make_by_name', 'make_writer']
 
 # %% ../../nbs/03_writers/01_base.ipynb #cell-002
 import inspect
@@ -99,14 +99,23 @@ WRITER_CLASSES = {  # name: (where its class is, who writes)
 WRITERS = Registry("writer", "wbe.writers", WRITER_CLASSES, methods=("write", "key"))
 
 # %% ../../nbs/03_writers/01_base.ipynb #cell-022
+def make_by_name(
+    registry: Registry,
+    name: str,  # one of its names, or module:Class
+    **options,  # of the class
+):
+    "An object of a class by name; an error for options that it does not take."
+    cls = registry.get(name)
+    try:
+        inspect.signature(cls).bind(**options)
+    except TypeError as e:
+        raise BadArgument(f"{registry.what} {name!r}: {e}") from None
+    return cls(**options)
+
+
 def make_writer(
     name: str = "template",  # one of WRITERS.names(), or module:Class
     **options,  # of this writer
 ) -> Writer:
     "A writer by name."
-    cls = WRITERS.get(name)
-    try:
-        inspect.signature(cls).bind(**options)
-    except TypeError as e:
-        raise BadArgument(f"writer {name!r}: {e}") from None
-    return cls(**options)
+    return make_by_name(WRITERS, name, **options)
