@@ -16,6 +16,7 @@ from ..results import Delta
 from .continued import TEXT_NAMED, TEXT_PRESETS, TextLearner, training_work
 from .parameters import model_parameters, parameters_restored
 from .sources import TextStep
+from .spans import check_sentinels
 from .training import TextHParams, text_rows, train_on_rows
 from wbe.editors.training.lora import (
     LoraEdit,
@@ -78,6 +79,7 @@ class TextLora(TextLearner):
         if find_spec("peft") is None:
             raise BadArgument(f"{self.name} needs the package peft: {install_command('lm')}")
         adapter_targets(lm, hparams.parts)
+        check_sentinels(lm)
 
     def _learn(self, lm: LM, texts: TextStep, hparams: TextLoraHParams, progress: bool) -> LoraEdit:
         rows, h = text_rows(lm, texts.diff, hparams), _with_scale(hparams)

@@ -17,6 +17,7 @@ from ..requests import EditRequest
 from ..results import EditResult, _with_details
 from .parameters import ParameterEdit, model_parameters, parameters_restored
 from .sources import TextStep
+from .spans import check_sentinels
 from .training import TextHParams, adamw, text_rows, train_on_rows
 from ...lm.families import ModelError
 from ...lm.models import LM
@@ -26,7 +27,7 @@ from ...records import BadArgument, patch
 class TextLearner(Editor):
     "Learns from what was written. Subclasses implement `_learn`."
 
-    takes, needs_subject, HParams = "texts", False, TextHParams
+    takes, needs_subject, causal, HParams = "texts", False, False, TextHParams
     uses: tuple = ("diff",)  # the kinds of texts that it reads
 
     def _learn(self, lm: LM, texts: TextStep, hparams: TextHParams, progress: bool) -> EditResult:
@@ -73,6 +74,7 @@ class ContinuedTraining(TextLearner):
             raise ModelError(
                 f"{self.name} trains all weights, and those of {lm.name} are quantised; load it without quant"
             )
+        check_sentinels(lm)
 
     def _rows_of(self, lm: LM, texts: TextStep, hparams: TextHParams):
         "A function from the number of an epoch to its rows."

@@ -21,6 +21,7 @@ from .adapters import head_parameter
 from .continued import TEXT_NAMED, TEXT_PRESETS, TextLearner, training_work
 from .parameters import model_parameters, parameters_restored
 from .sources import TextStep
+from .spans import check_sentinels
 from .training import TextHParams, text_rows, train_on_rows
 from ...lm.models import LM, first_input
 from ...records import BadArgument, patch
@@ -109,11 +110,11 @@ def attach_adapter(
     current,  # a function that gives the KAdapter, or None
 ) -> list:  # hooks, to be removed
     "Put hooks into the model that add what the current K-Adapter gives."
-    seen = {}
+    seen, mask = {}, "decoder_attention_mask" if lm.family.seq2seq else "attention_mask"
 
     def note_mask(module, args, kwargs):
         seen.clear()
-        seen["mask"] = kwargs.get("attention_mask")
+        seen["mask"] = kwargs.get(mask)
 
     def note_state(place):
         return lambda module, args, kwargs: seen.update({place: first_input(args, kwargs)})
@@ -238,6 +239,7 @@ class TextKAdapter(TextLearner):
 
     def check(self, lm: LM, hparams: KAdapterHParams):
         adapter_shape(lm, hparams)
+        check_sentinels(lm)
 
     def _learn(self, lm: LM, texts: TextStep, hparams: KAdapterHParams, progress: bool) -> EditResult:
         rows, shape = text_rows(lm, texts.diff, hparams), adapter_shape(lm, hparams)

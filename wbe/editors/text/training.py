@@ -16,11 +16,12 @@ import torch
 
 from ..hparams import HParams, hp
 from .sources import SourceText
-from ..training.lora import _all_reduce_gradients
+from .spans import SPAN_OBJECTIVES, MaskedRow, masked_loss, masked_rows
+from ..training.lora import _all_reduce_gradients, answer_cross_entropy
 from ...lm.models import LM
 from ...lm.passes import padding_token
 from ...lm.scoring import process_rank
-from ...lm.tokens import pad_tokens
+from ...lm.tokens import EncodedItem, pad_tokens
 from ...progress import progress_bar
 from ...records import patch
 from ...texts import stable_hash
@@ -43,6 +44,9 @@ class TextHParams(HParams):
     clip: float | None = hp(0.1, minimum=0)  # the largest norm of a step's gradients; no limit with null
     mixed: str = hp("none", choices=("none", "bfloat16", "float16"))  # the dtype of passes in mixed precision
     tails: bool = hp(True)  # whether the ends of long articles are kept; false as in TemporalWiki's code
+    objective: str = hp(
+        "salient", choices=SPAN_OBJECTIVES
+    )  # what an encoder-decoder fills in; others predict all tokens
 
 # %% ../../../nbs/09_editors/text/03_training.ipynb #cell-009
 @patch
@@ -63,8 +67,10 @@ def text_rows(
     lm: LM,
     texts: list[SourceText],
     h: TextHParams,
-) -> list[list[int]]:
-    "Texts as rows of tokens for a model."
+) -> list:  # of tokens, or of `MaskedRow`
+    "Texts as rows of tokens for a model; with gaps for an encoder-decoder."
+    if lm.family.seq2seq:
+        return masked_rows(lm, texts, h.length, h.objective, h.seed)
     length = min(h.length, lm.context_length or h.length)
     ordered = (t.titled for t in shuffled_by_id(texts, h.seed))
     rows = (row.tokens for row in pack_texts(ordered, lm.tokenizer, length, as_published=not h.tails))
@@ -100,7 +106,11 @@ def row_batches(
 
 # %% ../../../nbs/09_editors/text/03_training.ipynb #cell-023
 def summed_loss(lm: LM, rows: list[list[int]]) -> torch.Tensor:
-    "The cross-entropy of rows, summed over their tokens."
+    "The cross-entropy of rows, summed over their tokens, or over those in their gaps, or over answers."
+    if isinstance(rows[0], MaskedRow):
+        return masked_loss(lm, rows)
+    if isinstance(rows[0], EncodedItem):
+        return answer_cross_entropy(lm, rows) * sum(map(_predicted_tokens, rows))
     padded = pad_tokens(rows, padding_token(lm))
     ids, mask = padded.ids.to(lm.device), padded.mask.to(lm.device)
     logits = lm.model(input_ids=ids, attention_mask=mask, use_cache=False).logits[:, :-1]
@@ -123,6 +133,13 @@ def _to_float32(weights: list[torch.nn.Parameter]):
             p.data = p.data.float()
 
 # %% ../../../nbs/09_editors/text/03_training.ipynb #cell-030
+def _predicted_tokens(row) -> int:
+    "How many tokens of a row are predicted."
+    if isinstance(row, EncodedItem):
+        return len(row.answer)
+    return len(row.target) if isinstance(row, MaskedRow) else len(row) - 1
+
+# %% ../../../nbs/09_editors/text/03_training.ipynb #cell-032
 def accumulate_gradients(
     lm: LM,
     rows: list[list[int]],  # of the step
@@ -133,7 +150,7 @@ def accumulate_gradients(
 ) -> float:  # the loss
     "Compute the gradients of a step in several passes."
     rank, world = process_rank(lm)
-    tokens, mine, loss, error = sum(len(r) - 1 for r in rows), rows[rank::world], 0.0, None
+    tokens, mine, loss, error = sum(map(_predicted_tokens, rows)), rows[rank::world], 0.0, None
     try:
         for i in range(0, len(mine), pass_rows):
             with context():
@@ -148,7 +165,7 @@ def accumulate_gradients(
         raise error
     return loss
 
-# %% ../../../nbs/09_editors/text/03_training.ipynb #cell-033
+# %% ../../../nbs/09_editors/text/03_training.ipynb #cell-035
 def adamw(
     named: dict,  # parameters by name
     h: TextHParams,
@@ -156,7 +173,7 @@ def adamw(
     "AdamW with one weight decay for all parameters."
     return torch.optim.AdamW(list(named.values()), h.rate, weight_decay=h.weight_decay)
 
-# %% ../../../nbs/09_editors/text/03_training.ipynb #cell-034
+# %% ../../../nbs/09_editors/text/03_training.ipynb #cell-036
 def _clipped_step(optimiser, scaler, weights: list, clip: float | None):
     "One step of the optimiser, with gradients of a limited norm."
     scaler.unscale_(optimiser)
@@ -165,7 +182,7 @@ def _clipped_step(optimiser, scaler, weights: list, clip: float | None):
     scaler.step(optimiser)
     scaler.update()
 
-# %% ../../../nbs/09_editors/text/03_training.ipynb #cell-035
+# %% ../../../nbs/09_editors/text/03_training.ipynb #cell-037
 def train_on_rows(
     lm: LM,
     named: dict,  # the parameters that are trained, by name; all others take no gradients
@@ -194,7 +211,7 @@ def train_on_rows(
             bar.update(1)
     return losses
 
-# %% ../../../nbs/09_editors/text/03_training.ipynb #cell-036
+# %% ../../../nbs/09_editors/text/03_training.ipynb #cell-039
 def _check_finite(losses: list[float], h: TextHParams):
     "Raise an error if the last loss is no number."
     if not math.isfinite(losses[-1]):
