@@ -244,7 +244,7 @@ def test_what_is_missing_is_said(reported):
     )
     # synthetic runs have no benchmark; rag has everything else
     assert text.count("Not shown") == text.count("say where it is now with --benchmark") > 0
-    assert "What else there is" in text and "<code>--corpus FILE</code>" in text and "<code>--ask</code>" in text
+    assert "What else there is" in text and "<code>--counts SOURCE</code>" in text and "<code>--ask</code>" in text
 
 
 def test_self_contained(reported):

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from .style import EDITOR_LOOKS, METRIC_LOOKS, display_order
+from .style import EDITOR_LOOKS, display_order
 from ..metrics.answers import MEASURES
 from ..metrics.intervals import bootstrap_interval
 from ..records import BadArgument, check_choice, question_columns
@@ -89,7 +89,7 @@ def describe_shorter_runs(runs) -> list[str]:
     return [f"{name}: {n:,} of {most:,} edits; {_SHORTER}" for name, n in planned.items() if n < most]
 
 # %% ../../nbs/11_analysis/03_gather.ipynb #cell-028
-RECORDED_SAMPLES = ("runs", "benchmark", "lasting_facts.parquet", "world", "wbe-tiny")
+RECORDED_SAMPLES = ("runs", "runs_forms", "benchmark", "lasting_facts.parquet", "world", "wbe-tiny")
 
 
 def is_recorded(
@@ -212,7 +212,7 @@ def mean_by(
 # %% ../../nbs/11_analysis/03_gather.ipynb #cell-053
 def metric_label(metric: str) -> str:
     "The label of a metric in figures."
-    return MEASURES[check_choice(metric, METRIC_LOOKS, "metric")].label
+    return MEASURES[check_choice(metric, MEASURES, "metric")].label
 
 # %% ../../nbs/11_analysis/03_gather.ipynb #cell-056
 VERDICT_LABELS = {True: "seen", False: "not seen", None: "cannot be decided"}

@@ -142,9 +142,9 @@ def _lasting_column(runs) -> pd.DataFrame | None:
 
 # %% ../../nbs/11_analysis/35_leaderboard.ipynb #cell-022
 def _measured_columns(runs) -> dict[str, pd.DataFrame]:
-    "All columns with intervals."
+    "All columns with intervals; the table is sorted by the first."
     lasting = _lasting_column(runs)
-    found = _axis_columns(runs) | {"update, at the end": _later_column(runs)} | _measure_columns(runs)
+    found = {"update, at the end": _later_column(runs)} | _axis_columns(runs) | _measure_columns(runs)
     return found if lasting is None else found | {"lasting facts": lasting}
 
 
@@ -215,7 +215,7 @@ def _about_runs(runs, board: pd.DataFrame, origin: dict) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, "index").rename_axis("run").reindex(board.index)
 
 # %% ../../nbs/11_analysis/35_leaderboard.ipynb #cell-033
-_EXACT = "Exact match right after the edits, unless the heading says otherwise"
+_EXACT = "Exact match right after the edits, unless the heading says otherwise; the best at the end first"
 _ABOUT = "The runs, their settings, and what was verified in their folders"
 
 

@@ -131,13 +131,14 @@ def results_notebook(
     ask: bool = False,
     cache=None,
     contact: str = "",
+    audits=None,
 ):
     "The results notebook with these parameters."
     import nbformat
 
     given = dict(RUNS=[str(p) for p in paths], FILES=folder and str(folder), BENCHMARK=benchmark and str(benchmark))
     given |= dict(CORPUS=corpus and str(corpus), VIEWS=[str(v) for v in views or ()], ASK=ask)
-    given |= dict(CACHE=cache and str(cache), CONTACT=contact)
+    given |= dict(CACHE=cache and str(cache), CONTACT=contact, AUDITS=[str(a) for a in audits or ()])
     nb = nbformat.reads(files("wbe.analysis").joinpath(RESULTS_NOTEBOOK).read_text(encoding="utf-8"), 4)
     for cell in nb.cells:
         if cell.metadata.get("wbe") == "parameters":
@@ -451,6 +452,7 @@ def make_report(
     ask: bool = False,  # whether the model may be loaded, for sections that need it
     cache=None,  # a file that keeps the answers of services; beside the page by default
     contact: str = "",  # an address at which a service can reach its user
+    audits=None,  # folders of audits of the benchmark, for scores by verdict
     log: Callable = lambda text: None,  # is called with the key of every section
 ) -> Path:
     "Execute the results notebook on runs and write the page."
@@ -460,7 +462,8 @@ def make_report(
     log("read the runs")
     runs, trouble = reportable_runs(found)
     kept = cache or Path(out).with_suffix(".services.sqlite")
-    nb = results_notebook(found, folder and Path(folder).absolute(), benchmark, corpus, views, ask, kept, contact)
+    files = folder and Path(folder).absolute()
+    nb = results_notebook(found, files, benchmark, corpus, views, ask, kept, contact, audits)
     nb = execute_notebook(nb, Path.cwd(), log)
     if notebook:
         write_text(notebook, nbformat.writes(nb))

@@ -147,11 +147,12 @@ def draw_course(
 
 # %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-025
 def _rows_between_timesteps(run) -> pd.DataFrame:
-    "The scores that were taken between timesteps, as `wbe.metrics.summary` expects them."
+    "The scores on the benchmark's axes that were taken between timesteps, as `wbe.metrics.summary` expects them."
     s = run.scores
     if s.empty:
         return s
-    s = s[s.moment.isin(["before", "current", "past"])].drop_duplicates([*question_columns(s), "scored_at"])
+    s = s[s.moment.isin(["before", "current", "past"]) & s.axis.isin(AXES)]
+    s = s.drop_duplicates([*question_columns(s), "scored_at"])
     if run.editor == "none":
         s = s.assign(edited_at=s.asked_of.where(s.scored_at > 0).astype("Int64"))
     return s
@@ -170,7 +171,7 @@ def accuracy_changes(runs, metric: str = "exact_match", axes=AXES) -> pd.DataFra
     columns = ["editor", "axis", "scored_at", "change", "low", "high", "n", "subjects"]
     return pd.concat(parts, ignore_index=True)[columns]
 
-# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-029
+# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-031
 def draw_changes(
     table: pd.DataFrame,  # of `accuracy_changes`
 ):
@@ -185,7 +186,7 @@ def draw_changes(
     label_lines([panel.ax for panel in panels])
     return fig
 
-# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-032
+# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-034
 def state_matrices(runs, axis: str = "update", metric: str = "exact_match") -> dict[str, pd.DataFrame]:
     "For each run its matrix `edited at` by `asked after`. If earlier edits were not asked again it is a diagonal."
     out = {}
@@ -199,7 +200,7 @@ def state_matrices(runs, axis: str = "update", metric: str = "exact_match") -> d
         )
     return {name: out[name] for name in display_order(out)}
 
-# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-035
+# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-037
 def _draw_matrix(ax, name: str, matrix: pd.DataFrame):
     "Draw the matrix of one run, in percent."
     from matplotlib.patches import Rectangle
@@ -211,7 +212,7 @@ def _draw_matrix(ax, name: str, matrix: pd.DataFrame):
     panel_title(ax, name, 9)
     ax.tick_params(labelsize=8)
 
-# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-036
+# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-038
 def draw_matrices(
     matrices: dict,  # of `state_matrices`
     axis: str = "update",
@@ -230,14 +231,14 @@ def draw_matrices(
     fig.supylabel(f"edited at timestep ({axis})", fontsize=9.5)
     return fig
 
-# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-039
+# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-041
 def _forgetting_of(matrix: pd.DataFrame) -> tuple[float, float, float, float]:
     "Accuracy right after the edits and at the end, forgetting, and backward transfer."
     f, b = forgetting(matrix[[T for T in matrix if T > 0]]), backward_transfer(matrix)
     just = np.mean([matrix.loc[t, t] for t in matrix.index if t in matrix.columns])
     return just, matrix[matrix.columns.max()].mean(), *(x.iloc[-1] if len(x) else np.nan for x in (f, b))
 
-# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-040
+# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-042
 def forgetting_table(runs, metric: str = "exact_match", axes=AXES) -> pd.DataFrame:
     "For each editor and axis: accuracy right after the edits and at the end, forgetting, backward transfer."
     out = []
@@ -250,7 +251,7 @@ def forgetting_table(runs, metric: str = "exact_match", axes=AXES) -> pd.DataFra
     columns = ["editor", "axis", "just edited", "at the end", "forgetting", "backward transfer"]
     return pd.DataFrame(out, columns=columns).set_index(["editor", "axis"])
 
-# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-042
+# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-044
 def summarise_changes(
     table: pd.DataFrame,  # of `accuracy_changes`
     axis: str = "update",
@@ -266,7 +267,7 @@ def summarise_changes(
     head = f"{axis}, change of the same questions of earlier timesteps after the last one, in points"
     return f"{head}: {'; '.join(text) or 'no run was asked'}."
 
-# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-045
+# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-047
 def ability_table(runs) -> pd.DataFrame:
     "The scores of runs on lasting facts and text, in the order of time: what, metric, value, low, high, n."
     parts = [r.ability.assign(editor=name) for name, r in labelled_runs(runs) if len(r.ability)]
@@ -277,7 +278,7 @@ def ability_table(runs) -> pd.DataFrame:
     table = sort_in_time(pd.concat(parts, ignore_index=True)).drop_duplicates(measured, keep="last")
     return table.sort_values("editor", key=lambda c: c.map(display_order(c).index), kind="stable", ignore_index=True)
 
-# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-049
+# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-051
 def _draw_ability_panel(ax, table: pd.DataFrame, rows: pd.DataFrame, what: str, metric: str):
     "Draw one measure over the edits made, and in grey its value before any edit; `table` has all editors."
     draw_editor_lines(ax, rows.drop_duplicates(["editor", "edits_done"], keep="last"), "edits_done")
@@ -290,7 +291,7 @@ def _draw_ability_panel(ax, table: pd.DataFrame, rows: pd.DataFrame, what: str, 
         ax.set_ylabel(metric_label(metric))
     ax.set_xlabel("edits made (dotted: before any edit)")
 
-# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-050
+# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-052
 def draw_ability(
     table: pd.DataFrame,  # of `ability_table`
     metric: str = "exact_match",
@@ -309,7 +310,7 @@ def draw_ability(
     label_lines([panel.ax for panel in panels])
     return fig
 
-# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-053
+# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-055
 def summarise_ability(
     table: pd.DataFrame,  # of `ability_table`
     metric: str = "exact_match",
@@ -325,7 +326,7 @@ def summarise_ability(
         f"not clearly fewer: {listed(last[~fewer])}."
     )
 
-# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-057
+# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-059
 class _Results(NamedTuple):
     "Means and final changes, by editor and axis."
 
@@ -340,16 +341,16 @@ class _Results(NamedTuple):
         r = self.changes.loc[(editor, axis)]
         return f"{editor}, {axis} {100 * r.change:+.0f} [{100 * r.low:+.0f}, {100 * r.high:+.0f}] points"
 
-# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-058
+# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-060
 WEIGHT_EDITORS = ("rome", "r-rome", "memit", "wise")
 
-
+# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-061
 def _best_editor(r: _Results, axis: str) -> str:
     "The specialised editor with the highest mean on an axis."
     here = [e for e in WEIGHT_EDITORS if (e, axis) in r.means.index]
     return max(here, key=lambda e: r.means.value[e, axis]) if here else "an editor of weights"
 
-
+# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-062
 def _retrieval_beats(r: _Results, axis: str) -> tuple:
     "Whether retrieval is clearly above the best specialised editor."
     other = _best_editor(r, axis)
@@ -357,7 +358,7 @@ def _retrieval_beats(r: _Results, axis: str) -> tuple:
     judge = lambda: (texts(), r.means.low["rag", axis] > r.means.high[other, axis])
     return judge_finding(f"retrieval beats every editor on {axis}", r.means, [("rag", axis), (other, axis)], judge)
 
-# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-059
+# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-063
 def _hardly_helps(r: _Results) -> tuple:
     "Whether retrieval is not clearly above the unedited model on questions over two facts."
     pair = ("rag", "multi-hop"), ("none", "multi-hop")
@@ -365,13 +366,13 @@ def _hardly_helps(r: _Results) -> tuple:
     judge = lambda: (texts(), r.means.low[pair[0]] <= r.means.high[pair[1]])
     return judge_finding("retrieval hardly helps multi-hop", r.means, pair, judge)
 
-# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-061
+# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-065
 def _forgets(r: _Results, claim: str, editor: str, axis: str, expected: bool = True) -> tuple:
     "Whether the change of an editor on earlier timesteps is clearly below zero; or is not, if that is expected."
     judge = lambda: (r.change(editor, axis), (r.changes.high[editor, axis] < 0) == expected)
     return judge_finding(claim, r.changes, [(editor, axis)], judge)
 
-# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-062
+# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-066
 def _matches(r: _Results, editor: str) -> tuple:
     "Whether an editor is not clearly below the best specialised one on updates."
     other = _best_editor(r, "update")
@@ -380,14 +381,14 @@ def _matches(r: _Results, editor: str) -> tuple:
     needs = [(editor, "update"), (other, "update")]
     return judge_finding(f"{editor} matches or beats the editors on update", r.means, needs, judge)
 
-# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-063
+# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-067
 def _merging_keeps(r: _Results) -> tuple:
     "Whether LoRA-Merge does not clearly forget, or clearly less than LoRA-FT."
     merged, plain = ("lora-merge", "update"), ("lora", "update")
     judge = lambda: (r.change(*merged), r.changes.high[merged] >= 0 or r.changes.low[merged] > r.changes.high[plain])
     return judge_finding("LoRA-Merge hardly forgets", r.changes, [merged, plain], judge)
 
-# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-064
+# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-068
 def timestep_findings(
     mean: pd.DataFrame,  # of `mean_accuracy`
     moved: pd.DataFrame,  # of `accuracy_changes`

@@ -347,7 +347,7 @@ def _shared_part(names: list[str]) -> str:
             return "-".join(words[i:j])
     return ""
 
-
+# %% ../../nbs/12_app/06_runs.ipynb #cell-038
 def short_names(
     names: list[str],
 ) -> tuple[list[str], str]:  # the short names, and what was left out
@@ -356,7 +356,7 @@ def short_names(
     short = [f"-{name}-".replace(f"-{shared}-", "-", 1).strip("-") for name in names]
     return (short, shared) if shared and all(short) and len(set(short)) == len(names) else (names, "")
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-039
+# %% ../../nbs/12_app/06_runs.ipynb #cell-041
 def _by_moment(
     columns: list[tuple[str, str]],  # axis and moment
 ) -> dict[str, list[tuple[str, str]]]:  # by title
@@ -367,7 +367,7 @@ def _by_moment(
     rest = [c for group in groups.values() if len(group) == 1 for c in group]
     return {m: group for m, group in groups.items() if len(group) > 1} | ({"": rest} if rest else {})
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-041
+# %% ../../nbs/12_app/06_runs.ipynb #cell-043
 def _moment_title(title: str, moment: str) -> str:
     "The title of a table of one moment; other measures have their own name."
     when, _, measure = moment.partition(", ")
@@ -375,7 +375,7 @@ def _moment_title(title: str, moment: str) -> str:
         return f"{measure[0].upper()}{measure[1:]}: {when}"
     return f"{title}: {moment}" if moment else "Facts that should stay, cost, other measures"
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-043
+# %% ../../nbs/12_app/06_runs.ipynb #cell-045
 def _print_moments(out: TableOutput, names: list[str], columns: list, texts: list[list[str]], title: str):
     "A table for each moment, with runs as rows."
     for moment, group in _by_moment(columns).items():
@@ -383,7 +383,7 @@ def _print_moments(out: TableOutput, names: list[str], columns: list, texts: lis
         rows = [[name, *(row[columns.index(c)] for c in group)] for name, row in zip(names, texts)]
         out.show(header, rows, _moment_title(title, moment))
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-044
+# %% ../../nbs/12_app/06_runs.ipynb #cell-046
 def print_comparison(
     runs: list,
     metric: str = "exact_match",  # one of RUN_MEASURES
@@ -412,7 +412,7 @@ def print_comparison(
     for line in [*about["health"], *about["set_aside"], *about["judged"]]:
         out.line(f"{line}.")
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-046
+# %% ../../nbs/12_app/06_runs.ipynb #cell-048
 def print_by_verdict(
     runs: list,
     verdicts,  # of `read_verdicts`
@@ -431,7 +431,7 @@ def print_by_verdict(
     rows = [(r.run, r.verdict, r.when, mean, f"{r.n:,}") for r, mean in zip(shown.itertuples(), means)]
     out.show(("run", "verdict", "asked", metric, "edits"), rows, "By the audit's verdict")
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-047
+# %% ../../nbs/12_app/06_runs.ipynb #cell-049
 @app.command(name="compare", rich_help_panel=PANELS["results"])
 def compare_command(
     folders: Annotated[list[Path], typer.Argument(help="Runs, or folders of runs.")],
@@ -477,7 +477,7 @@ def compare_command(
         if verdicts is not None:
             print_by_verdict(runs, verdicts, metric, out)
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-051
+# %% ../../nbs/12_app/06_runs.ipynb #cell-053
 def _make_judge(
     model: str,
     base_url: str | None,
@@ -498,7 +498,7 @@ def _make_judge(
 
     return LocalJudge(model, **options)
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-053
+# %% ../../nbs/12_app/06_runs.ipynb #cell-055
 JUDGED_NAMES = dict(
     judge="who judges",
     no_verdict="without verdict",
@@ -523,7 +523,7 @@ def _print_judged(runs: list, out: TableOutput):
     for reason, n in reasons.most_common(3):
         out.line(f"{n:,} answers without a verdict: {reason}")
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-054
+# %% ../../nbs/12_app/06_runs.ipynb #cell-056
 def _print_marked(judge, marks, out: TableOutput):
     "How a judge agrees with a person who marked answers."
     from wbe.analysis.agreement import format_agreement, judge_agreement, judge_marks
@@ -535,7 +535,7 @@ def _print_marked(judge, marks, out: TableOutput):
     title = f"Agreement with a reader of {len(marks):,} answers; {int(read.verdict.isna().sum())} have no verdict"
     out.show(shown.columns, shown.astype(str).values.tolist(), title)
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-056
+# %% ../../nbs/12_app/06_runs.ipynb #cell-058
 _JUDGE = dict(rich_help_panel="The judge")
 JudgeOption = Annotated[str, typer.Option("--model", "-m", help="Model that judges, like gpt-4o-mini.", **_JUDGE)]
 JudgeAddressOption = Annotated[
@@ -558,7 +558,7 @@ VerdictTokensOption = Annotated[
 ]
 VerdictCacheOption = Annotated[Path, typer.Option(help="File for the verdicts that were paid for.", **_JUDGE)]
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-057
+# %% ../../nbs/12_app/06_runs.ipynb #cell-059
 MarksOption = Annotated[
     Path, typer.Option(help="CSV file of answers that a person marked; the judge is compared with that person.")
 ]
@@ -570,7 +570,7 @@ JudgedMomentOption = Annotated[
 ]
 JudgedSampleOption = Annotated[int, typer.Option(help="Judge the answers to this many edits. \\[default: all]", min=1)]
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-059
+# %% ../../nbs/12_app/06_runs.ipynb #cell-061
 @app.command(name="judge", rich_help_panel=PANELS["results"])
 def judge_command(
     model: JudgeOption,
@@ -620,7 +620,7 @@ def judge_command(
         if stats := getattr(judge, "stats", None):
             out.line(f"Readings: {stats!r}")
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-063
+# %% ../../nbs/12_app/06_runs.ipynb #cell-065
 def _print_estimate(file: Path, measured: list[Path] | None, out: TableOutput):
     "The estimated cost of a sweep, and what it rests on."
     from wbe.runs.description import format_duration
@@ -640,7 +640,7 @@ def _print_estimate(file: Path, measured: list[Path] | None, out: TableOutput):
     if not known.all():
         out.line("The others were not measured; a short run does it: wbe run … --max-edits 20 --name trial")
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-064
+# %% ../../nbs/12_app/06_runs.ipynb #cell-066
 @app.command(name="sweep", rich_help_panel=PANELS["runs"])
 def sweep_command(
     file: Annotated[
@@ -687,7 +687,7 @@ def sweep_command(
         if any(s.startswith("failed") for s in states.values()):
             raise typer.Exit(1)
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-067
+# %% ../../nbs/12_app/06_runs.ipynb #cell-069
 def parse_group_sizes(
     text: str,  # like 1,100,1000
 ) -> tuple[int, ...]:
@@ -697,7 +697,7 @@ def parse_group_sizes(
         raise BadArgument(f"-k {text}: give numbers of instances with commas between them, like -k 1,100,1000")
     return tuple(map(int, words))
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-069
+# %% ../../nbs/12_app/06_runs.ipynb #cell-071
 def _print_mquake(frame, out: TableOutput):
     "Accuracy by the number of instances edited together, and by the number of hops."
     from wbe.runs.mquake import summarise_mquake
@@ -710,7 +710,7 @@ def _print_mquake(frame, out: TableOutput):
     for k, n in clashes[clashes > 0].items():
         out.line(f"k = {k}: {n} instances are contradicted by others of their group.")
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-071
+# %% ../../nbs/12_app/06_runs.ipynb #cell-073
 ChainsArgument = Annotated[Path, typer.Argument(help="Instances in MQuAKE's format, such as chains.json of a build.")]
 GroupSizesOption = Annotated[str, typer.Option("-k", help="Instances that are edited together, like 1,100,1000.")]
 WordingsOption = Annotated[int, typer.Option(help="Wordings of each chain; any right answer counts.")]
@@ -724,7 +724,7 @@ EndpointOption = Annotated[
     str, typer.Option(help="Where the model is: the address of a server with the OpenAI protocol, or openai.")
 ]
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-072
+# %% ../../nbs/12_app/06_runs.ipynb #cell-074
 @app.command(name="mquake", rich_help_panel=PANELS["runs"])
 def mquake_command(
     chains: ChainsArgument,
@@ -773,7 +773,7 @@ def mquake_command(
         _print_mquake(run_mquake(plan, folder), out)
         out.line(f"The run: {folder}")
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-077
+# %% ../../nbs/12_app/06_runs.ipynb #cell-079
 @app.command(name="report", rich_help_panel=PANELS["results"])
 def report_command(
     runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or a folder of such folders.")],
@@ -803,6 +803,10 @@ def report_command(
     cache: Annotated[
         Path, typer.Option(help="File that keeps the answers of services. \\[default: beside the page]")
     ] = None,
+    audit: Annotated[
+        list[Path],
+        typer.Option(help="Folder of `wbe audit`, or one that holds several, for scores by verdict; may be repeated."),
+    ] = None,
     ask: Annotated[
         bool,
         typer.Option("--ask", help="Load the model, for sections that need it: hops that a memory finds, gradients."),
@@ -817,10 +821,11 @@ def report_command(
     from wbe.analysis.report import make_report
 
     sources = dict(benchmark=benchmark, corpus=corpus, views=views, ask=ask, cache=cache, contact=contact)
+    sources |= dict(audits=audit)
     page = make_report(runs, out, title, notebook, files, **sources, log=print_step)
     typer.echo(f"The report: {page}")
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-080
+# %% ../../nbs/12_app/06_runs.ipynb #cell-082
 @app.command(name="leaderboard", rich_help_panel=PANELS["results"])
 def leaderboard_command(
     runs: Annotated[
