@@ -312,7 +312,7 @@ def _section_html(key: str, title: str, intro: str, cell) -> str:
     "A section of the page, with the cell that made it."
     shown = "\n".join(map(output_html, cell.outputs))
     source = f"<details><summary>The cell that made this</summary><pre>{html.escape(cell.source)}</pre></details>"
-    head = f"<h2>{html.escape(title)}</h2><p>{html.escape(intro)}</p>"
+    head = f"<h2>{html.escape(title)}</h2><p>{_inline_html(intro)}</p>"
     return f'<section id="{key}">{head}\n{shown}\n{source}</section>'
 
 # %% ../../nbs/11_analysis/32_report.ipynb #cell-051
