@@ -18,7 +18,8 @@ from ..records import Edit, col, schema, to_table
 from ..store import Manifest, Stage, make_folder, stream_to_parquet
 from ..spool import Spool
 from ..wikidata.classes import answer_classes
-from ..writers.base import Request, Writer, WrittenText, make_writer
+from ..writers.base import REQUEST_KINDS, Request, Writer, WrittenText, make_writer
+from ..writers.by_kind import written_by
 from ..writers.checks import TEXT_CHECKS, Candidate, Dropped, dropped_row, feedback_on, first_failed_check
 from ..writers.requests import EDIT_KEY_COLUMNS, edit_details, edit_key, fact_requests, kinds_table, variant_requests
 
@@ -163,8 +164,8 @@ def _benchmark_row(
     edit |= dict(ans_aliases=row.get("object_aliases"), ans_classes=row.get("object_classes"))
     questions = dict(update=update.text, ans=row["object"], rephrase=text("rephrase"), personas=voice)
     probes = _locality_fields(row, text("locality")) | _multihop_fields(row, text("multihop"))
-    provenance = dict(writer=update.writer, model=update.model, prompt=update.prompt)
-    return edit | questions | dict(persona=persona if voice else None) | probes | provenance
+    written = {kind: texts[f"{key}/{kind}"] for kind in REQUEST_KINDS if text(kind)}
+    return edit | questions | dict(persona=persona if voice else None) | probes | written_by(written)
 
 # %% ../../nbs/06_benchmark/08_questions.ipynb #cell-034
 def write_question_batch(

@@ -28,7 +28,8 @@ from ..store import Manifest, StoreError, atomic_write, lock, make_folder, write
 from ..wikidata.build import build_facts, dump_date, locate_dumps
 from ..wikidata.dumps import WIKIMEDIA
 from ..wikidata.entities import FALLBACK
-from ..writers.base import WRITERS, make_writer
+from ..writers.base import WRITERS
+from ..writers.by_kind import check_kinds, make_kind_writer
 
 # %% ../../nbs/06_benchmark/14_series.ipynb #cell-005
 @dataclass
@@ -72,8 +73,9 @@ class SeriesStep:
 # %% ../../nbs/06_benchmark/14_series.ipynb #cell-008
 def public_writer(writer: dict) -> dict:
     "The name and the options of a writer as they may be stored."
-    address = writer.get("base_url")
-    return writer | dict(base_url=redact_url(address)) if address else writer
+    address, kinds = writer.get("base_url"), writer.get("kinds")
+    public = writer | dict(base_url=redact_url(address)) if address else writer
+    return public | dict(kinds={kind: public_writer(other) for kind, other in kinds.items()}) if kinds else public
 
 # %% ../../nbs/06_benchmark/14_series.ipynb #cell-011
 @dataclass
@@ -336,8 +338,10 @@ def _series_writer(
         )
     if not now and "***" in (was or ""):
         raise BadArgument(f"{was}: the password or key is not stored; give the whole address again (--base-url)")
-    job = {"job": str(series.folder.resolve())} if settings["name"] == "openai" else {}
-    return make_writer(**settings | job | options)
+    paid = any(w["name"] == "openai" for w in (settings, *(settings.get("kinds") or {}).values()))
+    job = {"job": str(series.folder.resolve())} if paid else {}
+    address = {"base_url": options["base_url"]} if now else {}  # of the writer for all kinds; the others have their own
+    return make_kind_writer(settings | address, job | {k: v for k, v in options.items() if k != "base_url"})
 
 # %% ../../nbs/06_benchmark/14_series.ipynb #cell-051
 def _no_log(text: str):
@@ -400,6 +404,7 @@ def _open_series(
 def _check_settings(settings: dict, engine: str):
     "Raise an error for an unknown name, before any dump is read."
     WRITERS.get(settings["writer"]["name"])
+    check_kinds(settings["writer"])
     check_choice(settings["closeness"], SIMILARITY_METHODS, "closeness")
     check_choice(settings["namesakes"], ("drop", "keep"), "way with namesakes")
     check_choice(settings["ended"], ("drop", "keep"), "way with what has ended")
@@ -409,7 +414,7 @@ def _check_settings(settings: dict, engine: str):
 def make_benchmark(
     folder,  # where everything goes: the release in `release`, all that leads to it in `work`
     dumps,  # files of dumps, or dates to fetch, or words like newest-1; two or more
-    writer: dict | None = None,  # name and options, like dict(name="openai", model="gpt-4o-mini"); templates by default
+    writer: dict | None = None,  # like dict(name="openai", model="gpt-4o-mini", kinds=…); templates by default
     writer_options: dict | None = None,  # that do not change its texts: budget, confirm, concurrency, …
     closeness: str = "name",  # of locality probes: name or graph
     chains: bool = False,  # also chains of two to four facts in MQuAKE's format, in files of their own

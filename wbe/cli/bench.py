@@ -33,16 +33,34 @@ PricesOption = Annotated[
 YesOption = Annotated[bool, typer.Option("--yes", help="Spend without asking.", **_WRITER)]
 
 # %% ../../nbs/12_app/04_bench.ipynb #cell-006
-def _writer_settings(name: str, model: str | None, base_url: str | None) -> dict:
-    "The options of a writer that its texts depend on."
-    settings = {k: v for k, v in dict(name=name, model=model, base_url=base_url).items() if v}
-    if name == "template" and len(settings) > 1:
-        raise BadArgument("--model and --base-url need another writer: add --writer openai or --writer local")
-    if name in ("openai", "local") and not model:
-        raise BadArgument(f"--writer {name} needs a model: add --model NAME")
-    return settings
+def _with_model(text: str, model: str | None, base_url: str | None) -> str:
+    "The words of --writer for all kinds of questions, with --model and --base-url in them."
+    from wbe.writers.base import WRITERS
 
-# %% ../../nbs/12_app/04_bench.ipynb #cell-008
+    if text == "template" and (model or base_url):
+        raise BadArgument("--model and --base-url need another writer: add --writer openai or --writer local")
+    if text in ("openai", "local") and not model:
+        raise BadArgument(f"--writer {text} needs a model: add --model NAME")
+    name, _, named = text.partition(":")
+    if name not in WRITERS.names():  # one of one's own, module:Class
+        return text
+    if model and named:
+        raise BadArgument(f"--writer {text} names a model already: leave out --model {model}")
+    return text + (f":{model}" if model else "") + (f"@{base_url}" if base_url else "")
+
+# %% ../../nbs/12_app/04_bench.ipynb #cell-007
+def _writer_settings(texts: list[str], model: str | None, base_url: str | None) -> dict:
+    "The options of the writers that the texts depend on; --model and --base-url are of the one for all kinds."
+    from wbe.writers.by_kind import parse_writers, split_kind
+
+    every = [t for t in texts if split_kind(t)[0] is None] or ["template"]
+    if len(every) > 1:
+        raise BadArgument(f"--writer {every[1]}: there is one already; for one kind write --writer KIND={every[1]}")
+    words = _with_model(every[0], model, base_url)
+    own = {k: v for k, v in dict(model=model, base_url=base_url).items() if v and words == every[0]}
+    return parse_writers([words, *(t for t in texts if t not in every)]) | own
+
+# %% ../../nbs/12_app/04_bench.ipynb #cell-009
 def _parse_prices(text: str | None) -> tuple[float, float] | None:
     "Two prices from the command line."
     try:
@@ -53,7 +71,7 @@ def _parse_prices(text: str | None) -> tuple[float, float] | None:
         raise BadArgument(f"--prices {text}: give two, for input and output, like --prices 0.15,0.6")
     return pair
 
-# %% ../../nbs/12_app/04_bench.ipynb #cell-010
+# %% ../../nbs/12_app/04_bench.ipynb #cell-011
 def _spending(
     budget: float | None,
     prices: str | None,
@@ -65,24 +83,31 @@ def _spending(
     how = dict(budget=budget, prices=_parse_prices(prices), confirm=True if yes else None)
     return {k: v for k, v in how.items() if v is not None}
 
-# %% ../../nbs/12_app/04_bench.ipynb #cell-013
+# %% ../../nbs/12_app/04_bench.ipynb #cell-014
 def _check_writer(
     by: dict,  # the options that its texts depend on
     how: dict,  # the others
 ):
     "Raise an error for a writer that cannot work."
+    every = [{k: v for k, v in by.items() if k != "kinds"}, *(by.get("kinds") or {}).values()]
+    if how and all(w["name"] == "template" for w in every):
+        raise BadArgument("--budget, --prices and --yes are for a paid writer: add --writer openai --model NAME")
+    for settings in every:
+        _check_one_writer(settings, how if settings["name"] == "openai" or len(every) == 1 else {})
+
+# %% ../../nbs/12_app/04_bench.ipynb #cell-015
+def _check_one_writer(settings: dict, how: dict):
+    "Raise an error for a writer that cannot work."
     from wbe.writers.base import make_writer
 
-    if by["name"] == "template" and how:
-        raise BadArgument("--budget, --prices and --yes are for a paid writer: add --writer openai --model NAME")
-    if by["name"] == "local":
+    if settings["name"] == "local":
         from wbe.lm.models import check_load_options
 
-        check_load_options(by["model"])
-    elif by["name"] != "template":
-        make_writer(**by, **how)
+        check_load_options(settings["model"])
+    elif settings["name"] != "template":
+        make_writer(**settings, **how)
 
-# %% ../../nbs/12_app/04_bench.ipynb #cell-016
+# %% ../../nbs/12_app/04_bench.ipynb #cell-018
 def _sources(language: str | None, fallback, mirror: str | None, kind: str, insist: bool) -> dict:
     "The options about the dumps and their languages."
     from wbe.wikidata.dumps import WIKIMEDIA
@@ -90,7 +115,7 @@ def _sources(language: str | None, fallback, mirror: str | None, kind: str, insi
     names = dict(language=language, fallback=tuple(fallback) if fallback else None)
     return names | dict(mirror=mirror or WIKIMEDIA, kind=kind, insist=insist)
 
-# %% ../../nbs/12_app/04_bench.ipynb #cell-019
+# %% ../../nbs/12_app/04_bench.ipynb #cell-021
 def _print_release(release, out: TableOutput):
     "The timesteps of a release: shares for people, numbers for programs."
     from wbe.benchmark.release import release_files, timestep_numbers
@@ -105,7 +130,7 @@ def _print_release(release, out: TableOutput):
         f"Check it:           wbe validate {release.folder}"
     )
 
-# %% ../../nbs/12_app/04_bench.ipynb #cell-021
+# %% ../../nbs/12_app/04_bench.ipynb #cell-023
 SeriesArgument = Annotated[
     Path, typer.Argument(help="Folder for all files; the benchmark itself goes into its folder release.")
 ]
@@ -114,9 +139,13 @@ DumpsArgument = Annotated[
     typer.Argument(help="Two or more dumps: files, or dates (then they are fetched), or the words newest, newest-1, …"),
 ]
 WriterOption = Annotated[
-    str,
+    list[str],
     typer.Option(
-        help="Who writes the questions: template (offline, free), openai (any compatible endpoint) or local.", **_WRITER
+        metavar="[KIND=]WRITER",
+        help="Who writes the questions: template (offline, free), openai:MODEL (or openai:MODEL@ADDRESS, any "
+        "compatible endpoint) or local:FOLDER. With KIND=, one kind: update, locality, multihop, rephrase or persona; "
+        "may be repeated, like --writer template --writer persona=openai:gpt-4o. \\[default: template]",
+        **_WRITER,
     ),
 ]
 WriterModelOption = Annotated[str, typer.Option(help="Model of the writer, like gpt-4o-mini.", **_WRITER)]
@@ -138,12 +167,12 @@ EndedOption = Annotated[
     str, typer.Option(help="Facts that ended before the newer dump, or with the subject's life: drop, or keep.")
 ]
 
-# %% ../../nbs/12_app/04_bench.ipynb #cell-022
+# %% ../../nbs/12_app/04_bench.ipynb #cell-024
 @app.command(name="benchmark", rich_help_panel=PANELS["benchmark"])
 def benchmark_command(
     folder: SeriesArgument,
     dumps: DumpsArgument,
-    writer: WriterOption = "template",
+    writer: WriterOption = None,
     model: WriterModelOption = None,
     base_url: AddressOption = None,
     budget: BudgetOption = None,
@@ -178,7 +207,7 @@ def benchmark_command(
     """
     from wbe.benchmark.series import make_benchmark
 
-    by, how = _writer_settings(writer, model, base_url), _spending(budget, prices, yes)
+    by, how = _writer_settings(writer or [], model, base_url), _spending(budget, prices, yes)
     _check_writer(by, how)
     machine = dict(engine=engine, memory=memory, workers=workers, roles=roles, log=print_step)
     more = _sources(language, fallback or ["mul"], mirror, kind, insist) | dict(seed=seed, namesakes=namesakes)
@@ -186,7 +215,7 @@ def benchmark_command(
     with TableOutput(csv, json) as out:
         _print_release(make_benchmark(folder, dumps, by, how, closeness, chains, title, **more, **machine), out)
 
-# %% ../../nbs/12_app/04_bench.ipynb #cell-025
+# %% ../../nbs/12_app/04_bench.ipynb #cell-027
 @app.command(name="extend", rich_help_panel=PANELS["benchmark"])
 def extend_command(
     folder: Annotated[Path, typer.Argument(help="Folder of a benchmark that `wbe benchmark` made.")],
@@ -221,7 +250,7 @@ def extend_command(
         how = _spending(budget, prices, yes) | ({"base_url": base_url} if base_url else {})
         _print_release(extend_benchmark(folder, dump, how, **more), out)
 
-# %% ../../nbs/12_app/04_bench.ipynb #cell-030
+# %% ../../nbs/12_app/04_bench.ipynb #cell-032
 @app.command(name="validate", rich_help_panel=PANELS["benchmark"])
 def validate_command(
     path: Annotated[

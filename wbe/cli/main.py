@@ -12,15 +12,17 @@ import sys
 
 import typer
 
-from . import data, bench, evolve, models, runs, demo
+from . import data, bench, evolve, models, runs, demo, writers
 from .app import PANELS, app
 from ..records import WbeError, install_command
 from ..store import WRITE_REMEDIES
 
 # %% ../../nbs/12_app/08_main.ipynb #cell-005
-COMMAND_GROUPS = (demo, data, bench, evolve, models, runs)  # importing a group adds its commands to the application
+# importing a group adds its commands to the application
+COMMAND_GROUPS = (demo, data, bench, evolve, writers, models, runs)
 COMMAND_ORDER = (  # in the help: the order in which commands are used; others follow in their panel
-    *("demo", "status", "world", "fetch", "build", "parse", "audit", "benchmark", "extend", "evolve", "validate"),
+    *("demo", "status", "world", "fetch", "build", "parse", "audit"),
+    *("benchmark", "extend", "evolve", "writers", "validate"),
     *("score", "editors", "run", "sweep", "mquake", "train-tiny", "runs", "compare", "judge", "report", "leaderboard"),
 )
 

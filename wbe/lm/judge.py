@@ -61,7 +61,7 @@ def key(self: LocalJudge) -> dict:
 @patch
 def _request_key(self: LocalJudge, prompt: ChatPrompt) -> str:
     "The key of a request in the cache."
-    content = json.dumps([self.key(), prompt.messages[-1]["content"]])
+    content = json.dumps([self.key() | dict(prompt=prompt.version), prompt.messages[-1]["content"]])
     return hashlib.sha256(content.encode()).hexdigest()[:32]
 
 # %% ../../nbs/07_lm/16_judge.ipynb #cell-012

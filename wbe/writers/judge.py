@@ -34,6 +34,10 @@ class JudgeRequest:
         "What the verdict depends on, apart from the order."
         return self.question, self.expected, self.names, self.answer
 
+    def prompt(self) -> ChatPrompt:
+        "The messages for it."
+        return chat_prompt(prompt_file(JUDGE_PROMPT), render_judge_request(self), "verdict")
+
 # %% ../../nbs/03_writers/16_judge.ipynb #cell-006
 _MOST_NAMES = 12  # more would make the prompt long, and add little
 
@@ -47,9 +51,11 @@ def render_judge_request(request: JudgeRequest) -> str:
     return "\n".join(given + asked if request.turned else asked + given)
 
 # %% ../../nbs/03_writers/16_judge.ipynb #cell-010
-def judge_prompt(request: JudgeRequest) -> ChatPrompt:
+def judge_prompt(
+    request,  # a JudgeRequest, or another request of a verdict, with a prompt of its own
+) -> ChatPrompt:
     "The messages for a request."
-    return chat_prompt(prompt_file(JUDGE_PROMPT), render_judge_request(request), "verdict")
+    return request.prompt()
 
 # %% ../../nbs/03_writers/16_judge.ipynb #cell-011
 def judge_prompt_version() -> str:
