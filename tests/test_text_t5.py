@@ -10,9 +10,9 @@ from wbe.benchmark.reader import Benchmark
 from wbe.editors.protocol import editor
 from wbe.editors.results import commit_edits
 from wbe.editors.text.sources import SourceText, text_steps, write_texts
-from wbe.editors.text.spans import masked_loss, masked_rows
 from wbe.lm.families import ModelError
 from wbe.lm.scoring import score
+from wbe.lm.spans import masked_loss, masked_rows
 from wbe.lm.toys import toy_lm
 from wbe.runs.lifelong import run_lifelong
 from wbe.runs.plan import RunPlan

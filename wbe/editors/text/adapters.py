@@ -16,7 +16,6 @@ from ..results import Delta
 from .continued import TEXT_NAMED, TEXT_PRESETS, TextLearner, training_work
 from .parameters import model_parameters, parameters_restored
 from .sources import TextStep
-from .spans import check_sentinels
 from .training import TextHParams, text_rows, train_on_rows
 from wbe.editors.training.lora import (
     LoraEdit,
@@ -27,6 +26,7 @@ from wbe.editors.training.lora import (
     attached_adapters,
 )
 from ...lm.models import LM
+from ...lm.spans import check_sentinels
 from ...records import BadArgument, install_command, patch
 
 # %% ../../../nbs/09_editors/text/07_adapters.ipynb #cell-005

@@ -17,10 +17,10 @@ from ..requests import EditRequest
 from ..results import EditResult, _with_details
 from .parameters import ParameterEdit, model_parameters, parameters_restored
 from .sources import TextStep
-from .spans import check_sentinels
 from .training import TextHParams, adamw, text_rows, train_on_rows
 from ...lm.families import ModelError
 from ...lm.models import LM
+from ...lm.spans import check_sentinels
 from ...records import BadArgument, patch
 
 # %% ../../../nbs/09_editors/text/04_continued.ipynb #cell-007

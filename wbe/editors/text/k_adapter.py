@@ -21,9 +21,9 @@ from .adapters import head_parameter
 from .continued import TEXT_NAMED, TEXT_PRESETS, TextLearner, training_work
 from .parameters import model_parameters, parameters_restored
 from .sources import TextStep
-from .spans import check_sentinels
 from .training import TextHParams, text_rows, train_on_rows
 from ...lm.models import LM, first_input
+from ...lm.spans import check_sentinels
 from ...records import BadArgument, patch
 
 # %% ../../../nbs/09_editors/text/08_k_adapter.ipynb #cell-005

@@ -16,12 +16,12 @@ import torch
 
 from ..hparams import HParams, hp
 from .sources import SourceText
-from .spans import SPAN_OBJECTIVES, MaskedRow, masked_loss, masked_rows
 from ..training.lora import _all_reduce_gradients, answer_cross_entropy
 from ...lm.models import LM
 from ...lm.passes import padding_token
 from ...lm.scoring import process_rank
 from ...lm.tokens import EncodedItem, pad_tokens
+from ...lm.spans import SPAN_OBJECTIVES, MaskedRow, masked_loss, masked_rows
 from ...progress import progress_bar
 from ...records import patch
 from ...texts import stable_hash
