@@ -155,7 +155,7 @@ SORT = """
 import sys
 from wbe.engine import DuckDB
 def work():
-    with DuckDB("60MiB", threads=1) as e:
+    with DuckDB(sys.argv[3], threads=1) as e:
         print("begun", flush=True)
         rows = e.con.sql(f"select md5(i::varchar) m, md5((i + 1)::varchar) n from range({sys.argv[1]}) t(i) order by m")
         rows.write_parquet(sys.argv[2])
@@ -171,8 +171,8 @@ def spilled(folder: Path) -> list[str]:
     return sorted(p.name for p in folder.glob("wbe-spill-*"))
 
 
-def start_sort(rows: int, tmp_path: Path, **env) -> subprocess.Popen:
-    words = [sys.executable, "-c", SORT + MAIN, str(rows), str(tmp_path / "sorted.parquet")]
+def start_sort(rows: int, tmp_path: Path, memory="60MiB", **env) -> subprocess.Popen:
+    words = [sys.executable, "-c", SORT + MAIN, str(rows), str(tmp_path / "sorted.parquet"), memory]
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     process = subprocess.Popen(words, **pipes, env={**os.environ, "TMPDIR": str(tmp_path), **env})
     assert process.stdout.readline() == "begun\n"
@@ -180,7 +180,7 @@ def start_sort(rows: int, tmp_path: Path, **env) -> subprocess.Popen:
 
 
 def test_ctrl_c_in_a_query_is_an_interruption_and_no_error_of_the_query(tmp_path):
-    process = start_sort(200_000_000, tmp_path)
+    process = start_sort(200_000_000, tmp_path, memory="1GiB")  # it is not to fail by itself
     time.sleep(1.0)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
