@@ -187,7 +187,12 @@ TextsOption = Annotated[
     str, typer.Option(help="Text file, one text per line; its perplexity is measured too.", **_ASKED)
 ]
 TextsDirOption = Annotated[
-    str, typer.Option(help="Folder of what was written in each timestep, for editors that take texts.", **_ASKED)
+    str,
+    typer.Option(
+        help="Folder of what was written in each timestep, for editors that take texts. "
+        "\\[default: that of a benchmark of `wbe evolve`]",
+        **_ASKED,
+    ),
 ]
 TaskOption = Annotated[
     list[str],
