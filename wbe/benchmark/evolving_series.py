@@ -50,7 +50,7 @@ from ..wikidata.entities import FALLBACK
 from ..wikipedia.changed import CHANGED_CHARACTERS, ChangedText, changed_set
 from ..wikipedia.comparison import WikipediaComparison, compare_wikipedia
 from ..wikipedia.snapshot import WikipediaSnapshot, parse_enterprise, parse_wikipedia
-from ..wikipedia.texts import changed_source, snapshot_articles, write_rows, write_texts
+from ..wikipedia.texts import changed_source, snapshot_articles, write_in_pieces, write_texts
 from ..writers.base import WRITERS, make_writer
 from ..writers.fact_checks import CHECKERS, make_checker
 from ..writers.passages import PASSAGE_WRITERS, make_passage_writer
@@ -181,7 +181,7 @@ def write_step_texts(
     stage = Stage(step.work, "texts", dict(least=series.settings["least"], version=1), [compared.path])
     if not stage.done:
         with stage:
-            write_rows(changed, changed_set(compared.rows(), series.settings["least"]), ChangedText)
+            write_in_pieces(changed, changed_set(compared.rows(), series.settings["least"]), ChangedText)
             stage.outputs.append(changed)
     write_texts(release / f"wiki_texts_{step.name}.parquet", map(changed_source, _changed_rows(changed)))
     for day, snapshot in ((step.old, old), (step.new, new)):
