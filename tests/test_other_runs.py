@@ -150,6 +150,8 @@ def on_own_table(own_table, tmp_path_factory) -> dict:
 def test_every_notebook_that_reads_samples_has_settings():
     reads = [p.stem for p in sorted(NBS.glob("11_analysis/*.ipynb")) if "../data_samples/" in p.read_text()]
     fixed = {"03_gather", "25_agreement"}  # the second is about answers of the recorded runs that were marked by hand
+    # their runs were asked more (FORM_RUNS); test_more_measures.py has the same functions on other runs
+    fixed |= {"26_forms", "29_leakage", "34_rankings", "36_health"}
     assert set(reads) - fixed <= {p.stem for p in NOTEBOOKS} and len(NOTEBOOKS) >= 20
 
 
@@ -183,7 +185,8 @@ def test_on_a_table_of_ones_own(on_own_table, name):
 def test_report_folds_what_a_table_cannot_show(own_table, tmp_path):
     pytest.importorskip("nbclient", reason="the extra 'report' is not installed")
     text = make_report([own_table["RUNS"]], tmp_path / "report.html").read_text(encoding="utf-8")
-    assert not re.search(r"\w+Error\b|argmax|Traceback", text)
+    shown = re.sub(r"<script.*?</script>", "", text, flags=re.S)
+    assert not re.search(r"\w+Error\b|argmax|Traceback", shown)
     folded = re.search(r"<p>Not shown: (.*?)</p>", text)[1]
     assert "When did the facts begin?" in folded and "have no dates" in folded
     assert 'id="decay"' not in text and 'id="means"' in text and text.count("Not shown") == 1
