@@ -13,7 +13,7 @@ EXTRAS_READY := $(EXTRAS)/.ready
 TORCH_INDEX ?= $(shell test "$$(uname -s)" = Linux && ! command -v nvidia-smi >/dev/null && echo https://download.pytorch.org/whl/cpu)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-extras check style export readme notebooks lab samples runs bench docs wheel clean
+.PHONY: help demo test test-extras check style export readme notebooks lab samples runs study bench docs wheel clean
 
 help:
 	@echo "make demo          set up, then the demo: offline, no GPU"
@@ -26,7 +26,8 @@ help:
 	@echo "make export        write wbe/ from nbs/"
 	@echo "make readme        write README.md from nbs/index.ipynb"
 	@echo "make samples       write the dumps and the benchmark in data_samples/ again"
-	@echo "make runs          make data_samples/runs again: every editor, eight timesteps (two hours on two cores)"
+	@echo "make runs          make data_samples/runs and runs_forms again: every editor (hours on two cores)"
+	@echo "make study         train four smaller models and make data_samples/study: seven editors on each, two timesteps"
 	@echo "make bench         the benchmarks in tests/benchmarks/ (minutes)"
 	@echo "make docs          the documentation site in _docs/, offline"
 	@echo "make wheel         build dist/wbe-*.whl"
@@ -84,9 +85,21 @@ samples: $(READY)
 	$(BIN)/python data_samples/make.py
 
 runs: $(READY)
-	rm -rf data_samples/runs
+	rm -rf data_samples/runs data_samples/runs_forms
 	OMP_NUM_THREADS=1 $(BIN)/wbe sweep data_samples/sweep.toml --jobs 2
-	rm -rf data_samples/runs/.before data_samples/runs/*/state data_samples/runs/*/output.txt
+	OMP_NUM_THREADS=1 $(BIN)/wbe sweep data_samples/sweep_forms.toml --jobs 2
+	rm -rf data_samples/runs*/.before data_samples/runs*/*/state data_samples/runs*/*/output.txt
+
+STUDY := $(foreach m,small-0 small-1 small-2 middle-0,models/wbe-tiny-$m/training.json)
+
+# The name of a folder says size and seed: models/wbe-tiny-SIZE-SEED.
+models/wbe-tiny-%/training.json: | $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/wbe train-tiny $(@D) --size $(firstword $(subst -, ,$*)) \
+		--seed $(lastword $(subst -, ,$*)) --steps 4500 --batch 6
+
+study: $(STUDY)
+	OMP_NUM_THREADS=1 $(BIN)/wbe sweep data_samples/study.toml --jobs 2
+	rm -rf data_samples/study/.before data_samples/study/*/state data_samples/study/*/output.txt
 
 bench: $(READY)
 	for b in tests/benchmarks/*.py; do $(BIN)/python $$b || exit 1; done
