@@ -448,7 +448,7 @@ def summarise_hops(
         out.append(f"Given by hand: nothing {e['nothing']}, {given}.")
     return out
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-083
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-088
 def _search_findings(of: str, places: pd.DataFrame, k: int):
     "The paper's findings on what is retrieved."
     one, two = places["first"] <= k, places["second"] <= k
@@ -461,7 +461,7 @@ def _search_findings(of: str, places: pd.DataFrame, k: int):
     often = "seen" if both.low <= 0.1 <= both.high else "not seen: more often" if both.low > 0.1 else "not seen: rarer"
     yield "both for about 10%", of, format_percent(*both[:3]), often
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-084
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-089
 def _answer_findings(name: str, answers: pd.DataFrame, handed: pd.DataFrame, k: int):
     "The paper's findings on answers over two facts."
     at_k = answers[answers.k == k]
@@ -477,7 +477,7 @@ def _answer_findings(name: str, answers: pd.DataFrame, handed: pd.DataFrame, k: 
     seen = f"more right by {format_percent(*more[:3])}"
     yield "the same, given by hand", f"{name}, n = {more.n}", seen, zero_verdict(more.low, more.high)
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-085
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-090
 def retrieval_findings(
     places: pd.DataFrame,  # of `locate_facts`
     answers: pd.DataFrame,  # of `score_with_retrieval`

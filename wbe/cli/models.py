@@ -18,8 +18,11 @@ from .app import PANELS, CsvOption, JsonOption, MapOption, TableOutput, app
 def _print_answers(
     answers,  # of `ask_benchmark`
     model: str,
+    folder: Path | None,  # where they are kept
     out: TableOutput,
 ):
+    "Print the scores of a model, keep its answers, and say where they are."
+    from wbe.benchmark.own import set_aside_lines
     from wbe.metrics.summary import format_summary
 
     summary, title = answers.summary(), f"{model} under {answers.about['protocol']}, before any edit"
@@ -28,6 +31,11 @@ def _print_answers(
     out.show(table.columns, table.astype(str).values.tolist(), title)
     unsolved = answers.unsolved().reset_index()
     out.table("unsolved", unsolved.columns, unsolved.values.tolist(), "The unsolved share", floats=".1%")
+    for line in set_aside_lines(answers.about):
+        out.line(f"{line}.")
+    if folder:
+        answers.save(folder)
+        out.line(f"The answers: {folder / 'answers.parquet'}")
 
 # %% ../../nbs/12_app/05_models.ipynb #cell-006
 @app.command(name="score", rich_help_panel=PANELS["runs"])
@@ -60,7 +68,6 @@ def score_command(
     For example:  wbe score wbe-demo/benchmark/release --model gpt2
     """
     from wbe.benchmark.opening import open_benchmark
-    from wbe.benchmark.own import set_aside_lines
     from wbe.lm.models import load
     from wbe.lm.probes import ask_benchmark
     from wbe.lm.prompts import get_protocol
@@ -73,12 +80,7 @@ def score_command(
     if process_rank(lm)[0]:
         return
     with TableOutput(csv, json) as out:
-        _print_answers(answers, lm.name, out)
-        for line in set_aside_lines(answers.about):
-            out.line(f"{line}.")
-        if folder:
-            answers.save(folder)
-            out.line(f"The answers: {folder / 'answers.parquet'}")
+        _print_answers(answers, lm.name, folder, out)
 
 # %% ../../nbs/12_app/05_models.ipynb #cell-012
 @app.command(name="train-tiny", rich_help_panel=PANELS["runs"])
@@ -95,11 +97,21 @@ def train_tiny_command(
     chains: Annotated[
         bool, typer.Option("--chains", help="Train the second model: more questions over two facts, none asked later.")
     ] = False,
+    batch: Annotated[
+        int, typer.Option(help="Rows of a step. \\[default: those of the model that comes with wbe]", min=1)
+    ] = None,
+    size: Annotated[
+        str, typer.Option(help="small, middle or full: the two smaller ones are faster and know less.")
+    ] = "full",
+    start: Annotated[
+        str, typer.Option("--from", help="Begin with a trained model: wbe-tiny, or a folder of this command.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Train again even if a model exists.")] = False,
 ):
     """Train the tiny model of the controlled world: about an hour on one core.
 
-    A stopped training continues with the same command.
+    With --chains --from wbe-tiny the model that comes with wbe learns to follow two facts, in minutes. A stopped
+    training continues with the same command.
 
     For example:  wbe train-tiny tiny --quick
     """
@@ -107,10 +119,11 @@ def train_tiny_command(
     from wbe.tiny.training import train_tiny
 
     check_load_options("wbe-tiny", device=device)
-    more = {"steps": steps} if steps else {}
-    typer.echo(f"The model: {train_tiny(folder, seed, **more, device=device, quick=quick, chains=chains, force=force)}")
+    more = {name: n for name, n in (("steps", steps), ("batch", batch)) if n}
+    more |= dict(device=device, quick=quick, chains=chains, size=size, start=start, force=force)
+    typer.echo(f"The model: {train_tiny(folder, seed, **more)}")
 
-# %% ../../nbs/12_app/05_models.ipynb #cell-015
+# %% ../../nbs/12_app/05_models.ipynb #cell-016
 @app.command(name="convert", rich_help_panel=PANELS["runs"])
 def convert_command(
     folder: Annotated[Path, typer.Argument(help="Folder of a model whose weights are pickles (pytorch_model*.bin).")],
@@ -124,7 +137,7 @@ def convert_command(
 
     typer.echo(f"The model: {convert_pickles(folder, out)}")
 
-# %% ../../nbs/12_app/05_models.ipynb #cell-018
+# %% ../../nbs/12_app/05_models.ipynb #cell-019
 @app.command(name="editors", rich_help_panel=PANELS["runs"])
 def editors_command(
     csv: CsvOption = None,
