@@ -384,12 +384,13 @@ def test_the_budget_of_batches(tmp_path):
 
 
 def test_the_prompts_are_in_the_package():
-    from wbe.writers.prompts import CHECK_PROMPTS, JUDGE_PROMPT, PASSAGE_PROMPTS, PROMPT_NAMES, prompt_file
+    from wbe.writers.prompts import CHECK_PROMPTS, JUDGE_PROMPT, PASSAGE_PROMPTS, PROMPT_NAMES, QUESTION_JUDGE_PROMPT
+    from wbe.writers.prompts import prompt_file
 
     import wbe.writers
 
     folder = Path(wbe.writers.__file__).parent
-    names = {*PROMPT_NAMES, JUDGE_PROMPT, *CHECK_PROMPTS, *PASSAGE_PROMPTS}
+    names = {*PROMPT_NAMES, JUDGE_PROMPT, QUESTION_JUDGE_PROMPT, *CHECK_PROMPTS, *PASSAGE_PROMPTS}
     assert {p.stem for p in (folder / "prompt_files").glob("*.md")} == names
     assert all(prompt_file(n).name == n for n in PROMPT_NAMES)
     assert json.loads((folder / "prices.json").read_text())["as_of"]
@@ -412,7 +413,9 @@ def test_a_server_that_ignores_json(tmp_path, stream):
 
 def test_a_server_that_writes_json_is_held_to_it(tmp_path):
     "A bare question after an answer in JSON is a bad answer, not a server that ignores the format."
-    right = lambda body: json.dumps(dict(item=body["messages"][-1]["content"].split("\n")[0][6:], question="Who is it?"))
+    right = lambda body: json.dumps(
+        dict(item=body["messages"][-1]["content"].split("\n")[0][6:], question="Who is it?")
+    )
     with FaultyServer(reply=lambda body: "Who, me?" if "Town 2." in str(body) else right(body)) as server:
         w = writer(server, tmp_path, concurrency=1, retries=1)
         assert [t.text for t in w.write(towns(4))] == ["Who is it?", "Who is it?", None, "Who is it?"]

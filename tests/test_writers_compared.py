@@ -11,11 +11,17 @@ pytest.importorskip("openai")
 from openai_server import FaultyServer
 
 from wbe.benchmark.series import Series, extend_benchmark, make_benchmark
-from wbe.benchmark.writers_compared import compare_writers, fact_row, sample_facts, series_facts
+from wbe.benchmark.writers_compared import (
+    compare_writers,
+    comparison_requests,
+    fact_row,
+    facts_to_compare,
+    series_facts,
+)
 from wbe.records import BadArgument
 from wbe.world.files import World
 from wbe.writers.base import make_writer
-from wbe.writers.by_kind import parse_writers
+from wbe.writers.by_kind import make_kind_writer, parse_writers
 from wbe.writers.judge import OpenAIJudge
 from wbe.writers.llm import OpenAIWriter
 
@@ -88,9 +94,11 @@ def test_facts_of_a_benchmark(mixed, tmp_path):
     "The texts of templates for the facts of a benchmark are those of its rows."
     folder = mixed[0]
     every = series_facts(folder)
-    facts, chains = sample_facts(every, 30), [f for f in every if f["object2_id"]]
+    facts, chains = facts_to_compare(every, 30), [f for f in every if f["object2_id"]]
     assert len(facts) == 30 and chains and all(f in facts for f in chains[:15])
-    texts = compare_writers(facts, dict(templates=make_writer("template")), tmp_path, kinds=["update", "locality"]).texts
+    texts = compare_writers(
+        facts, dict(templates=make_writer("template")), tmp_path, kinds=["update", "locality"]
+    ).texts
     rows = rows_of(folder).set_index(["subject_id", "relation_id", "object_id"])
     for t in texts[texts.failed.isna()].itertuples():
         *key, kind = t.id.split("/")
@@ -128,7 +136,11 @@ def test_numbers_by_hand(tmp_path):
         assert row.dollars == pytest.approx((w.input_tokens + 4 * w.output_tokens) / 1e6) and row.model == "m"
         assert (free.passed, free.dollars, free.input_tokens, free.model) == (1.0, 0.0, 0, "")
         own = compared.texts[compared.texts.writer == "m"]
-        assert own[own.attempt == 2].failed.fillna("passes").tolist() == ["passes", "answer given away", "nothing written"]
+        assert own[own.attempt == 2].failed.fillna("passes").tolist() == [
+            "passes",
+            "answer given away",
+            "nothing written",
+        ]
         assert own[own.error.notna()].error.str.startswith("refused").all() and len(own) == 7
         assert [tuple(x) for x in compared.reasons().loc["m"].reset_index().values] == [
             ("update", "answer given away", 1),
@@ -155,3 +167,16 @@ def test_a_budget_for_all(tmp_path):
         spent = (server.input_tokens + 4 * server.output_tokens) / 1e6
         assert 0.01 < spent <= 0.02 and table.dollars.sum() == pytest.approx(spent)
         assert table.passed["a"] > 0 and table.passed.mean() < 1
+
+
+def test_a_budget_for_all_kinds_in_pieces(tmp_path):
+    "A benchmark is written piece by piece: what one writer spends in a piece, the others lack in the next."
+    options = dict(cache=tmp_path / "c.sqlite", prices=(1, 4), confirm=True, budget=0.03, job="all")
+    with FaultyServer() as server:
+        settings = parse_writers([f"openai:a@{server.url}", f"multihop=openai:b@{server.url}"])
+        writer, texts = make_kind_writer(settings, options), []
+        for piece in range(6):
+            rows = [fact_row(f"Town {piece} {i}.", "mayor", "Ann", "birthplace", "Arvik") for i in range(5)]
+            texts += writer.write([w.request for w in comparison_requests(rows, ["update", "multihop"])])
+        spent = (server.input_tokens + 4 * server.output_tokens) / 1e6
+        assert 0.015 < spent <= 0.03 and sum((t.error or "").startswith("budget") for t in texts) > 10

@@ -148,7 +148,7 @@ def writers_command(
 
     For example:  wbe writers bench -w template -w openai:gpt-4o-mini -w openai:gpt-4o --judge openai:gpt-4o --budget 2
     """
-    from wbe.benchmark.writers_compared import compare_writers, sample_facts
+    from wbe.benchmark.writers_compared import compare_writers, facts_to_compare
     from wbe.writers.base import REQUEST_KINDS
     from wbe.writers.llm import OpenAIWriter, share_budget
 
@@ -164,7 +164,7 @@ def writers_command(
     if paid.keys() - {"cache"} and not spenders:
         raise BadArgument("--budget, --prices and --yes are for a paid writer or judge: add --writer openai:MODEL")
     share_budget(spenders)
-    rows = sample_facts(_read_sources(facts), sample, seed)
+    rows = facts_to_compare(_read_sources(facts), sample, seed)
     compared = compare_writers(rows, writers, out, judges, kind or REQUEST_KINDS, seed, log=print_step)
     with TableOutput(csv, json) as table:
         _print_comparison(compared, table)

@@ -163,7 +163,7 @@ def _by_kind(field: str) -> dict[str, str]:
     ]
     return dict(pairs)
 
-
+# %% ../../nbs/03_writers/19_by_kind.ipynb #cell-030
 def writers_of_row(writer: str, model: str, prompt: str) -> list[str]:
     "The writers that the fields of `written_by` name, one by one."
     fields = [_by_kind(f or "") for f in (writer, model, prompt)]
