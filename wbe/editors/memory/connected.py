@@ -135,7 +135,7 @@ def found_facts(self: GraphRetriever, question: str) -> list[GraphFact]:
     s = self.settings
     if s["method"] == "pagerank":
         return [self.graph.facts[n] for n in pagerank_facts(self.graph, question, s["k"])]
-    best = self.graph.paths(question, s["hops"])[:1]
+    best = self.graph.paths(question, s["hops"], only_best=True)[:1]
     return [self.graph.facts[n] for p in best if p.score >= self.threshold.value for n in p.numbers]
 
 # %% ../../../nbs/09_editors/memory/13_connected.ipynb #cell-016

@@ -6,6 +6,7 @@
 __all__ = ['LINKS', 'GraphFact', 'graph_fact', 'FactGraph', 'FactPath']
 
 # %% ../../../nbs/09_editors/memory/11_graph.ipynb #cell-002
+import math
 import re
 from collections import Counter
 from itertools import accumulate
@@ -216,10 +217,13 @@ def _walk_from(
     hops: int,
     beam: int,
     hidden: int | None,  # number of a fact that is left out
+    least: float = -math.inf,  # longer paths are of no interest once none of them can reach this score
 ) -> list[FactPath]:
     "The paths that begin at a node, with their scores."
     out, front = [], [(FactPath(0.0, ()), [node], {node})]
-    for _ in range(hops):
+    for length in range(1, hops + 1):
+        if words.most - words.hop_cost * length < least:
+            break
         grown = []
         for path, nodes, seen in front:
             for n in (n for at in nodes for n in self._valid(at) if n != hidden):
@@ -231,6 +235,8 @@ def _walk_from(
         grown.sort(key=lambda g: -g[0].score)
         front = grown[:beam]
         out += [path for path, _, _ in front]
+        if least > -math.inf and front:
+            least = max(least, front[0][0].score)
     return out
 
 # %% ../../../nbs/09_editors/memory/11_graph.ipynb #cell-030
@@ -251,7 +257,10 @@ def _asked_words(question: str, m: SubjectMention) -> list[list[str]]:
     spans = [(start, end) for start, end in spans if start <= m.start and m.end <= end]
     return [content_words(" ".join(words[start : m.start] + words[m.end : end])) for start, end in spans]
 
-# %% ../../../nbs/09_editors/memory/11_graph.ipynb #cell-034
+# %% ../../../nbs/09_editors/memory/11_graph.ipynb #cell-035
+_NO_PATH = -1e9
+
+
 @patch
 def paths(
     self: FactGraph,
@@ -259,12 +268,15 @@ def paths(
     hops: int = 4,  # at most
     beam: int = 64,  # paths of each length that grow further
     hidden: int | None = None,  # number of a fact that is left out
+    only_best: bool = False,  # leave out paths that are too long to be the best; the first one is the same
 ) -> list[FactPath]:  # best first
     "The paths from the subjects that a question names."
-    best = {}
+    best, least = {}, _NO_PATH if only_best else -math.inf
     for m in self.mentions(question):
         for asked in _asked_words(question, m):
             fit = QuestionWords(self.relations, asked, self.hop_cost)
-            for p in (p for node in m.owners for p in self._walk_from(node, fit, hops, beam, hidden)):
-                best[p.numbers] = max(p, best.get(p.numbers, p))
+            for node in m.owners:
+                for p in self._walk_from(node, fit, hops, beam, hidden, least):
+                    best[p.numbers] = max(p, best.get(p.numbers, p))
+                    least = max(least, p.score) if only_best else least
     return sorted(best.values(), key=lambda p: (-p.score, len(p.numbers), p.numbers))

@@ -182,6 +182,7 @@ class QuestionWords:
         total = len(words.profiles) + len(_phrase_profiles()) + 1
         self.chance = [(max(words.used_by[v] for v in near) + 0.5) / total for near in self.similar]
         self._explained = {}  # by relation
+        self.most = sum(math.log((_TRUST + (1 - _TRUST) * b) / b) for b in self.chance)  # if every word were explained
 
     def evidence(self, relation: str) -> list[float]:
         "How well a relation explains each word."
