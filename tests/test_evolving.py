@@ -163,7 +163,9 @@ def test_from_passages_by_a_model_without_wikidata(dumps, tmp_path, monkeypatch)
     assert {r["category"] for r in rows} == {"new", "edited"} and len(bench) == 2
     assert not any(re.search(r"\d", r["answer"]) for r in rows)  # the checker's doing
     assert all(r["answer"] in r["passage"] and r["answer"] != r["outdated"] for r in rows)
-    counts = json.loads((tmp_path / "b" / "work" / bench.timesteps[0] / "questions" / "questions.manifest.json").read_text())
+    counts = json.loads(
+        (tmp_path / "b" / "work" / bench.timesteps[0] / "questions" / "questions.manifest.json").read_text()
+    )
     assert counts["counts"]["supported, by the model"] > 0
 
 
