@@ -52,7 +52,9 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("more")
     for editor in EDITORS:
         write(with_more(made_up(editor, **SIZE)), folder / editor)
-    norms = dict(scored_at=[1, 2], edits_done=[40, 80], matrix="mlp_out", layer=1, norm=[3.0, 8.0], before=2.0, part="0")
+    norms = dict(
+        scored_at=[1, 2], edits_done=[40, 80], matrix="mlp_out", layer=1, norm=[3.0, 8.0], before=2.0, part="0"
+    )
     pd.DataFrame(norms).to_parquet(folder / "rome" / "norms.parquet")
     return folder
 
@@ -90,7 +92,9 @@ def test_the_sections_show_what_the_runs_have(folder, monkeypatch):
     assert "rome 4 times" in text["health"] and text["tasks"].startswith("reading (exact match): 70.0% before")
     ends = s[(s.axis == "update") & (s.moment == "current")].natural_end.astype(float).mean()
     assert f"| rag | {ends:.1%} [" in text["endings"]
-    assert "Of 5 orders that papers report" in text["rankings"] and "| WikiBigEdit | rag before rome |" in text["rankings"]
+    assert (
+        "Of 5 orders that papers report" in text["rankings"] and "| WikiBigEdit | rag before rome |" in text["rankings"]
+    )
     points = [p for about, _ in found["shown"]["forms"] for p in about.get("points") or ()]
     assert any(p[3] == "#questions?moment=current&run=rag&axis=completion" for p in points)
 
