@@ -153,7 +153,7 @@ def test_the_wrong_model_ends_the_job(servers, tmp_path):
     with pytest.raises(WriterError, match="400: Server is pinned to .*writer'; requested 'another'"):
         list(w.write(REQUESTS))
     assert w.stats.calls == 1
-    w = writer(servers.free, "no/such-model", tmp_path / "c.sqlite", retries=0)
+    w = writer(servers.free, "no/such-model", tmp_path / "c.sqlite", retries=0, concurrency=1)
     assert {t.error for t in w.write(REQUESTS)} == {"500: Internal Server Error"}
     assert w.estimate(REQUESTS).new == len(REQUESTS) and w.stats.dollars == 0
 
