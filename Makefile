@@ -27,7 +27,7 @@ help:
 	@echo "make readme        write README.md from nbs/index.ipynb"
 	@echo "make samples       write the dumps and the benchmark in data_samples/ again"
 	@echo "make runs          make data_samples/runs and runs_forms again: every editor (hours on two cores)"
-	@echo "make study         train three smaller models and make data_samples/study: five runs on each, two timesteps"
+	@echo "make study         train four smaller models and make data_samples/study: seven runs on each, two timesteps"
 	@echo "make bench         the benchmarks in tests/benchmarks/ (minutes)"
 	@echo "make docs          the documentation site in _docs/, offline"
 	@echo "make wheel         build dist/wbe-*.whl"
@@ -90,7 +90,7 @@ runs: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/wbe sweep data_samples/sweep_forms.toml --jobs 2
 	rm -rf data_samples/runs*/.before data_samples/runs*/*/state data_samples/runs*/*/output.txt
 
-STUDY := $(foreach m,small-0 small-1 small-2,models/wbe-tiny-$m/training.json)
+STUDY := $(foreach m,small-0 small-1 small-2 middle-0,models/wbe-tiny-$m/training.json)
 
 # The name of a folder says size and seed: models/wbe-tiny-SIZE-SEED.
 models/wbe-tiny-%/training.json: | $(READY)

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
+import torch
 
 from wbe.benchmark.reader import Benchmark
 from wbe.editors.protocol import editor

@@ -10,7 +10,7 @@ __all__ = ['EVOLVING_CATEGORIES', 'EvolvingQuestion', 'changed_facts', 'unchange
 # %% ../../nbs/06_benchmark/25_evolving.ipynb #cell-002
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from .probes import holds_name

@@ -9,7 +9,6 @@ __all__ = ['PAPER_ANSWERS', 'PAPER_CHOICES', 'TuningHParams', 'answered_items', 
 # %% ../../../nbs/09_editors/text/13_answers.ipynb #cell-002
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 
 from ..hparams import hp
