@@ -291,6 +291,17 @@ def second_moments(
     return {n: known[keys[n]] for n in layers}
 
 # %% ../../../nbs/09_editors/weights/02_moments.ipynb #cell-049
+def _sources_mark() -> str:
+    "A checksum of the sources from which the documents of the world's first day are made."
+    import wbe
+
+    folder, mark = Path(wbe.__file__).parent, hashlib.sha256()
+    for part in ("tiny", "world", "writers"):
+        for path in sorted((folder / part).glob("*.py")):
+            mark.update(path.read_bytes())
+    return mark.hexdigest()
+
+# %% ../../../nbs/09_editors/weights/02_moments.ipynb #cell-051
 def training_corpus(lm: LM) -> TextCorpus | None:
     "Documents like those on which wbe-tiny was trained; None for other models."
     if model_label(lm) != "wbe-tiny":
@@ -298,9 +309,9 @@ def training_corpus(lm: LM) -> TextCorpus | None:
     from wbe.tiny import corpus
 
     texts = lambda: corpus.TrainingCorpus().texts(1 << 30, "second moments")
-    return TextCorpus("documents of the world's first day", texts, sha256_of(corpus.__file__))
+    return TextCorpus("documents of the world's first day", texts, _sources_mark())
 
-# %% ../../../nbs/09_editors/weights/02_moments.ipynb #cell-051
+# %% ../../../nbs/09_editors/weights/02_moments.ipynb #cell-053
 class KeyValueEditor(Editor):
     "An editor that works with keys, values and, if it needs them, second moments."
 
@@ -342,13 +353,13 @@ class KeyValueEditor(Editor):
         if layers := self.needs(h):
             self.moments(lm, layers, h.samples)
 
-# %% ../../../nbs/09_editors/weights/02_moments.ipynb #cell-052
+# %% ../../../nbs/09_editors/weights/02_moments.ipynb #cell-054
 @patch
 def contexts_for(self: KeyValueEditor, lm: LM, hparams) -> list[str]:
     "The context templates."
     return context_templates(lm, hparams.contexts, hparams.seed, hparams.openings)
 
-# %% ../../../nbs/09_editors/weights/02_moments.ipynb #cell-053
+# %% ../../../nbs/09_editors/weights/02_moments.ipynb #cell-055
 @patch
 def corpus_for(self: KeyValueEditor, lm: LM):  # as `TextCorpus.of` takes it
     "The corpus for second moments: the one that was given, or the tiny model's own."
@@ -361,7 +372,7 @@ def corpus_for(self: KeyValueEditor, lm: LM):  # as `TextCorpus.of` takes it
         )
     return corpus
 
-# %% ../../../nbs/09_editors/weights/02_moments.ipynb #cell-054
+# %% ../../../nbs/09_editors/weights/02_moments.ipynb #cell-056
 @patch
 def moments(
     self: KeyValueEditor,
