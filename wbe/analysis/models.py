@@ -186,7 +186,7 @@ def _finish_over_time(panels, course: pd.DataFrame, axes: list[str], editors: li
         percent_axis(ax, high=upper_limit(course[course.editor.isin(editors)].value))
     for ax in panels[1]:
         ax.axhline(0, color="#888888", lw=0.8)
-        ax.yaxis.set_major_formatter(lambda v, _: f"{100 * v:+.0f}" if v else "0")
+        ax.yaxis.set_major_formatter(lambda v, _: f"{100 * v:+.3g}" if v else "0")
     panels[0, 0].set_ylabel(metric_label(metric))
     panels[1, 0].set_ylabel("change, in points")
     panels[0, 0].legend(frameon=False, fontsize=8)
