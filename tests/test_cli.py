@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import resource
 import shutil
 import subprocess
@@ -17,6 +18,7 @@ import pytest
 from typer.testing import CliRunner
 
 from conftest import on_terminal
+from wbe.benchmark.reader import Benchmark
 from wbe.world.files import World
 
 SAMPLES = Path(__file__).parents[1] / "data_samples"
@@ -48,6 +50,8 @@ def test_demo_needs_no_network_and_ends_in_a_table_and_a_figure(demo):
     assert "writing the world" in printed and "entities/s" in printed  # the progress bar
     assert "T1" in printed and "T8" in printed
     assert "just edited" in printed and "prompt" in printed  # the table of editors
+    edits = sum(map(len, Benchmark.load(tmp_path / "wbe-demo" / "benchmark" / "release")))
+    assert re.search(rf"\ball\b.*\b{edits}\b", printed)  # the last row of the table of timesteps
     for name in ("timesteps", "editors"):
         assert (tmp_path / "wbe-demo" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
     again = "demo --editors prompt --entities 500".split()
