@@ -25,7 +25,7 @@ LEARNERS = {
     "text-full": QUICK | dict(objective="random"),
     "text-recadam": QUICK | dict(anneal_t0=1.0, gamma=0.1),
     "text-mix-review": QUICK,
-    "text-lora": QUICK,
+    "text-lora": QUICK | dict(rate=0.2),
     "text-k-adapter": QUICK | dict(heads=2, rate=0.2),
 }
 
@@ -70,7 +70,7 @@ def test_a_learner_fills_gaps_better_and_leaves_the_model_as_it_was(step, name):
     with result.on(lm):
         after = gap_loss(lm, step, objective)
         assert score(lm, [("Who is the mayor of Town 3?", "Nadia Bellweather")], progress=False)["finite"]
-    assert after < before - 0.05
+    assert after < before - 1
     assert gap_loss(lm, step, objective) == before
     assert result.work["steps"] == 6 and result.work["tokens"] > 50
 

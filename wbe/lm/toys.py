@@ -7,6 +7,9 @@ __all__ = ['TOY_CONFIGS', 'OTHER_TOYS', 'TOKENIZER_STYLES', 'toy_model', 'toy_to
 
 # %% ../../nbs/07_lm/03_toys.ipynb #cell-002
 import json
+import math
+import re
+from collections import Counter
 from functools import cache
 
 import torch
@@ -164,17 +167,26 @@ def _sentencepiece_tokenizer(specials: list[str], vocab: int):
     return t, trainers.BpeTrainer(vocab_size=vocab, special_tokens=specials, max_token_length=8, show_progress=False)
 
 # %% ../../nbs/07_lm/03_toys.ipynb #cell-019
-def _t5_tokenizer(specials: list[str], vocab: int):
-    "T5's: unigrams with `▁` for blanks."
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+def _counted_pieces(texts: list[str], size: int, longest: int = 4) -> list[tuple[str, float]]:
+    "The commonest pieces of words, characters first, with the logarithm of their share."
+    words = ["▁" + w for text in texts for w in re.split("[ ]+", text) if w]
+    counts = Counter(w[i : i + n] for w in words for n in range(1, longest + 1) for i in range(len(w) - n + 1))
+    order = sorted(counts.items(), key=lambda kv: (len(kv[0]) > 1, -kv[1] * len(kv[0]), kv[0]))[:size]
+    return [(piece, math.log(count / counts.total())) for piece, count in order]
 
-    t = Tokenizer(models.Unigram())
+# %% ../../nbs/07_lm/03_toys.ipynb #cell-020
+def _t5_tokenizer(specials: list[str], vocab: int):
+    "T5's: unigrams with `▁` for blanks; the pieces are counted, as the library's trainer breaks ties by chance."
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+
+    scores = [(piece, 0.0) for piece in specials] + _counted_pieces(_TOY_TEXTS, vocab - len(specials))
+    t = Tokenizer(models.Unigram(scores, unk_id=specials.index("<unk>")))
+    t.add_special_tokens(specials)
     t.pre_tokenizer, t.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
     t.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
-    options = dict(special_tokens=specials, unk_token="<unk>", show_progress=False)
-    return t, trainers.UnigramTrainer(vocab_size=vocab, **options)
+    return t, None
 
-# %% ../../nbs/07_lm/03_toys.ipynb #cell-022
+# %% ../../nbs/07_lm/03_toys.ipynb #cell-024
 @cache
 def _trained_tokenizer_json(style: str, vocab: int) -> str:
     "A trained tokenizer of a style, as text."
@@ -186,12 +198,13 @@ def _trained_tokenizer_json(style: str, vocab: int) -> str:
         t, trainer = _t5_tokenizer(specials, vocab)
     else:
         t, trainer = _byte_level_tokenizer(style, specials, vocab)
-    t.train_from_iterator(texts, trainer)
+    if trainer:
+        t.train_from_iterator(texts, trainer)
     made = json.loads(t.to_str())  # bytes are in the vocabulary, but are not special tokens
     made["added_tokens"] = [a for a in made["added_tokens"] if not a["content"].startswith("<0x")]
     return json.dumps(made)
 
-# %% ../../nbs/07_lm/03_toys.ipynb #cell-023
+# %% ../../nbs/07_lm/03_toys.ipynb #cell-025
 def toy_tokenizer(style: str = "byte-level", vocab: int = 400):
     "A tokenizer of the style, trained on a few sentences."
     from tokenizers import Tokenizer
@@ -207,7 +220,7 @@ def toy_tokenizer(style: str = "byte-level", vocab: int = 400):
     trained = Tokenizer.from_str(_trained_tokenizer_json(style, vocab))
     return PreTrainedTokenizerFast(tokenizer_object=trained, clean_up_tokenization_spaces=False, **options)
 
-# %% ../../nbs/07_lm/03_toys.ipynb #cell-028
+# %% ../../nbs/07_lm/03_toys.ipynb #cell-030
 _STYLE_OF_FAMILY = {
     **dict.fromkeys(("llama", "mistral", "gemma", "gemma2", "gemma3", "mixtral"), "sentencepiece"),
     **dict.fromkeys(("qwen2", "qwen3", "qwen2_moe", "qwen3_moe"), "llama-3"),
