@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
-from .rows import json_rows
+from .rows import json_lines, json_rows
 from ..records import WbeError, patch
 from ..store import explain_read_errors
 
@@ -116,7 +116,7 @@ def read_located_rows(
     if path.suffix == ".parquet":
         yield from _parquet_values(path)
         return
-    for row in json_rows(path):
+    for row in json_lines(path) if path.suffix == ".jsonl" else json_rows(path):
         where = row.location(path)
         if row.is_error:
             raise FormatError(f"{where}: {row.kind}: {row.message}; fetch it again, or repair it")
