@@ -30,6 +30,7 @@ from .tables import format_percent
 from .timesteps import mean_accuracy
 from ..metrics.intervals import bootstrap_interval
 from ..records import BadArgument
+from ..store import format_bytes
 
 # %% ../../nbs/11_analysis/14_cost.ipynb #cell-010
 def _edit_batches(runs) -> pd.DataFrame:
@@ -312,12 +313,25 @@ def _summarise_ratios(ratios: pd.Series, measured: bool = True) -> str:
     slowest = f"{slow.index[0]}, {slow.iloc[0]:.2f} times as long as before any edit"
     return f"At the end an answer takes most with {slowest}; {doubled}"
 
-# %% ../../nbs/11_analysis/14_cost.ipynb #cell-064
+# %% ../../nbs/11_analysis/14_cost.ipynb #cell-065
+def _summarise_bytes(runs) -> list[str]:
+    "What the editors keep beside the weights, in a sentence; none where no run has recorded it."
+    found = {}
+    for name, run in labelled_runs(runs):
+        moments = getattr(run, "moments", pd.DataFrame())
+        kept = moments.bytes_beside.dropna() if "bytes_beside" in moments else ()
+        if len(kept) and run.batches.edits.sum():
+            found[name] = kept.iloc[-1] / run.batches.edits.sum()
+    beside = [f"{format_bytes(found[name])} ({name})" for name in display_order(found) if found[name]]
+    return [f"Beside the weights an editor keeps, per edit: {', '.join(beside)}."] if beside else []
+
+# %% ../../nbs/11_analysis/14_cost.ipynb #cell-067
 def summarise_cost(runs, axis: str = "update") -> str:
     "The cheapest and the most expensive editor, the slowest answers, and the Pareto front."
     c, t = edit_cost(runs), trade_off(runs, axis)
     least, most = (f"{format_edit_time(c.per_edit[e])} ({e})" for e in (c.per_edit.idxmin(), c.per_edit.idxmax()))
     out = [f"An edit takes from {least} to {most}."]
     out += [_summarise_ratios(t.ratio, bool(answer_time(runs).spread.all()))] if t.ratio.notna().any() else []
+    out += _summarise_bytes(runs)
     front = ", ".join(f"{e} ({format_percent(v)})" for e, v in t[t.front_edit].value.items())
     return "\n".join([*out, f"No editor is both cheaper to edit with and better on {axis} than {front}."])

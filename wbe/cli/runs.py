@@ -340,7 +340,7 @@ def _format_cell(column: tuple, x) -> str:
         return f"{x:,.1f}"
     if column[1] == "broken after":
         return "not broken" if x == float("inf") else f"{x:,.0f}"
-    return f"{x:,.0f}" if column[1] == "made" else f"{x:.3f}" if column[0] == "edits" else f"{x:.1%}"
+    return f"{x:,.0f}" if column[1] in ("made", "bytes each") else f"{x:.3f}" if column[0] == "edits" else f"{x:.1%}"
 
 # %% ../../nbs/12_app/06_runs.ipynb #cell-036
 def _shared_part(names: list[str]) -> str:

@@ -82,8 +82,10 @@ def _apply_on_top(
 
 # %% ../../nbs/09_editors/04_protocol.ipynb #cell-011
 def _append_result(results: list[EditResult], result: EditResult):
-    "Append a result; whole changes of the same matrices become one."
+    "Append a result; whole changes of the same matrices become one, and of carried states the last one stays."
     last = results[-1] if results else None
+    if last is not None and result.carried is not None:
+        last.carried = None
     whole = last is not None and all(
         type(r) is WeightEdit and all(d.rank is None for d in r.deltas.values()) for r in (last, result)
     )
@@ -135,23 +137,34 @@ class Editor:
         self._check_overrides()
         self._use_batch(batch)
 
-    def _edit(self, lm: LM, requests: list[EditRequest], hparams: HParams) -> EditResult:
-        raise BadArgument(f"the editor {type(self).__name__} does not define _edit(self, lm, requests, hparams)")
-
-    def prepare(self, lm: LM):
-        "Compute what is computed once, from the unedited model."
-
-    def check_installed(self):
-        "Raise an error if a package or a file that the editor needs is missing; called before a model is loaded."
-
-    def check(self, lm: LM, hparams: HParams):
-        "Raise an error if the editor cannot work with this model and these hyper-parameters."
-
-    def changed_parts(self, hparams: HParams) -> tuple:
-        "Parts of a layer that it changes; an editor whose hyper-parameters name them returns those."
-        return self.parts
-
 # %% ../../nbs/09_editors/04_protocol.ipynb #cell-018
+@patch
+def _edit(self: Editor, lm: LM, requests: list[EditRequest], hparams: HParams) -> EditResult:
+    "Compute the edits of a batch."
+    raise BadArgument(f"the editor {type(self).__name__} does not define _edit(self, lm, requests, hparams)")
+
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-019
+@patch
+def prepare(self: Editor, lm: LM):
+    "Compute what is computed once, from the unedited model."
+
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-020
+@patch
+def check_installed(self: Editor):
+    "Raise an error if a package or a file that the editor needs is missing; called before a model is loaded."
+
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-021
+@patch
+def check(self: Editor, lm: LM, hparams: HParams):
+    "Raise an error if the editor cannot work with this model and these hyper-parameters."
+
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-022
+@patch
+def changed_parts(self: Editor, hparams: HParams) -> tuple:
+    "Parts of a layer that it changes; an editor whose hyper-parameters name them returns those."
+    return self.parts
+
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-025
 @patch
 def _check_preset(self: Editor):
     "Raise an error for a preset that the editor does not have."
@@ -161,7 +174,7 @@ def _check_preset(self: Editor):
         raise BadArgument(f"preset {self.preset!r}, but {self.name} has one preset only; leave the name out")
     check_choice(self.preset, self.named_presets, f"preset of {self.name}:")
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-020
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-027
 @patch
 def _check_overrides(self: Editor):
     "Raise an error for a hyper-parameter that the editor does not have, or a value that it cannot take."
@@ -169,7 +182,7 @@ def _check_overrides(self: Editor):
     for name, value in self.overrides.items():
         check_hparam(check_choice(name, known, f"hyper-parameter of {self.name}:"), value, *known[name])
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-022
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-029
 @patch
 def _use_batch(self: Editor, batch: int | None):
     "Use a number of edits per batch: the given one, else the preset's, else that of the class."
@@ -181,12 +194,12 @@ def _use_batch(self: Editor, batch: int | None):
         raise BadArgument(f"batch is {batch}, but it must be at least 1")
     self.batch = batch
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-024
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-031
 @patch
 def __repr__(self: Editor) -> str:
     return f"{self.name}: {self.about}"
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-027
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-034
 @patch
 def hparams_for(self: Editor, lm: LM) -> HParams:
     "The hyper-parameters for a model."
@@ -201,11 +214,11 @@ def hparams_for(self: Editor, lm: LM) -> HParams:
         source = f"{source}; given: {', '.join(self.overrides)}"
     return self.HParams(**{**dict(source=source), **values, **self.overrides})
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-029
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-036
 def _lists_to_tuples(value):
     return tuple(map(_lists_to_tuples, value)) if isinstance(value, (list, tuple)) else value
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-030
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-037
 @patch
 def use_recorded(
     self: Editor,
@@ -216,7 +229,7 @@ def use_recorded(
     self.hparams = self.HParams(**{k: _lists_to_tuples(v) for k, v in hparams.items() if k in known})
     self.overrides = {}
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-037
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-044
 def describe_model(lm: LM) -> dict:
     "What a result says about its model."
     return dict(
@@ -228,7 +241,7 @@ def describe_model(lm: LM) -> dict:
         dtype=str(lm.dtype).replace("torch.", ""),
     )
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-039
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-046
 @patch
 def _edit_batch(self: Editor, lm: LM, batch: list[EditRequest], hparams: HParams) -> EditResult:
     "The result of a batch, with what describes it."
@@ -247,7 +260,7 @@ def _edit_batch(self: Editor, lm: LM, batch: list[EditRequest], hparams: HParams
         ids=[r.id for r in batch],
     )
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-041
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-048
 @patch
 def _check_model(self: Editor, lm: LM):
     "Raise an error if the editor does not work with this kind of model."
@@ -257,7 +270,7 @@ def _check_model(self: Editor, lm: LM):
             "LoRA, retrieval and the prompt work with it"
         )
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-042
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-049
 @patch
 def _check_parts(self: Editor, lm: LM, hparams: HParams):
     "Raise an error if the editor changes a part that the model does not have."
@@ -271,13 +284,13 @@ def _check_parts(self: Editor, lm: LM, hparams: HParams):
         f"{family.lacks or 'its family does not name it'}; {works} work with it"
     )
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-043
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-050
 def edited_layers(hparams: HParams) -> list:
     "What the hyper-parameters `layers` or `layer` name."
     layers = getattr(hparams, "layers", getattr(hparams, "layer", ()))
     return list(layers) if isinstance(layers, (list, tuple)) else [layers]
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-044
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-051
 def _check_layers(lm: LM, hparams: HParams):
     "Raise an error if a hyper-parameter names a layer that the model does not have."
     for layer in edited_layers(hparams):
@@ -286,7 +299,7 @@ def _check_layers(lm: LM, hparams: HParams):
         if not -lm.layers <= layer < lm.layers:
             raise BadArgument(f"layer {layer}, but {lm.name} has the layers 0 to {lm.layers - 1}")
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-045
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-052
 @patch
 def check_for(
     self: Editor,
@@ -301,7 +314,16 @@ def check_for(
     self.check(lm, hparams)
     return hparams
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-047
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-055
+@patch
+def _checked_requests(self: Editor, requests) -> list[EditRequest]:
+    "The requests, without their probes unless the editor is a ceiling that sees them."
+    requests = check_requests(requests, self.needs_subject)
+    if not requests:
+        raise BadArgument(f"{self.name}: no edits were given")
+    return requests if self.sees_probes else [replace(r, probes=()) if r.probes else r for r in requests]
+
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-057
 @patch
 def edit(
     self: Editor,
@@ -310,13 +332,9 @@ def edit(
     progress: bool = False,  # whether to show a progress bar
 ) -> EditResult:
     "Compute the edits; the model is unchanged until the result is applied."
-    requests, hparams = check_requests(requests, self.needs_subject), self.hparams_for(lm)
+    requests, hparams = self._checked_requests(requests), self.hparams_for(lm)
     self._check_model(lm)
     self._check_parts(lm, hparams)
-    if not requests:
-        raise BadArgument(f"{self.name}: no edits were given")
-    if not self.sees_probes:
-        requests = [replace(r, probes=()) if r.probes else r for r in requests]
     size, results, in_effect = 1 if self.one_by_one else self.batch or len(requests), [], []
     bar = progress_bar(total=len(requests), desc=self.name, unit=" edits", show=progress)
     try:
@@ -332,7 +350,7 @@ def edit(
             r.undo(lm)
     return combine_edits(results)
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-065
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-075
 EDITOR_CLASSES = {  # name: (where its class is, what it does)
     "rome": (
         "wbe.editors.weights.rome:ROME",
@@ -343,6 +361,10 @@ EDITOR_CLASSES = {  # name: (where its class is, what it does)
     "wise": ("wbe.editors.memory.wise:Wise", "a side memory beside one MLP layer, used for prompts that activate it"),
     "ft": ("wbe.editors.training.finetune:FT", "fine-tuning of one MLP layer on the answer"),
     "ft-l": ("wbe.editors.training.finetune:FTL", "the same, with every weight kept near its old value"),
+    "mend": (
+        "wbe.editors.training.mend:Mend",
+        "one step along a gradient that a trained network has rewritten",
+    ),
     "prompt": (
         "wbe.editors.memory.prompt:PromptEditor",
         "the edited facts in front of every question, weights untouched",
@@ -370,7 +392,7 @@ EDITOR_CLASSES = {  # name: (where its class is, what it does)
     ),
 }
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-067
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-077
 EDITOR_CLASSES |= {
     "text-diff": ("wbe.editors.text.continued:TextDiff", "continued training on what is new"),
     "text-full": ("wbe.editors.text.continued:TextFull", "continued training on all articles of the newer day"),
@@ -393,7 +415,7 @@ EDITOR_CLASSES |= {
     ),
 }
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-069
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-079
 EDITORS = Registry("editor", "wbe.editors", EDITOR_CLASSES, "wbe.editors.protocol:Editor")
 
 
@@ -404,7 +426,7 @@ def editor_class(
     name = str(name).strip()
     return EDITORS.get(name.lower() if name.lower() in EDITOR_CLASSES else name)
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-070
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-080
 def editor(
     name: str,  # one of EDITORS.names(), or module:Class
     **options,  # hyper-parameters, and `batch`
@@ -412,7 +434,7 @@ def editor(
     "An editor by name."
     return editor_class(name)(**options)
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-071
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-081
 def editor_hparams(
     name: str,  # one of EDITORS.names(), or module:Class
     lm: LM,

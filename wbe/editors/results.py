@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['RESULT_CLASSES', 'Delta', 'sum_deltas', 'CarriedState', 'EditError', 'EditResult', 'applied_edits', 'WeightEdit',
            'commit_edits', 'unedited_model', 'EditStack', 'combine_edits', 'compact_edits', 'carried_state',
-           'write_tensors', 'save_carried', 'load_carried']
+           'write_tensors', 'bytes_beside_weights', 'save_carried', 'load_carried']
 
 # %% ../../nbs/09_editors/02_results.ipynb #cell-002
 import json
@@ -579,6 +579,23 @@ def load(cls: EditResult, folder) -> EditResult:
     return _with_details(result_class._from_saved(tensors, settings, folder), **details)
 
 # %% ../../nbs/09_editors/02_results.ipynb #cell-119
+def _saved_bytes(
+    tensors: dict,
+    settings: dict,
+) -> int:
+    "How many bytes tensors and settings take."
+    return sum(t.numel() * t.element_size() for t in tensors.values()) + len(json.dumps(settings).encode())
+
+# %% ../../nbs/09_editors/02_results.ipynb #cell-121
+def bytes_beside_weights(lm: LM) -> int:
+    "The bytes that editors keep beside the weights: results that are no changes of weights, and carried states."
+    leaves = [leaf for e in applied_edits(lm) for leaf in e.leaves()]
+    beside = [e._to_saved() for e in leaves if not e.in_weights]
+    carriers = {e.editor for e in leaves if e.carried or (e.in_weights and e.carried_state())} | {*lm.state.carried}
+    states = [carried_state(lm, name) for name in sorted(carriers)]
+    return sum(_saved_bytes(*saved) for saved in beside) + sum(_saved_bytes(s.tensors, s.settings) for s in states)
+
+# %% ../../nbs/09_editors/02_results.ipynb #cell-125
 def save_carried(
     lm: LM,
     folder,  # of its own
@@ -595,7 +612,7 @@ def save_carried(
     write_text(folder / "carried.json", json.dumps(manifest, indent=1, ensure_ascii=False) + "\n")
     return True
 
-# %% ../../nbs/09_editors/02_results.ipynb #cell-121
+# %% ../../nbs/09_editors/02_results.ipynb #cell-127
 def load_carried(
     lm: LM,
     folder,  # as `save_carried` wrote it, or of a saved result

@@ -20,7 +20,7 @@ import torch
 from ..benchmark.opening import open_benchmark, write_rows
 from ..benchmark.reader import AXIS_FIELDS
 from ..editors.requests import EditRequest
-from ..editors.results import applied_edits
+from ..editors.results import applied_edits, bytes_beside_weights
 from ..editors.weights.moments import model_fingerprint
 from ..lm.ability import score_held_out
 from ..lm.cost import PeakMeter, time_rounds, timing_summary
@@ -410,7 +410,7 @@ def ask(
     lasting = [at | row for row in self.score_lasting()] if first or moment != "before" else []
     general = []
     if moment == "step" or (moment == "before" and first):
-        cost |= self.time_answers()
+        cost |= self.time_answers() | dict(bytes_beside=bytes_beside_weights(self.lm))
         general = self.measure_abilities(key, at)
         self.write_norms(key, at)
     self._write_scores(key, scores, lasting, dict(moment=moment, **at, **cost))

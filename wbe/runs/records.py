@@ -408,7 +408,16 @@ def _ability_columns(run: Run, metric: str) -> dict:
         row[f"{name}, {measure}", "at the end"] = rows.value.iloc[-1]
     return row
 
-# %% ../../nbs/10_runs/02_records.ipynb #cell-083
+# %% ../../nbs/10_runs/02_records.ipynb #cell-084
+def _bytes_column(run: Run) -> dict:
+    "Bytes per edit that the editor keeps beside the weights; empty where this was not recorded."
+    moments, made = run.moments, run.batches.edits.sum() if len(run.batches) else 0
+    if "bytes_beside" not in moments or not made:
+        return {}
+    kept = moments.sort_values("edits_done", kind="stable").bytes_beside.dropna()
+    return {("edits", "bytes each"): float(kept.iloc[-1]) / made} if len(kept) else {}
+
+# %% ../../nbs/10_runs/02_records.ipynb #cell-086
 def _comparison_row(run: Run, metric: str) -> dict:
     "One row of the comparison: (column, sub-column) -> value."
     nan, means, batches = float("nan"), run.means(metric), run.batches
@@ -421,9 +430,9 @@ def _comparison_row(run: Run, metric: str) -> dict:
     if run.health_lines:
         row["edits", "broken after"] = broken_after(batches, run.config["plan"]["broken"]) or float("inf")
     row["edits", "seconds each"] = batches.seconds.sum() / max(batches.edits.sum(), 1) if len(batches) else nan
-    return row
+    return row | _bytes_column(run)
 
-# %% ../../nbs/10_runs/02_records.ipynb #cell-085
+# %% ../../nbs/10_runs/02_records.ipynb #cell-088
 def compare_measures(
     runs: list[Run],
     metric: str = "exact_match",  # the measure that is shown elsewhere
@@ -443,7 +452,7 @@ def compare_measures(
     }
     return pd.DataFrame(out, index=[r.name for r in runs], dtype=float).rename_axis("run")
 
-# %% ../../nbs/10_runs/02_records.ipynb #cell-090
+# %% ../../nbs/10_runs/02_records.ipynb #cell-093
 def describe_judges(runs: list[Run]) -> list[str]:
     "A sentence for each run that was judged: by whom, and how many of its generated answers."
     out = []
@@ -453,7 +462,7 @@ def describe_judges(runs: list[Run]) -> list[str]:
             out.append(f"{run.name}: {main_judge(run.verdicts)} judged {n:,} of {answers:,} generated answers")
     return out
 
-# %% ../../nbs/10_runs/02_records.ipynb #cell-092
+# %% ../../nbs/10_runs/02_records.ipynb #cell-095
 def run_differences(runs: list[Run]) -> list[str]:
     "What differs between runs that should be equal in a comparison; empty when they belong together."
     parts = {
@@ -469,7 +478,7 @@ def run_differences(runs: list[Run]) -> list[str]:
     found += ["judges"] if len(judges) > 1 else []
     return found + [name for name, part in parts.items() if len({str(part(r.config)) for r in runs}) > 1]
 
-# %% ../../nbs/10_runs/02_records.ipynb #cell-093
+# %% ../../nbs/10_runs/02_records.ipynb #cell-096
 def compare_runs(
     runs: list[Run],
     metric: str = "exact_match",  # one of RUN_MEASURES
