@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['logger', 'WRITE_REMEDIES', 'StoreError', 'explain_write_errors', 'explain_read_errors', 'make_folder',
            'process_is_running', 'atomic_write', 'write_text', 'scratch_folder', 'write_table', 'stream_to_parquet',
-           'sha256_of', 'describe_file', 'versions', 'Manifest', 'stored_input', 'Stage', 'lock', 'StageFolder',
-           'find_manifests', 'format_bytes', 'check_disk_space']
+           'sha256_of', 'describe_file', 'versions', 'Manifest', 'stored_input', 'stored_inputs', 'Stage', 'lock',
+           'StageFolder', 'find_manifests', 'format_bytes', 'check_disk_space']
 
 # %% ../nbs/00_core/02_store.ipynb #cell-002
 import errno
@@ -18,6 +18,7 @@ import platform
 import shutil
 import tempfile
 import time
+from collections import Counter
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
@@ -270,7 +271,21 @@ def stored_input(
         return "/".join(path.parts[1:][-2:])
     return relative.as_posix() if relative.parts[0] == ".." else f"./{relative.as_posix()}"
 
-# %% ../nbs/00_core/02_store.ipynb #cell-045
+# %% ../nbs/00_core/02_store.ipynb #cell-046
+def stored_inputs(
+    paths,
+    folder,  # of the stage
+) -> list[str]:
+    "How a manifest names some inputs: no two of them the same."
+    names = [stored_input(p, folder) for p in paths]
+    for name in {n for n in names if names.count(n) > 1}:
+        ends = {i: Path(p).absolute().parts[1:] for i, p in enumerate(paths) if names[i] == name}
+        size = next((k for k in range(3, 100) if len({end[-k:] for end in ends.values()}) == len(ends)), 100)
+        for i, end in ends.items():
+            names[i] = "/".join(end[-size:])
+    return names
+
+# %% ../nbs/00_core/02_store.ipynb #cell-048
 @patch
 def input_paths(
     self: Manifest,
@@ -282,7 +297,7 @@ def input_paths(
     )
     return [p for p in paths if p.exists()]
 
-# %% ../nbs/00_core/02_store.ipynb #cell-048
+# %% ../nbs/00_core/02_store.ipynb #cell-051
 class Stage:
     "A step of the pipeline that is done once for the same parameters and inputs."
 
@@ -301,7 +316,7 @@ class Stage:
         self.inputs = {str(p): describe_file(p, earlier(p)) for p in inputs}
         self.counts, self.outputs = {}, []  # filled by the work
 
-# %% ../nbs/00_core/02_store.ipynb #cell-050
+# %% ../nbs/00_core/02_store.ipynb #cell-053
 def _input_name(
     path,  # or the name of an input in a manifest
     folder="",  # of the manifest
@@ -310,31 +325,53 @@ def _input_name(
     base = Path(folder if str(path).startswith(".") else "").absolute()
     return "/".join(Path(os.path.normpath(base / path)).parts[1:][-2:])
 
-# %% ../nbs/00_core/02_store.ipynb #cell-052
+# %% ../nbs/00_core/02_store.ipynb #cell-056
+def _input_hashes(
+    inputs: dict,  # paths, or names in a manifest, and descriptions
+    folder="",  # of the manifest
+) -> dict[str, list[str]]:
+    "The hashes of the inputs of each name, in their order."
+    out = {}
+    for path, about in inputs.items():
+        out.setdefault(_input_name(path, folder), []).append(about["sha256"])
+    return out
+
+# %% ../nbs/00_core/02_store.ipynb #cell-058
 @patch
 def key(self: Stage) -> str:
     "A hash of the stage's name, parameters and inputs; equal keys mean equal results."
     inputs = [(_input_name(p), d["sha256"]) for p, d in sorted(self.inputs.items())]
-    return hashlib.sha256(json.dumps([self.name, self.params, inputs], sort_keys=True).encode()).hexdigest()
+    shared = sorted((n, hashes) for n, hashes in _input_hashes(self.inputs).items() if len(hashes) > 1)
+    whole = [self.name, self.params, inputs, *([shared] if shared else [])]
+    return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
 
-# %% ../nbs/00_core/02_store.ipynb #cell-054
+# %% ../nbs/00_core/02_store.ipynb #cell-060
 def _changed_params(old: dict, new: dict) -> list[str]:
     "Which parameters differ."
     names = [k for k in sorted({*old, *new}) if old.get(k) != new.get(k)]
     return [f"{k} was {old.get(k, 'not set')!r}, is {new.get(k, 'not set')!r}" for k in names]
 
-# %% ../nbs/00_core/02_store.ipynb #cell-055
+# %% ../nbs/00_core/02_store.ipynb #cell-061
 def _changed_inputs(
     old: dict,  # of a manifest
     new: dict,  # paths and descriptions
     folder,  # of the manifest
 ) -> list[str]:
     "Which input files differ."
-    was, now = ({_input_name(p, folder): d["sha256"] for p, d in files.items()} for files in (old, new))
-    state = lambda n: "new" if n not in was else "gone" if n not in now else "different"
-    return [f"input {n} is {state(n)}" for n in sorted({*was, *now}) if was.get(n) != now.get(n)]
+    was, now = _input_hashes(old, folder), _input_hashes(new, folder)
+    differ = [n for n in sorted({*was, *now}) if was.get(n) != now.get(n)]
+    return [f"input {n} is {_input_change(was.get(n, []), now.get(n, []))}" for n in differ]
 
-# %% ../nbs/00_core/02_store.ipynb #cell-056
+# %% ../nbs/00_core/02_store.ipynb #cell-062
+def _input_change(
+    was: list[str],  # hashes of the inputs of one name
+    now: list[str],
+) -> str:
+    "What happened to the inputs of a name: some are new, some are gone, or they are different."
+    more, less = Counter(now) - Counter(was), Counter(was) - Counter(now)
+    return "different" if bool(more) == bool(less) else "new" if more else "gone"
+
+# %% ../nbs/00_core/02_store.ipynb #cell-064
 def _changed_outputs(folder: Path, outputs: dict) -> list[str]:
     "Which output files are not as the manifest describes them."
     out = []
@@ -346,7 +383,7 @@ def _changed_outputs(folder: Path, outputs: dict) -> list[str]:
             out.append(f"output {name} was changed after it was made")
     return out
 
-# %% ../nbs/00_core/02_store.ipynb #cell-058
+# %% ../nbs/00_core/02_store.ipynb #cell-066
 @patch
 def reasons(self: Stage) -> list[str]:
     "Why the stage must be run; empty when it is done."
@@ -356,13 +393,13 @@ def reasons(self: Stage) -> list[str]:
     changed = _changed_params(old.params, self.params) + _changed_inputs(old.inputs, self.inputs, self.folder)
     return changed + _changed_outputs(self.folder, old.outputs)
 
-# %% ../nbs/00_core/02_store.ipynb #cell-059
+# %% ../nbs/00_core/02_store.ipynb #cell-067
 @patch(as_prop=True)
 def done(self: Stage) -> bool:
     "Whether the last complete run had the same parameters and inputs, and its outputs are in place."
     return not self.reasons()
 
-# %% ../nbs/00_core/02_store.ipynb #cell-061
+# %% ../nbs/00_core/02_store.ipynb #cell-069
 def _take_lock(f, path):
     "Lock an open file and write the number of this process into it."
     import fcntl
@@ -377,7 +414,7 @@ def _take_lock(f, path):
     f.write(str(os.getpid()))
     f.flush()
 
-# %% ../nbs/00_core/02_store.ipynb #cell-062
+# %% ../nbs/00_core/02_store.ipynb #cell-070
 @contextmanager
 def lock(
     path,  # of the lock file
@@ -395,13 +432,13 @@ def lock(
         finally:
             Path(path).unlink(missing_ok=True)
 
-# %% ../nbs/00_core/02_store.ipynb #cell-067
+# %% ../nbs/00_core/02_store.ipynb #cell-075
 @patch(as_prop=True)
 def _replaced(self: Stage) -> Path:
     "Where the manifest of the result that is being replaced is kept."
     return self.folder / f".{self.name}.replaced.json"
 
-# %% ../nbs/00_core/02_store.ipynb #cell-068
+# %% ../nbs/00_core/02_store.ipynb #cell-076
 @patch
 def __enter__(self: Stage):
     make_folder(self.folder)
@@ -414,7 +451,7 @@ def __enter__(self: Stage):
     self._start = time.perf_counter()
     return self
 
-# %% ../nbs/00_core/02_store.ipynb #cell-070
+# %% ../nbs/00_core/02_store.ipynb #cell-078
 @patch
 def _remove_replaced(
     self: Stage,
@@ -427,7 +464,7 @@ def _remove_replaced(
                 (self.folder / name).unlink(missing_ok=True)
         self._replaced.unlink()
 
-# %% ../nbs/00_core/02_store.ipynb #cell-071
+# %% ../nbs/00_core/02_store.ipynb #cell-079
 @patch
 def __exit__(self: Stage, kind, *error):
     try:
@@ -435,14 +472,14 @@ def __exit__(self: Stage, kind, *error):
             outputs = {str(Path(p).relative_to(self.folder)): describe_file(p) for p in self.outputs}
             self._remove_replaced(outputs)
             seconds = round(time.perf_counter() - self._start, 3)
-            inputs = {stored_input(p, self.folder): d for p, d in self.inputs.items()}
+            inputs = dict(zip(stored_inputs(self.inputs, self.folder), self.inputs.values()))
             m = Manifest(self.name, self.params, inputs, outputs, self.counts, seconds, versions())
             write_text(self.path, json.dumps(asdict(m), indent=1, ensure_ascii=False) + "\n")
             self.manifest = m
     finally:
         self._lock.__exit__(None, None, None)
 
-# %% ../nbs/00_core/02_store.ipynb #cell-082
+# %% ../nbs/00_core/02_store.ipynb #cell-094
 class StageFolder:
     "The folder of a finished stage; subclasses name the stage and the command that makes it."
 
@@ -460,12 +497,12 @@ class StageFolder:
         "The numbers that the stage recorded."
         return self.manifest.counts
 
-# %% ../nbs/00_core/02_store.ipynb #cell-085
+# %% ../nbs/00_core/02_store.ipynb #cell-097
 def find_manifests(folder) -> list[tuple[Path, Manifest]]:
     "All manifests in a folder and the folders below it, by path."
     return [(p, Manifest.load(p)) for p in sorted(Path(folder).rglob("*.manifest.json"))]
 
-# %% ../nbs/00_core/02_store.ipynb #cell-088
+# %% ../nbs/00_core/02_store.ipynb #cell-100
 def format_bytes(n: float) -> str:
     "A number of bytes with a unit."
     for unit in ("B", "kB", "MB", "GB", "TB"):
@@ -473,7 +510,7 @@ def format_bytes(n: float) -> str:
             return f"{n:.0f} {unit}" if unit == "B" or n >= 100 else f"{n:.1f} {unit}"
         n /= 1000
 
-# %% ../nbs/00_core/02_store.ipynb #cell-090
+# %% ../nbs/00_core/02_store.ipynb #cell-102
 def check_disk_space(
     folder,  # need not exist yet
     needed: int,  # bytes
