@@ -1,4 +1,4 @@
-"""Spark and DuckDB give the same tables, from the dump to the audit."""
+"""Spark and DuckDB give the same tables, from the dump to the audit; of Wikipedia from the dump to what differs."""
 
 import bz2
 import gzip
@@ -8,8 +8,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from wbe.benchmark.series import make_benchmark
+from wbe.engine import Spark
 from wbe.wikidata.build import build_facts
 from wbe.wikidata.parse import ParsedDump
+from wbe.wikipedia.comparison import compare_wikipedia
+from wbe.wikipedia.days import compare_days
+from wbe.wikipedia.snapshot import parse_wikipedia
+from wbe.wikipedia.spark import parse_wikipedia_on_spark
+from wbe.world.dumps import XML_TAIL, xml_head, xml_page
 
 pytestmark = pytest.mark.extra("spark")
 
@@ -58,6 +64,54 @@ def test_the_parsed_dumps_were_made_on_spark(both):
     "Spark splits the bzip2 file, so its row groups begin at other rows."
     left, right = (ParsedDump(next((b.folder / "parsed").iterdir())) for b in both.values())
     assert left.counts == right.counts and left.counts["statements"] > 1000
+
+
+PAGES = 600
+
+
+def wikipedia(day: int, some: range) -> bytes:
+    "Pages of a dump: every ninth differs by day, some are redirects or templates, four are damaged on the first day."
+    pages = []
+    for i in some:
+        text = f"'''Page {i}''' is {'x' * (i % 200)}.\n\nIt has {day if i % 9 == 0 else 0} lakes, [[Page {i + 1}]].\n"
+        to = "Page 0" if i % 11 == 5 else ""
+        page = xml_page(f"Page {i}", 10 * (i % 13 == 4), i, 9 * i + day, day, text, "wikitext", "text/x-wiki", to)
+        damage = {20: ("<title>", "<titel>"), 31: ("</page>", ""), 310: ("lakes", "<b>"), 599: ("</page>", "")}
+        pages.append(page.replace(*damage.get(i, ("", ""))) if day == 1 and i in damage else page)
+    return (xml_head("enwiki") + "".join(pages)).encode()
+
+
+@pytest.fixture(scope="module")
+def wikipedia_dumps(tmp_path_factory):
+    "Of each day a dump in two parts, in small blocks of bzip2; the second part of the first day was cut."
+    folder, dumps = tmp_path_factory.mktemp("wikipedia"), []
+    for day in (1, 2):
+        files = [folder / f"enwiki-2024020{day}-pages-articles{n}.xml-p{n}p9.bz2" for n in (1, 2)]
+        texts = [wikipedia(day, range(PAGES // 2)), wikipedia(day, range(PAGES // 2, PAGES))]
+        for n, (path, text) in enumerate(zip(files, texts), 1):
+            path.write_bytes(bz2.compress(text + (b"" if (day, n) == (1, 2) else XML_TAIL.encode()), 1))
+        dumps.append(files)
+    return dumps
+
+
+def test_wikipedia_is_the_same(wikipedia_dumps, tmp_path):
+    session = Spark(memory="1GB").session
+    session.conf.set("spark.sql.files.maxPartitionBytes", "4k")
+    assert session.read.text(str(wikipedia_dumps[0][0]), lineSep="</page>").rdd.getNumPartitions() > 1
+    pairs = []
+    for i, files in enumerate(wikipedia_dumps):
+        local = parse_wikipedia(files, tmp_path / f"local{i}", size=20_000, progress=False)
+        there = parse_wikipedia_on_spark(files, tmp_path / f"spark{i}", progress=False, session=session, pages=40)
+        assert there.pages().to_pylist() == local.pages().to_pylist()
+        assert there.counts == local.counts and there.unclosed == local.unclosed
+        assert there.rejected() == local.rejected()
+        pairs.append((local, there))
+    assert pairs[0][0].unclosed and len(pairs[0][0].rejected()) == 4 and pairs[0][0].counts["articles"] > 400
+    local, there = zip(*pairs)
+    calm = compare_wikipedia(*local, tmp_path / "compared", progress=False)
+    on_spark = compare_days(*there, tmp_path / "on_spark", engine="spark", progress=False)
+    assert calm.counts["changed"] > 40 and on_spark.counts == calm.counts
+    assert on_spark.articles().to_pylist() == calm.articles().to_pylist()
 
 
 @pytest.mark.skipif(not os.environ.get("WBE_LONG"), reason="more than a minute: WBE_LONG=1 runs it")

@@ -39,8 +39,8 @@ class SeriesStep:
     folder: Path  # of the series
     old: date
     new: date
-    old_dump: Path
-    new_dump: Path
+    old_dump: Path | None  # of Wikidata; None where only a Wikipedia is read
+    new_dump: Path | None
     batch: int
 
     @property
@@ -86,44 +86,49 @@ class Series:
     snapshots: list = field(default_factory=list)  # dicts: date, dump, batch
     settings: dict = field(default_factory=dict)
 
+    plan_name = "series.json"
+    what = "a benchmark"
+    missing = "no benchmark here yet; make one with `wbe benchmark {folder} OLD_DUMP NEW_DUMP`"
+
     @classmethod
-    def load(cls, folder) -> "Series":
+    def load(cls, folder):
         "The series in a folder."
-        path = Path(folder) / "series.json"
+        path = Path(folder) / cls.plan_name
         try:
             series = cls(Path(folder), **json.loads(path.read_text(encoding="utf-8")))
             series.settings["writer"] = public_writer(series.settings.get("writer") or dict(name="template"))
             return series
         except FileNotFoundError:
-            remedy = f"make one with `wbe benchmark {folder} OLD_DUMP NEW_DUMP`"
-            raise StoreError(f"{folder}: no benchmark here yet; {remedy}") from None
+            raise StoreError(f"{folder}: {cls.missing.format(folder=folder)}") from None
         except (ValueError, TypeError, AttributeError) as e:
             remedy = "restore it, or choose another folder"
-            raise StoreError(f"{path}: not the plan of a benchmark ({e}); {remedy}") from None
+            raise StoreError(f"{path}: not the plan of {cls.what} ({e}); {remedy}") from None
 
     def save(self):
         "Write the plan."
         plan = json.dumps(dict(snapshots=self.snapshots, settings=self.settings), indent=1, ensure_ascii=False)
-        write_text(self.folder / "series.json", plan + "\n")
-
-    def add(self, dumps):
-        "Plan more snapshots, all of one batch; a planned one that is not released yet gets the new dump."
-        new = _new_snapshots(self.snapshots, dumps)
-        self._replace_dumps(dumps)
-        if new and self.snapshots and new[0]["date"] < self.snapshots[-1]["date"]:
-            age = f"is older than the newest snapshot of this benchmark ({self.snapshots[-1]['date']})"
-            remedy = "a benchmark grows at its end only: choose another folder to begin it earlier"
-            raise BadArgument(f"{new[0]['dump']} ({new[0]['date']}) {age}; {remedy}")
-        self.snapshots += new
-        if len(self.snapshots) < 2:
-            raise BadArgument("a benchmark needs two snapshots at least")
+        write_text(make_folder(self.folder) / self.plan_name, plan + "\n")
 
     @property
     def steps(self) -> list[SeriesStep]:
         "The timesteps: what happened between a snapshot and the next."
         return [_series_step(self.folder, old, new) for old, new in zip(self.snapshots, self.snapshots[1:])]
 
-# %% ../../nbs/06_benchmark/14_series.ipynb #cell-012
+# %% ../../nbs/06_benchmark/14_series.ipynb #cell-013
+@patch
+def add(self: Series, dumps):
+    "Plan more snapshots, all of one batch; a planned one that is not released yet gets the new dump."
+    new = _new_snapshots(self.snapshots, dumps)
+    self._replace_dumps(dumps)
+    if new and self.snapshots and new[0]["date"] < self.snapshots[-1]["date"]:
+        age = f"is older than the newest snapshot of this benchmark ({self.snapshots[-1]['date']})"
+        remedy = "a benchmark grows at its end only: choose another folder to begin it earlier"
+        raise BadArgument(f"{new[0]['dump']} ({new[0]['date']}) {age}; {remedy}")
+    self.snapshots += new
+    if len(self.snapshots) < 2:
+        raise BadArgument("a benchmark needs two snapshots at least")
+
+# %% ../../nbs/06_benchmark/14_series.ipynb #cell-014
 def _new_snapshots(
     snapshots: list[dict],  # those that are planned
     dumps,
@@ -137,7 +142,7 @@ def _new_snapshots(
     known = {s["date"] for s in snapshots}
     return [s for s in new if s["date"] not in known]
 
-# %% ../../nbs/06_benchmark/14_series.ipynb #cell-014
+# %% ../../nbs/06_benchmark/14_series.ipynb #cell-016
 @patch
 def _replace_dumps(self: Series, dumps):
     "Let other dumps take the place of planned ones of the same date that no released timestep needs."
@@ -147,13 +152,14 @@ def _replace_dumps(self: Series, dumps):
         if s["date"] in paths and s["date"] not in needed:
             s["dump"] = paths[s["date"]]
 
-# %% ../../nbs/06_benchmark/14_series.ipynb #cell-015
+# %% ../../nbs/06_benchmark/14_series.ipynb #cell-017
 def _series_step(folder: Path, old: dict, new: dict) -> SeriesStep:
     "The timestep between two planned snapshots; it belongs to the batch of the newer one."
     dates = [date.fromisoformat(s["date"]) for s in (old, new)]
-    return SeriesStep(folder, *dates, Path(old["dump"]), Path(new["dump"]), new["batch"])
+    dumps = [s["dump"] and Path(s["dump"]) for s in (old, new)]
+    return SeriesStep(folder, *dates, *dumps, new["batch"])
 
-# %% ../../nbs/06_benchmark/14_series.ipynb #cell-021
+# %% ../../nbs/06_benchmark/14_series.ipynb #cell-023
 def _build_facts(
     series: Series,
     todo: list[SeriesStep],
@@ -178,7 +184,7 @@ def _build_facts(
             unsupported = "the audit finds facts that the newer dump does not support"
             raise StoreError(f"{built.folder}: {unsupported}; look at {audit.path}")
 
-# %% ../../nbs/06_benchmark/14_series.ipynb #cell-024
+# %% ../../nbs/06_benchmark/14_series.ipynb #cell-026
 def _known_changes(series: Series, step: SeriesStep) -> tuple[list[Path], list[Path]]:
     "The folders of changes up to a timestep, and after it."
     known = [s for s in series.steps if s.batch <= step.batch]
@@ -186,7 +192,7 @@ def _known_changes(series: Series, step: SeriesStep) -> tuple[list[Path], list[P
         s.work / "changes" for s in known if s.old > step.old
     ]
 
-# %% ../../nbs/06_benchmark/14_series.ipynb #cell-027
+# %% ../../nbs/06_benchmark/14_series.ipynb #cell-029
 def _build_questions(
     series: Series,
     step: SeriesStep,
@@ -206,7 +212,7 @@ def _build_questions(
     write_questions(*inputs, out, writer, seed, **use, progress=progress, keep_namesakes=keep)
     return out / "questions.parquet"
 
-# %% ../../nbs/06_benchmark/14_series.ipynb #cell-029
+# %% ../../nbs/06_benchmark/14_series.ipynb #cell-031
 def _build_chains(
     series: Series,
     step: SeriesStep,
@@ -215,15 +221,17 @@ def _build_chains(
 ):
     "The chains of a timestep, in the release before its edits, so that a released timestep has both."
     out = step.work / "chains"
-    find_chains(*step.facts, out, step.older / "statements.parquet", seed=series.settings["seed"], **use)
-    write_chains(out / "chains.parquet", step.parsed / "labels.parquet", out, writer, **use)
+    labels, popular = step.parsed / "labels.parquet", series.settings.get("popular")
+    limit = dict(popular=popular, labels=labels) if popular else {}
+    find_chains(*step.facts, out, step.older / "statements.parquet", seed=series.settings["seed"], **use, **limit)
+    write_chains(out / "chains.parquet", labels, out, writer, **use)
     with atomic_write(series.folder / "release" / f"chains_{step.name}.json") as part:
         shutil.copyfile(out / "chains.json", part)
 
-# %% ../../nbs/06_benchmark/14_series.ipynb #cell-032
+# %% ../../nbs/06_benchmark/14_series.ipynb #cell-034
 _EDIT_KEY = ["subject_id", "relation_id", "object_id"]
 
-# %% ../../nbs/06_benchmark/14_series.ipynb #cell-033
+# %% ../../nbs/06_benchmark/14_series.ipynb #cell-035
 _AXIS_SOURCES = [  # axis, the question's column, and the subject and property that it rests on
     ("update", "update", "subject_id", "relation_id"),
     ("rephrase", "rephrase", "subject_id", "relation_id"),
@@ -233,7 +241,7 @@ _AXIS_SOURCES = [  # axis, the question's column, and the subject and property t
     ("locality", "loc", "loc_subject_id", "loc_relation_id"),
 ]
 
-# %% ../../nbs/06_benchmark/14_series.ipynb #cell-034
+# %% ../../nbs/06_benchmark/14_series.ipynb #cell-036
 def _question_sources(
     e,  # an engine
     questions,  # questions.parquet of a timestep
@@ -247,7 +255,7 @@ def _question_sources(
         parts.append(asked.select(*_EDIT_KEY, axis=nw.lit(axis), s_=nw.col(subject), p_=nw.col(prop)))
     return nw.concat(parts)
 
-# %% ../../nbs/06_benchmark/14_series.ipynb #cell-036
+# %% ../../nbs/06_benchmark/14_series.ipynb #cell-038
 def _changed_in(e, steps: list[SeriesStep]):
     "The subjects and properties that some timesteps change, as a lazy frame."
     import narwhals as nw
@@ -255,7 +263,7 @@ def _changed_in(e, steps: list[SeriesStep]):
     files = [path for step in steps for path in change_files(step.work / "changes")]
     return nw.concat([changed_pairs(e, path) for path in files]).unique()
 
-# %% ../../nbs/06_benchmark/14_series.ipynb #cell-039
+# %% ../../nbs/06_benchmark/14_series.ipynb #cell-041
 def find_retired(
     series: Series,
     engine: str = "duckdb",
@@ -274,7 +282,7 @@ def find_retired(
         axes.setdefault((*key, name), []).append(axis)
     return [dict(zip(RETIRED_FIELDS, (*key, found, name))) for (*key, name), found in axes.items()]
 
-# %% ../../nbs/06_benchmark/14_series.ipynb #cell-041
+# %% ../../nbs/06_benchmark/14_series.ipynb #cell-043
 def _mixed_bits(numbers):
     "Whole numbers with their bits mixed (SplitMix64): small and near ones become random."
     import numpy as np
@@ -284,7 +292,7 @@ def _mixed_bits(numbers):
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
 
-# %% ../../nbs/06_benchmark/14_series.ipynb #cell-044
+# %% ../../nbs/06_benchmark/14_series.ipynb #cell-046
 def _smallest_hashes(
     path: Path,  # a Parquet file with the columns of ids only
     most: int,
@@ -305,7 +313,7 @@ def _smallest_hashes(
             hashes, kept = hashes[first], rows.take(pa.array(first))
     return kept
 
-# %% ../../nbs/06_benchmark/14_series.ipynb #cell-045
+# %% ../../nbs/06_benchmark/14_series.ipynb #cell-047
 def write_lasting_facts(
     series: Series,
     out,  # the file
@@ -324,7 +332,7 @@ def write_lasting_facts(
     finally:
         ids.unlink(missing_ok=True)
 
-# %% ../../nbs/06_benchmark/14_series.ipynb #cell-048
+# %% ../../nbs/06_benchmark/14_series.ipynb #cell-050
 def _series_writer(
     series: Series,
     options: dict | None,
@@ -343,11 +351,11 @@ def _series_writer(
     address = {"base_url": options["base_url"]} if now else {}  # of the writer for all kinds; the others have their own
     return make_kind_writer(settings | address, job | {k: v for k, v in options.items() if k != "base_url"})
 
-# %% ../../nbs/06_benchmark/14_series.ipynb #cell-051
+# %% ../../nbs/06_benchmark/14_series.ipynb #cell-053
 def _no_log(text: str):
     "Ignore what happens."
 
-# %% ../../nbs/06_benchmark/14_series.ipynb #cell-052
+# %% ../../nbs/06_benchmark/14_series.ipynb #cell-054
 def complete_series(
     series: Series,
     writer_options: dict | None = None,  # that do not change its texts
@@ -375,7 +383,7 @@ def complete_series(
     about = dict(left_out=left_out_counts(series), namesakes=s.get("namesakes", "drop"))
     return finish_release(release, s["title"], find_retired(series, **use), s["source"], s["language"], **about)
 
-# %% ../../nbs/06_benchmark/14_series.ipynb #cell-054
+# %% ../../nbs/06_benchmark/14_series.ipynb #cell-056
 def left_out_counts(series: Series) -> dict:
     "How many facts each filter removed, and how many edits with namesakes there were, in all timesteps."
     counts = Counter()
@@ -386,7 +394,7 @@ def left_out_counts(series: Series) -> dict:
         counts["namesakes"] += asked.counts.get("with namesakes", 0)
     return dict(counts)
 
-# %% ../../nbs/06_benchmark/14_series.ipynb #cell-056
+# %% ../../nbs/06_benchmark/14_series.ipynb #cell-058
 def _open_series(
     folder: Path,
     settings: dict,
@@ -400,7 +408,7 @@ def _open_series(
         raise BadArgument(f"{folder}: this benchmark was begun with other settings ({was}); {remedy}")
     return series
 
-# %% ../../nbs/06_benchmark/14_series.ipynb #cell-057
+# %% ../../nbs/06_benchmark/14_series.ipynb #cell-059
 def _check_settings(settings: dict, engine: str):
     "Raise an error for an unknown name, before any dump is read."
     WRITERS.get(settings["writer"]["name"])
@@ -409,8 +417,11 @@ def _check_settings(settings: dict, engine: str):
     check_choice(settings["namesakes"], ("drop", "keep"), "way with namesakes")
     check_choice(settings["ended"], ("drop", "keep"), "way with what has ended")
     check_choice(engine, ENGINES, "engine")
+    popular = settings.get("popular")
+    if popular is not None and not (0 < popular <= 1 and settings["chains"]):
+        raise BadArgument(f"popular is for chains, a share above 0 and up to 1: give chains, too; not {popular}")
 
-# %% ../../nbs/06_benchmark/14_series.ipynb #cell-059
+# %% ../../nbs/06_benchmark/14_series.ipynb #cell-061
 def make_benchmark(
     folder,  # where everything goes: the release in `release`, all that leads to it in `work`
     dumps,  # files of dumps, or dates to fetch, or words like newest-1; two or more
@@ -434,6 +445,7 @@ def make_benchmark(
     namesakes: str = "drop",  # edits whose subject has namesakes with other answers: drop or keep
     ended: str = "drop",  # facts that ended before the newer snapshot, or with a life: drop or keep
     insist: bool = False,  # use dumps that are damaged or not whole
+    popular: float | None = None,  # share of the entities, those with most pages, that a chain may pass through
 ) -> Release:
     "From a series of dumps to a released benchmark; called again, it continues where it was."
     writer = writer or dict(name="template")
@@ -441,7 +453,7 @@ def make_benchmark(
     whole = {k: writer[k] for k in ("base_url",) if k in writer}  # with the password that is not stored
     writer_options = whole | (writer_options or {})
     settings |= dict(title=title, source=source, seed=seed, language=language, fallback=list(fallback))
-    settings |= dict(namesakes=namesakes, ended=ended)
+    settings |= dict(namesakes=namesakes, ended=ended) | ({} if popular is None else dict(popular=popular))
     _check_settings(settings, engine)
     _open_series(folder, settings)
     files = locate_dumps(dumps, folder / "dumps", mirror, kind, progress, log)
@@ -452,7 +464,7 @@ def make_benchmark(
         series.add(files)
         return complete_series(series, writer_options, engine, memory, workers, progress, log, roles, insist)
 
-# %% ../../nbs/06_benchmark/14_series.ipynb #cell-060
+# %% ../../nbs/06_benchmark/14_series.ipynb #cell-062
 def extend_benchmark(
     folder,  # of a benchmark that `make_benchmark` made
     dump,  # the file of a newer dump, its date, or 'newest'

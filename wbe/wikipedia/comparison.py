@@ -229,6 +229,7 @@ def compare_wikipedia(
     force: bool = False,  # compare again even if it is done
     size: int = PAIRS_PER_PIECE,  # articles in a piece
     every: float = 2.0,  # seconds between two entries of the journal
+    mapped=None,  # maps the work over its items elsewhere, in order: see `wbe.wikipedia.spark`
 ) -> WikipediaComparison:
     "Write the articles that differ between two snapshots as plain text; killed work is resumed."
     if workers is not None and workers < 1:
@@ -247,8 +248,9 @@ def compare_wikipedia(
             if not files.state["ended"]:
                 todo = islice(_pieces_of_work(*indexes, pairs, size), files.done, None)
                 work = partial(comparison_piece, old=str(old.path), new=str(new.path), tables=tables)
+                made = mapped(work, todo) if mapped else parallel_map(work, todo, workers)
                 with progress_bar(total=len(pairs.new), desc="comparing articles", show=progress) as bar:
-                    for parquet, counts in parallel_map(work, todo, workers):
+                    for parquet, counts in made:
                         files.append(parquet, counts)
                         bar.update(sum(counts.values()))
                 files.end()

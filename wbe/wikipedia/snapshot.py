@@ -16,6 +16,7 @@ from collections import Counter
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from uuid import uuid4
 
 from ..progress import progress_bar
 from ..records import BadArgument, patch, read_table, to_table
@@ -149,6 +150,18 @@ def _append_pages(files: PieceFiles, sources: list[DumpText], size: int, namespa
     files.end(damage="; ".join(damage) or None, unclosed=[s.path.name for s in sources if s.unclosed])
 
 # %% ../../nbs/05_wikipedia/05_snapshot.ipynb #cell-021
+def _collect_pages(files: PieceFiles, sources: list[DumpText], pieces, namespaces, progress: bool):
+    "Append the pieces of several files that were made elsewhere."
+    unclosed = []
+    for source in sources:
+        closed = True
+        for made in pieces(source.path, namespaces, progress):
+            files.append(made["parquet"], made["counts"], made["others"])
+            closed = made.get("closed", closed)
+        unclosed += [] if closed else [source.path.name]
+    files.end(damage=None, unclosed=unclosed)
+
+# %% ../../nbs/05_wikipedia/05_snapshot.ipynb #cell-023
 class WikipediaSnapshot(StageFolder):
     "A Wikipedia dump in a folder; `counts` has articles, redirects, other namespaces, rejected pages by reason."
 
@@ -175,7 +188,7 @@ class WikipediaSnapshot(StageFolder):
         size = format_bytes(self.path.stat().st_size)
         return f"WikipediaSnapshot({self.folder.name!r}: {shown}; {size}{'; damaged' if self.damage else ''})"
 
-# %% ../../nbs/05_wikipedia/05_snapshot.ipynb #cell-022
+# %% ../../nbs/05_wikipedia/05_snapshot.ipynb #cell-024
 @patch
 def pages(
     self: WikipediaSnapshot,
@@ -186,14 +199,14 @@ def pages(
 
     return pq.read_table(self.path, columns=columns) if columns else read_table(self.path, WikiPage)
 
-# %% ../../nbs/05_wikipedia/05_snapshot.ipynb #cell-023
+# %% ../../nbs/05_wikipedia/05_snapshot.ipynb #cell-025
 @patch
 def rejected(self: WikipediaSnapshot) -> list[dict]:
     "The damaged pages: line, reason, title, text."
     with gzip.open(self.folder / "rejected.jsonl.gz", "rt", encoding="utf-8") as f:
         return [json.loads(line) for line in f]
 
-# %% ../../nbs/05_wikipedia/05_snapshot.ipynb #cell-024
+# %% ../../nbs/05_wikipedia/05_snapshot.ipynb #cell-026
 SNAPSHOT_VERSION = 1  # raised with every change that alters the files
 
 
@@ -206,6 +219,7 @@ def parse_wikipedia(
     force: bool = False,  # parse again even if it is done
     size: int = SNAPSHOT_BATCH_BYTES,  # bytes of XML in a piece
     every: float = 2.0,  # seconds between two entries of the journal
+    pieces=None,  # makes the pieces elsewhere, from path, namespaces and progress: see `wbe.wikipedia.spark`
 ) -> WikipediaSnapshot:
     "Write the pages of a Wikipedia dump to Parquet, or do nothing when that is done; killed work is resumed."
     if workers is not None and workers < 1:
@@ -222,18 +236,23 @@ def parse_wikipedia(
     for source in sources:
         source.threads = workers
     check_disk_space(make_folder(folder), total)
-    options = dict(size=size, namespaces=tuple(namespaces), workers=workers, progress=progress)
-    return _write_pages(stage, partial(_append_pages, sources=sources, **options), every)
+    options = dict(namespaces=tuple(namespaces), progress=progress)
+    if pieces:
+        return _write_pages(
+            stage, partial(_collect_pages, sources=sources, pieces=pieces, **options), every, uuid4().hex
+        )
+    return _write_pages(stage, partial(_append_pages, sources=sources, size=size, workers=workers, **options), every)
 
-# %% ../../nbs/05_wikipedia/05_snapshot.ipynb #cell-025
+# %% ../../nbs/05_wikipedia/05_snapshot.ipynb #cell-027
 def _write_pages(
     stage: Stage,
     append,  # adds all pieces to a `PieceFiles`, and ends it
     every: float,
+    key: str | None = None,  # for work that cannot be resumed: one of its own
 ) -> WikipediaSnapshot:
     "Write `pages.parquet` and what was rejected."
     with stage:
-        files = PieceFiles(stage.folder, {"pages": WikiPage}, stage.key(), ["rejected.jsonl.gz"], every)
+        files = PieceFiles(stage.folder, {"pages": WikiPage}, key or stage.key(), ["rejected.jsonl.gz"], every)
         try:
             if not files.state["ended"]:
                 append(files)
@@ -249,7 +268,7 @@ def _write_pages(
         logger.warning("%s; what can be read is kept, but fetch the dump again", damage)
     return WikipediaSnapshot(stage.folder)
 
-# %% ../../nbs/05_wikipedia/05_snapshot.ipynb #cell-029
+# %% ../../nbs/05_wikipedia/05_snapshot.ipynb #cell-031
 def _enterprise_lines(path):
     "The lines of an Enterprise dump: a .tar.gz, or lines of JSON, compressed or not."
     if not str(path).endswith((".tar.gz", ".tgz", ".tar")):
@@ -261,7 +280,7 @@ def _enterprise_lines(path):
             if member.isfile():
                 yield from archive.extractfile(member)
 
-# %% ../../nbs/05_wikipedia/05_snapshot.ipynb #cell-030
+# %% ../../nbs/05_wikipedia/05_snapshot.ipynb #cell-032
 def enterprise_piece(lines: tuple, namespaces=(0,)) -> dict:
     "Some lines of an Enterprise dump as a piece of `pages.parquet`."
     pages, rejected, counts = [], [], Counter()
@@ -276,7 +295,7 @@ def enterprise_piece(lines: tuple, namespaces=(0,)) -> dict:
         pages += [page] if page.ns in namespaces else []
     return _page_tables(pages, rejected, counts)
 
-# %% ../../nbs/05_wikipedia/05_snapshot.ipynb #cell-031
+# %% ../../nbs/05_wikipedia/05_snapshot.ipynb #cell-033
 ENTERPRISE_LINES = 200  # in a piece
 
 
@@ -294,7 +313,7 @@ def _append_enterprise(files: PieceFiles, path, namespaces, workers: int, progre
         damage = f"{Path(path).name}: {str(e).lower()}"
     files.end(damage=damage, unclosed=[])
 
-# %% ../../nbs/05_wikipedia/05_snapshot.ipynb #cell-032
+# %% ../../nbs/05_wikipedia/05_snapshot.ipynb #cell-034
 def parse_enterprise(
     path,  # of an Enterprise dump: .tar.gz, or lines of JSON, compressed or not
     folder,  # where to put the table
