@@ -69,7 +69,7 @@ def _changed_passages(fact: dict, article: ChangedText | None) -> dict | str:
         return "not stated in the update"
     if fact["tag"] != "update":
         return dict(category="new", passage=passage, outdated_passage=None)
-    before = _with_name(article.outdated, fact["previous"] or "")
+    before = _with_name(article.outdated, fact["previous"]) if fact["previous"] else None
     if before is None:
         return "the earlier answer not stated before"
     return dict(category="edited", passage=passage, outdated_passage=before)

@@ -36,22 +36,28 @@ class TuningHParams(TextHParams):
     warm_up: float = hp(0.1, minimum=0)
 
 # %% ../../../nbs/09_editors/text/13_answers.ipynb #cell-008
+def _with_end(lm: LM, c: EncodedItem) -> EncodedItem:
+    "A question whose answer has the token that ends it; where there is no place left, the prompt loses its beginning."
+    ids, limit = [*c.ids, lm.tokenizer.eos_token_id], None if lm.family.seq2seq else lm.context_length
+    over = max(0, len(ids) - limit) if limit else 0
+    return replace(c, ids=ids[over:], prompt_length=max(0, c.prompt_length - over))
+
+# %% ../../../nbs/09_editors/text/13_answers.ipynb #cell-009
 def answered_items(
     lm: LM,
-    rows: list[dict],  # with question and answer
+    rows: list[dict],  # with question and answer, and a context where there is one
     protocol="zero-shot",
 ) -> list[EncodedItem]:
     "Questions as tokens, each with its answer and the token that ends it."
-    items = encode_items(lm, [QAItem(r["question"], r["answer"]) for r in rows], get_protocol(protocol), "truncate")
-    end = lm.tokenizer.eos_token_id
-    return [replace(c, ids=[*c.ids, end]) for c in items]
+    items = [QAItem(r["question"], r["answer"], r.get("context")) for r in rows]
+    return [_with_end(lm, c) for c in encode_items(lm, items, get_protocol(protocol), "truncate")]
 
-# %% ../../../nbs/09_editors/text/13_answers.ipynb #cell-010
+# %% ../../../nbs/09_editors/text/13_answers.ipynb #cell-011
 def adafactor(named: dict, h: TuningHParams) -> torch.optim.Optimizer:
     "Adafactor without momentum."
     return torch.optim.Adafactor(list(named.values()), h.rate, weight_decay=h.weight_decay)
 
-# %% ../../../nbs/09_editors/text/13_answers.ipynb #cell-011
+# %% ../../../nbs/09_editors/text/13_answers.ipynb #cell-012
 def light_tuning(
     lm: LM,
     rows: list[dict],  # with question and answer
@@ -68,7 +74,7 @@ def light_tuning(
         losses = train_on_rows(lm, named, lambda epoch: items, h, adafactor, progress, "light tuning")
     return ParameterEdit(values=trained.values, work=dict(questions=len(rows), steps=len(losses), loss=losses[-1]))
 
-# %% ../../../nbs/09_editors/text/13_answers.ipynb #cell-016
+# %% ../../../nbs/09_editors/text/13_answers.ipynb #cell-017
 def answer_columns(rows: list[dict]) -> dict[str, list[tuple]]:
     "The four columns of EvolvingQA: number of the question, names of what is looked for."
     out = {"unchanged": [], "new": [], "outdated": [], "updated": []}
@@ -81,7 +87,7 @@ def answer_columns(rows: list[dict]) -> dict[str, list[tuple]]:
             out["outdated"].append((i, [r["outdated"], *(r.get("outdated_aliases") or ())]))
     return out
 
-# %% ../../../nbs/09_editors/text/13_answers.ipynb #cell-018
+# %% ../../../nbs/09_editors/text/13_answers.ipynb #cell-019
 def answer_scores(
     rows: list[dict],  # questions of all categories
     texts: list[str],  # what a model generated
@@ -95,7 +101,7 @@ def answer_scores(
             out[name, column] = 100 * sum(values) / len(values) if values else float("nan")
     return out
 
-# %% ../../../nbs/09_editors/text/13_answers.ipynb #cell-021
+# %% ../../../nbs/09_editors/text/13_answers.ipynb #cell-022
 def evolving_answers(
     lm: LM,
     rows: list[dict],  # questions of all categories
@@ -107,14 +113,14 @@ def evolving_answers(
     questions = [f"{dated} {r['question']}" if dated else r["question"] for r in rows]
     return answer_scores(rows, ask(lm, questions, protocol, max_tokens=max_tokens, progress=False))
 
-# %% ../../../nbs/09_editors/text/13_answers.ipynb #cell-024
+# %% ../../../nbs/09_editors/text/13_answers.ipynb #cell-025
 def choose_forced(lm: LM, rows: list[dict], protocol="zero-shot") -> list[bool]:
     "Whether a model prefers the updated answer, by the sums of log-probabilities."
     items = [QAItem(r["question"], r[name]) for r in rows for name in ("answer", "outdated")]
     logs = score(lm, items, protocol, progress=False, too_long="truncate")["log_probability"]
     return [now > before for now, before in zip(logs[::2], logs[1::2])]
 
-# %% ../../../nbs/09_editors/text/13_answers.ipynb #cell-026
+# %% ../../../nbs/09_editors/text/13_answers.ipynb #cell-027
 @torch.no_grad()
 def _step_log_probabilities(lm: LM, c: EncodedItem, made: list[int]) -> torch.Tensor:
     "The distributions of the steps in which a model generated some tokens."
@@ -128,7 +134,7 @@ def _step_log_probabilities(lm: LM, c: EncodedItem, made: list[int]) -> torch.Te
     logits = lm.model(**{k: v.to(lm.device) for k, v in given.items()}, use_cache=False).logits
     return logits[0, first : first + len(made)].float().log_softmax(-1)
 
-# %% ../../../nbs/09_editors/text/13_answers.ipynb #cell-027
+# %% ../../../nbs/09_editors/text/13_answers.ipynb #cell-028
 def choose_as_released(
     lm: LM,
     rows: list[dict],
@@ -149,7 +155,7 @@ def choose_as_released(
         out.append(now > before)
     return out
 
-# %% ../../../nbs/09_editors/text/13_answers.ipynb #cell-031
+# %% ../../../nbs/09_editors/text/13_answers.ipynb #cell-032
 PAPER_ANSWERS = {  # table 3 of EvolvingQA: exact match in months 03 and 08
     ("Initial", "unchanged"): (5.17, 5.17),
     ("Initial", "new"): (4.82, 4.03),
@@ -179,7 +185,7 @@ PAPER_CHOICES = {  # table 5: percent that prefer the updated answer, months 03 
     "LoRA": (47.93, 47.60),
 }
 
-# %% ../../../nbs/09_editors/text/13_answers.ipynb #cell-032
+# %% ../../../nbs/09_editors/text/13_answers.ipynb #cell-033
 def answers_table(rows: list[dict]):  # each with method, month and the measures of `answer_scores`
     "Measures in the paper's form: a row for each method and column of questions, a column for each measure and month."
     import pandas as pd
