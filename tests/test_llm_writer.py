@@ -385,12 +385,13 @@ def test_the_budget_of_batches(tmp_path):
 
 def test_the_prompts_are_in_the_package():
     from wbe.writers.prompts import CHECK_PROMPTS, JUDGE_PROMPT, PASSAGE_PROMPTS, PROMPT_NAMES, QUESTION_JUDGE_PROMPT
+    from wbe.writers.prompts import SENTENCES_PROMPT
     from wbe.writers.prompts import prompt_file
 
     import wbe.writers
 
     folder = Path(wbe.writers.__file__).parent
-    names = {*PROMPT_NAMES, JUDGE_PROMPT, QUESTION_JUDGE_PROMPT, *CHECK_PROMPTS, *PASSAGE_PROMPTS}
+    names = {*PROMPT_NAMES, JUDGE_PROMPT, QUESTION_JUDGE_PROMPT, *CHECK_PROMPTS, *PASSAGE_PROMPTS, SENTENCES_PROMPT}
     assert {p.stem for p in (folder / "prompt_files").glob("*.md")} == names
     assert all(prompt_file(n).name == n for n in PROMPT_NAMES)
     assert json.loads((folder / "prices.json").read_text())["as_of"]
