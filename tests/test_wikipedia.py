@@ -1,4 +1,4 @@
-"""Diffsets of all eight intervals of the world against its truth, and a comparison that is killed."""
+"""Diffsets of all intervals of the world against its truth, a comparison that is killed, a page of hard markup."""
 
 import gzip
 import hashlib
@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -121,3 +122,74 @@ def test_a_killed_comparison_ends_with_the_same_bytes(snapshots, tmp_path):
     assert json.loads((tmp_path / "killed" / ".spool.json").read_text())["done"] == 4
     assert run("killed", 1000) == 0
     assert content("killed") == content("calm")
+
+
+PAGE = (Path(__file__).parent / "port_haven.wikitext").read_text(encoding="utf-8")
+READ = """\
+Port Haven (Hafen; c. 1402 – the Haven) is a port in eastern Elbonia, 12.5 to 14 km from the capital. \
+It was founded on 3 May 1402 and has 48,210 inhabitants on 31.1 km2.
+== History
+Its ships, Anna's sisters among them, sailed until October 1931.
+A haven is portus; so be it.
+== Mayors
+* First office:
+* held until 1990
+* Harbour master, US$1,200 a month
+* with 1 1/2 deputies
+* one
+* two: Bo
+* three
+* Motto : Salve
+* in Latin
+== Trade
+* Wool
+* Salt & herring
+Tar, Rope
+== Demographics
+The density is , or H2O for [[every]] soul: 5 m by 2 m. It is denser than before (list).
+"""
+ROWS = ["Name | Term | Votes", "Ann Lee | January 2, 1990 | 12,345", "Bo Ray | 2001–2010", "interim", "25%"]
+
+
+def test_a_page_with_all_that_mediawiki_allows():
+    "What a reader of the page would see in its text; the list was written by hand."
+    paragraphs = plain_text(PAGE)
+    marks = {"heading": "== ", "item": "* ", "text": ""}
+    assert "".join(f"{marks[p.kind]}{p.text}\n" for p in paragraphs) == READ
+    links = [(p.text[start : start + n], title) for p in paragraphs for start, n, title in p.links]
+    assert links[:4] == [("port", "Port city"), ("eastern Elbonia", "Elbonia"), ("Anna", "MV Anna"), ("1990", "1990")]
+    assert {("Bo", "Bo Ray"), ("Latin", "Latin"), ("herring", "Herring"), ("list", "Category:Ports of Elbonia")} <= {
+        *links
+    }
+    rows = [p.text for p in plain_text(PAGE, tables=True) if p.kind == "table"]
+    assert rows == ROWS
+
+
+def test_its_changes_are_found_between_broken_pages(tmp_path):
+    "A number in a template and one in a nested list; a page whose XML is broken on one day has no part in the diff."
+    from wbe.world.dumps import XML_TAIL, xml_head, xml_page
+
+    edits = {"{{convert|12.5|to": "{{convert|13|to", "{{US$|1200}}": "{{US$|1300}}", "rowspan": "align=left rowspan"}
+    edits |= {"<!-- Please": "<!-- Kindly", "last=Doe": "last=Roe", "{{circa|1600}}": "{{circa|1500}}"}
+    later = PAGE
+    for old, new in edits.items():
+        later = later.replace(old, new)
+
+    def page(n, text, day):
+        return xml_page(f"Page {n}", 0, n, n, day, text, "wikitext", "text/x-wiki")
+
+    def parse(name, day, text, *damage):
+        other = page(3, f"It is the year {day}.", day).replace(*damage)
+        pages = page(1, "Here.", 0), page(2, text, day), other, page(4, "Cut.", 0).replace("</page>", "")
+        (tmp_path / name).write_text(xml_head("enwiki") + "".join(pages) + page(5, "Last.", 0) + XML_TAIL)
+        return parse_wikipedia(tmp_path / name, tmp_path / f"parsed-{name}", progress=False)
+
+    was, now = parse("a.xml", 0, PAGE, "", ""), parse("b.xml", 1, later, "<title>", "<titel>")
+    assert [r["reason"] for r in was.rejected()] == ["truncated"]
+    assert [r["reason"] for r in now.rejected()] == ["no title", "truncated"]
+    compared = compare_wikipedia(was, now, tmp_path / "compared", progress=False)
+    assert [a.id for a in compared.rows()] == [2] and compared.counts["unread in the other"] == 1
+    [row] = [r for r in write_diffset(compared, tmp_path / "diffset", progress=False).rows() if r.texts]
+    opening = READ.partition(" It was founded")[0]
+    assert row.texts == [opening.replace("12.5 to", "13 to"), "Harbour master, US$1,300 a month"]
+    assert row.dropped == [opening, "Harbour master, US$1,200 a month"]

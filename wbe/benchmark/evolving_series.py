@@ -80,7 +80,7 @@ def _parse_day(series: EvolvingSeries, day: date, **how) -> WikipediaSnapshot:
 def _write_changed(series: EvolvingSeries, step: SeriesStep, compared: WikipediaComparison) -> Path:
     "Write the changed set of a timestep."
     changed, least = step.work / "changed.parquet", series.settings["least"]
-    stage = Stage(step.work, "texts", dict(least=least, version=1), [compared.path])
+    stage = Stage(step.work, "texts", dict(least=least, version=2), [compared.path])
     if not stage.done:
         with stage:
             write_in_pieces(changed, changed_set(compared.rows(), least), ChangedText)

@@ -226,7 +226,7 @@ def _diff_piece(articles: tuple, faults) -> tuple[dict, Counter]:
     return {"diffset": (parquet_piece(table), len(table))}, counts
 
 # %% ../../nbs/05_wikipedia/08_diffs.ipynb #cell-042
-DIFFSET_VERSION = 1  # raised with every change that alters the files
+DIFFSET_VERSION = 2  # raised with every change that alters the files
 
 
 def write_diffset(

@@ -13,7 +13,7 @@ ABBREVIATIONS = frozenset(
     "mr mrs ms dr prof st ste sr jr vs v etc eg ie cf al no nos nr vol vols pp fig approx ca gen col lt capt cpt "
     "sgt maj adm cmdr rev hon gov sen rep pres supt jan feb mar apr jun jul aug sept sep oct nov dec inc ltd co "
     "corp bros mt mts ft ave blvd rd est dept univ op ed eds trans feat arr var subsp ssp min max avg bap nat "
-    "intl assn messrs mme mlle".split()
+    "intl assn messrs mme mlle fl".split()
 )
 _SENTENCE_END = re.compile(r"[.!?…]+[\"'”’»)\]]*(\s+)(?=\S)")
 _WORD_BEFORE = re.compile(r"[\w.&’'-]+$")
@@ -29,7 +29,7 @@ def _ends_here(text: str, found) -> bool:
     word = _WORD_BEFORE.search(text[max(0, found.start() - 30) : found.start()])
     word = word[0] if word else ""
     closed = found[0].rstrip() != "."  # quotes or brackets behind the full stop
-    initial = len(word) == 1 and word.isalpha() and word.isupper()
+    initial = len(word) == 1 and word.isalpha() and (word.isupper() or following.isdigit())  # J. Roe; c. 1402, p. 5
     dotted = "." in word and not word[-1].isdigit()
     return closed or not (initial or dotted or word.lower() in ABBREVIATIONS)
 

@@ -277,7 +277,9 @@ def _ship_of(navy: str):
 
 
 _add_templates(
-    "plainlist, flatlist, ubl, unbulleted list, hlist, bulleted list, cslist, comma separated entries", _list_items
+    "plainlist, flatlist, ubl, unbulleted list, hlist, bulleted list, cslist, comma separated entries, "
+    "columns-list, columnslist, columns list, col-list",
+    _list_items,
 )
 _add_templates("ship", _ship)
 for _name in ("USS", "HMS", "HMAS", "HMCS", "SS", "MV", "RMS", "USNS", "INS"):
