@@ -1,11 +1,17 @@
-"""A benchmark of edits and texts: killed, extended, from passages with a scripted model, and read by runs."""
+"""A benchmark of edits and texts: killed, extended, from HTML, from passages with a scripted model, read by runs."""
 
+import bz2
+import gzip
+import html
+import io
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 
 import pytest
 
@@ -125,6 +131,71 @@ def test_what_is_edited_was_true_and_is_no_longer(calm, world):
         for r in edited:
             assert r["answer"] in r["passage"] and r["outdated"] in r["outdated_passage"]
             assert r["answer"] not in r["question"] and r["outdated"] not in r["question"]
+
+
+def as_html(wikitext: str) -> str:
+    "An article of the world as Parsoid writes it: paragraphs with a name in bold."
+    escaped = html.escape(wikitext.strip(), quote=False)
+    bold = re.sub("'{3}(.+?)'{3}", r"<b>\1</b>", escaped)
+    return "<body>" + "".join(f"<p>{part}</p>" for part in bold.split("\n\n")) + "</body>"
+
+
+def write_enterprise(dump, path, bad=()):
+    "The articles of a dump as an Enterprise dump in two files, with bad lines between the articles."
+    from wbe.wikipedia.pages import read_pages
+
+    lines = [
+        json.dumps(
+            dict(
+                name=page.title,
+                identifier=page.id,
+                namespace=dict(identifier=page.ns),
+                version=dict(identifier=page.revision),
+                date_modified=page.timestamp,
+                article_body=dict(html=as_html(page.wikitext)),
+            )
+        ).encode()
+        for page in read_pages(bz2.decompress(dump.read_bytes())).pages
+        if page.wikitext
+    ]
+    lines[40:40] = bad
+    with tarfile.open(path, "w:gz") as archive:
+        for n, some in enumerate((lines[:100], lines[100:])):
+            data = b"".join(line + b"\n" for line in some)
+            info = tarfile.TarInfo(f"enwiki_namespace_0_{n}.ndjson")
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+    return path
+
+
+def test_html_gives_the_benchmark_that_wikitext_gives(calm, dumps, tmp_path):
+    from typer.testing import CliRunner
+
+    from wbe.cli.main import app
+
+    bad = [b'{"name": "Karsk", "identif', b'{"name": "Karsk", "identifier": 1}', b"\xff\xfe"]
+    name = "enwiki-NS0-{}-ENTERPRISE-HTML.json.tar.gz"
+    pages = [
+        write_enterprise(path, tmp_path / name.format(day.replace("-", "")), bad if day == DAYS[0] else ())
+        for day, (_, path) in zip(DAYS, dumps[:2])
+    ]
+    folder = tmp_path / "html"
+    first = "20240201_20240220"
+    for part in ("parsed", f"{first}/changes", f"{first}/screened", f"{first}/facts"):  # of Wikidata: the same
+        if (calm / "work" / part).exists():
+            shutil.copytree(calm / "work" / part, folder / "work" / part)
+    words = [str(folder), *map(str, [path for path, _ in dumps[:2]] + pages)]
+    words += [f"--{name}={n}" for name, n in SMALL.items()]
+    result = CliRunner().invoke(app, ["evolve", *words], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    here, there = released(folder), released(calm)
+    same = [n for n in there if first in n or n in ("wiki_articles_20240201.parquet", "wiki_articles_20240220.parquet")]
+    assert len(same) >= 6 and [n for n in same if here.get(n) != there[n]] == []
+    parsed = folder / "work" / "pages" / "20240201"
+    counts = json.loads((parsed / "wikipedia.manifest.json").read_text())["counts"]
+    assert sum(n for reason, n in counts.items() if reason.startswith("rejected")) == 3, counts
+    rejected = [json.loads(line) for line in gzip.open(parsed / "rejected.jsonl.gz", "rt")]
+    assert [r["line"] for r in rejected] == [41, 42, 43] and "article_body" in rejected[1]["reason"]
 
 
 def scripted(body: dict) -> str:
