@@ -25,7 +25,7 @@ import pytest
 
 from wbe import http, store
 from wbe.store import StoreError, find_manifests
-from wbe.wikidata.dumps import DUMP_KINDS, Mirror, latest_dump, list_mirror
+from wbe.wikidata.dumps import Mirror, latest_dump, list_mirror
 from wbe.http import FetchError, RetryPolicy
 from wbe.wikidata.transfer import fetch_dump, fetched_dump
 
@@ -35,6 +35,8 @@ PATHS = {
     "json.bz2": "wikidatawiki/entities/20240201/wikidata-20240201-all.json.bz2",
     "xml.bz2": "wikidatawiki/20240201/wikidatawiki-20240201-pages-articles-multistream.xml.bz2",
     "enwiki.xml.bz2": "enwiki/20240201/enwiki-20240201-pages-articles-multistream.xml.bz2",
+    "dewiki.xml.bz2": "dewiki/20240201/dewiki-20240201-pages-articles-multistream.xml.bz2",
+    "dewiki.html": "other/enterprise_html/runs/20240201/dewiki-NS0-20240201-ENTERPRISE-HTML.json.tar.gz",
 }
 
 
@@ -330,7 +332,7 @@ def test_any_sequence_of_faults(verify, server, mirror, tmp_path):
     assert 10 < complete < 50
 
 
-@pytest.mark.parametrize("kind", DUMP_KINDS)
+@pytest.mark.parametrize("kind", PATHS)
 @pytest.mark.parametrize("how", ["http", "file"])
 def test_every_kind(kind, how, server, mirror, tmp_path):
     right = server.site.put(kind, content(4, kind))
@@ -344,6 +346,22 @@ def test_every_kind(kind, how, server, mirror, tmp_path):
     assert [m.params for _, m in find_manifests(tmp_path / "here")] == [
         {"date": "2024-02-01", "kind": kind, "published": "sha1:" + hashlib.sha1(right).hexdigest()}
     ]
+
+
+def test_wikipedias_of_a_mirror(server, mirror, tmp_path):
+    "Each kind is listed by its name, resumes, and is told where it is not."
+    for kind in ("dewiki.xml.bz2", "dewiki.html"):
+        right, size = server.site.put(kind, content(5, kind)), len(content(5, kind))
+        offered, reasons = list_mirror(mirror, kind, progress=False)
+        assert [(d.kind, str(d.date), d.state) for d in offered] == [(kind, "2024-02-01", "complete")] and not reasons
+        server.faults, server.seen = [{"cut": size // 2}], []
+        assert fetch_dump("newest", tmp_path, kind, mirror=mirror, progress=False).read_bytes() == right
+        assert server.ranges() == [None, f"bytes={size // 2}-"]
+        with pytest.raises(FetchError, match=f"has no {kind} snapshot of 2024-02-02; it has 2024-02-01") as e:
+            fetch_dump("2024-02-02", tmp_path, kind, mirror=mirror, progress=False)
+        assert ("archive.org" in str(e.value)) == kind.endswith("bz2")
+    with pytest.raises(FetchError, match="this mirror has no frwiki.xml.bz2 dumps"):
+        list_mirror(mirror, "frwiki.xml.bz2", progress=False)
 
 
 def test_only_the_missing_bytes_are_requested(server, mirror, tmp_path):

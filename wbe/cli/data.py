@@ -157,8 +157,9 @@ def fetch_command(
     kind: Annotated[
         str,
         typer.Option(
-            help="Choose from: json.gz, json.bz2, xml.bz2 (Wikidata), enwiki.xml.bz2 (English Wikipedia); json, xml; "
-            "auto for the first dump of Wikidata that is there. \\[default: auto; with --list all]",
+            help="Choose from: json.gz, json.bz2, xml.bz2 (Wikidata); enwiki.xml.bz2, dewiki.xml.bz2, … (a Wikipedia); "
+            "enwiki.html, dewiki.html, … (its articles as HTML); json, xml; auto for the first dump of Wikidata that "
+            "is there. \\[default: auto; with --list Wikidata and the English Wikipedia]",
             callback=checked("wbe.wikidata.dumps:dump_kinds"),
         ),
     ] = None,
@@ -173,9 +174,10 @@ def fetch_command(
 ):
     """Download a dump and verify it, or list what there is. A stopped download continues.
 
-    In the end the file is right, or there is an error and no file.
+    In the end the file is right, or there is an error and no file. wbe evolve wants a dump of each kind for every day.
 
     For example:  wbe fetch 2024-02-01 -o dumps
+    For example:  wbe fetch newest --kind dewiki.xml.bz2
     """
     from wbe.wikidata.dumps import WIKIMEDIA
     from wbe.wikidata.transfer import fetch_dump

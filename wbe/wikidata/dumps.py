@@ -32,14 +32,27 @@ DUMP_KINDS = {  # what can be fetched: the folder of its snapshots, the beginnin
     "enwiki.xml.bz2": ("enwiki", "enwiki", "pages-articles-multistream.xml.bz2"),
 }
 
-# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-006
+# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-007
+_WIKI_KIND = re.compile(r"([a-z][a-z0-9_]*wiki)\.(xml\.bz2|html)")
+
+
+def _wiki_kind(kind: str) -> tuple[str, str, str] | None:
+    "Folder, beginning and end of the name of a Wikipedia's dump; None for another kind."
+    found = _WIKI_KIND.fullmatch(kind)
+    if not found or found[1] == "wikidatawiki":
+        return None
+    if found[2] == "html":
+        return "other/enterprise_html/runs", f"{found[1]}-NS0", "ENTERPRISE-HTML.json.tar.gz"
+    return found[1], found[1], "pages-articles-multistream.xml.bz2"
+
+# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-008
 def dump_kind(
     kind: str,
 ) -> tuple[str, str, str]:  # folder of the snapshots, beginning and end of the file's name
-    "An entry of `DUMP_KINDS`, or an error that lists them."
-    return DUMP_KINDS[check_choice(kind, DUMP_KINDS, "kind of dump")]
+    "An entry of `DUMP_KINDS`, or that of a Wikipedia, or an error that lists them."
+    return _wiki_kind(kind) or DUMP_KINDS[check_choice(kind, DUMP_KINDS, "kind of dump")]
 
-# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-009
+# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-011
 DUMP_KIND_WORDS = {
     "auto": ("json.gz", "json.bz2", "xml.bz2"),  # any dump of Wikidata
     "json": ("json.gz", "json.bz2"),
@@ -48,13 +61,15 @@ DUMP_KIND_WORDS = {
 
 
 def dump_kinds(
-    kind: str,  # one of DUMP_KINDS or DUMP_KIND_WORDS
+    kind: str,  # one of DUMP_KINDS or DUMP_KIND_WORDS, or a Wikipedia's like dewiki.xml.bz2, dewiki.html
 ) -> tuple[str, ...]:
     "The kinds that a word stands for, the preferred one first."
+    if _wiki_kind(kind):
+        return (kind,)
     check_choice(kind, [*DUMP_KINDS, *DUMP_KIND_WORDS], "kind of dump")
     return DUMP_KIND_WORDS.get(kind, (kind,))
 
-# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-014
+# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-016
 @dataclass(frozen=True)
 class Dump:
     "A dump that a mirror offers."
@@ -68,13 +83,13 @@ class Dump:
     def name(self) -> str:
         return self.url.rsplit("/", 1)[-1]
 
-# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-017
+# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-019
 def link_names(page: str) -> set[str]:
     "The last part of the path of every link on a page."
     links = re.findall(r"""href\s*=\s*["']?([^"'\s>]+)""", page, re.IGNORECASE)
     return {unquote(urlsplit(link).path.rstrip("/").rsplit("/", 1)[-1]) for link in links} - {"", ".", ".."}
 
-# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-019
+# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-021
 @dataclass
 class Mirror:
     "A place that offers dumps as Wikimedia does."
@@ -95,7 +110,7 @@ class Mirror:
             )
         self.base = without_password(self.base).rstrip("/") + "/"
 
-# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-021
+# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-023
 @patch
 def page(
     self: Mirror,
@@ -115,7 +130,7 @@ def page(
 
     return self.retry.call(url, read)
 
-# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-023
+# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-025
 @patch
 def folder(
     self: Mirror,
@@ -127,7 +142,7 @@ def folder(
         return self.base.replace("{date}", f"{day:%Y%m%d}")
     return f"{self.base}{dump_kind(kind)[0]}/{day:%Y%m%d}/"
 
-# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-026
+# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-028
 @patch
 def snapshots(self: Mirror, kind: str = "json.gz") -> list[date]:
     "The dates of the snapshots, newest last."
@@ -141,7 +156,7 @@ def snapshots(self: Mirror, kind: str = "json.gz") -> list[date]:
         raise FetchError(f"{text}; the address of a mirror is the folder above wikidatawiki/", 404)
     return sorted({day for day in map(date_or_none, link_names(page)) if day})
 
-# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-029
+# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-031
 @patch
 def folder_names(
     self: Mirror,
@@ -157,7 +172,7 @@ def folder_names(
         return set()
     return None if page is None else link_names(page)
 
-# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-030
+# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-032
 @patch
 def file_or_none(self: Mirror, day: date, kind: str) -> Dump | None:
     "Look up a dump of a snapshot; None where there is none."
@@ -165,10 +180,11 @@ def file_or_none(self: Mirror, day: date, kind: str) -> Dump | None:
     found = sorted(n for n in names or () if re.fullmatch(rf"{stem}-\d{{8}}-{re.escape(ending)}", n))
     if names is None or (not found and any(n.startswith(f"{stem}-") for n in names)):
         return None
-    prefix = folder + (found[-1].removesuffix(ending) if found else f"{stem}-{day:%Y%m%d}-")
-    return Dump(day, kind, prefix + ending, tuple(f"{prefix}{how}sums.txt" for how in ("sha1", "md5")))
+    begin = found[-1].removesuffix(ending) if found else f"{stem}-{day:%Y%m%d}-"
+    wiki = stem.partition("-")[0] + begin.removeprefix(stem)  # checksums are those of all files of a wiki
+    return Dump(day, kind, folder + begin + ending, tuple(f"{folder}{wiki}{how}sums.txt" for how in ("sha1", "md5")))
 
-# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-033
+# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-035
 _ARCHIVES = {"wikidatawiki/entities": "wikibase-wikidatawiki"}  # names of its items, where they are not the wiki's
 
 
@@ -177,7 +193,7 @@ def archive_address(kind: str) -> str:
     folder = dump_kind(kind)[0]
     return f"https://archive.org/download/{_ARCHIVES.get(folder, folder)}-{{date}}/"
 
-# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-035
+# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-037
 def _other_kinds(mirror: Mirror, day: date, kind: str) -> str:
     "A hint at dumps of Wikidata of the same day in another folder."
     if kind not in DUMP_KIND_WORDS["auto"]:
@@ -186,7 +202,7 @@ def _other_kinds(mirror: Mirror, day: date, kind: str) -> str:
     there = [k for k in others if mirror.file_or_none(day, k)]
     return f". Of that day it has {' and '.join(there)}: --kind {there[0]}" if there else ""
 
-# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-036
+# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-038
 def _missing_dump(
     mirror: Mirror,
     day: date,
@@ -206,11 +222,14 @@ def _missing_dump(
     nearest = min(dates, key=lambda other: abs(other - day))
     listed = ("…, " if len(dates) > 12 else "") + ", ".join(map(str, dates[-12:]))
     text = f"{mirror.base} has no {kind} snapshot of {day}; it has {listed}; the nearest is {nearest}"
-    copies = " or ".join(f"'{a}'" for a in dict.fromkeys(map(archive_address, kinds or [kind])))
-    older = f"Dumps are deleted after some weeks; try another mirror, or the copies of --mirror {copies}"
+    kept = [k for k in kinds or [kind] if not k.endswith(".html")]
+    copies = " or ".join(f"'{a}'" for a in dict.fromkeys(map(archive_address, kept)))
+    older = "Dumps are deleted after some weeks; try another mirror" + (
+        f", or the copies of --mirror {copies}" if kept else ""
+    )
     return FetchError(f"{text}{_other_kinds(mirror, day, kind)}. {older}", 404)
 
-# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-037
+# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-039
 @patch
 def file(
     self: Mirror,
@@ -224,7 +243,7 @@ def file(
         raise _missing_dump(self, day, kind)
     return dump
 
-# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-040
+# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-042
 @patch
 def checksum(self: Mirror, dump: Dump) -> str | None:
     "The published checksum of a dump, like `sha1:2fd4e1c6…`; None when there is none."
@@ -235,7 +254,7 @@ def checksum(self: Mirror, dump: Dump) -> str | None:
             return f"{how}:{found[-1].lower()}"
     return None
 
-# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-043
+# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-045
 _MOST_LOOKED_AT = 20  # snapshots
 
 
@@ -250,7 +269,7 @@ def complete_dumps(
         if dump and (not verify or mirror.checksum(dump)):
             yield dump
 
-# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-045
+# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-047
 def latest_dump(
     mirror: Mirror,
     kind: str = "json.gz",
@@ -265,7 +284,7 @@ def latest_dump(
         raise FetchError(f"{mirror.base} has no {what} among its {n} newest snapshots", 404)
     return dump
 
-# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-054
+# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-056
 _NEWEST = re.compile(r"(?:newest|latest)(?:-(\d{1,2}))?")
 
 
@@ -274,7 +293,7 @@ def dumps_back(when) -> int | None:
     found = _NEWEST.fullmatch(str(when))
     return int(found[1] or 0) if found else None
 
-# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-056
+# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-058
 def _find_dump(mirror: Mirror, when, kind: str, verify: bool) -> Dump | None:
     "The dump of a date or a word; None where there is none."
     back = dumps_back(when)
@@ -287,7 +306,7 @@ def _find_dump(mirror: Mirror, when, kind: str, verify: bool) -> Dump | None:
             raise
         return None
 
-# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-058
+# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-060
 def choose_dumps(
     mirror: Mirror,
     whens,  # dates, or words like newest-1
@@ -306,7 +325,7 @@ def choose_dumps(
         raise _nothing_found(mirror, whens[mixed.index(None)], kinds, verify)
     return mixed, _choice_line(whens, found, mixed)
 
-# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-059
+# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-061
 class PageMemory(Mirror):
     "A mirror that is asked for every page once."
 
@@ -319,7 +338,7 @@ class PageMemory(Mirror):
             self.pages[url] = super().page(url, limit)
         return self.pages[url]
 
-# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-060
+# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-062
 def _choice_line(
     whens,  # dates or words
     found: dict,  # kind: a dump or None for every date
@@ -331,7 +350,7 @@ def _choice_line(
     why = "; ".join(f"there is no {k} for {', '.join(missing)}" for k, missing in lacking.items() if missing)
     return picked + (f" ({why})" if why else "")
 
-# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-061
+# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-063
 def _nothing_found(mirror: Mirror, when, kinds, verify: bool) -> FetchError:
     "The error for a date of which there is no dump of any kind."
     error = None
@@ -344,7 +363,7 @@ def _nothing_found(mirror: Mirror, when, kinds, verify: bool) -> FetchError:
             error = error or e
     return error
 
-# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-066
+# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-068
 _LINK = re.compile(r"""<a\s[^>]*?href\s*=\s*["']?([^"'\s>]+)[^>]*>(.*?)(?=<a\s|\Z)""", re.IGNORECASE | re.DOTALL)
 _SIZE = re.compile(r"(?<!\S)(\d+(?:\.\d+)?) ?([KMGT]?)(?:i?B)?(?!\S)")
 _POWERS = {unit: 1024**i for i, unit in enumerate(("", *"KMGT"))}
@@ -360,7 +379,7 @@ def listed_sizes(page: str) -> dict[str, int]:
             sizes[unquote(urlsplit(link).path.rsplit("/", 1)[-1])] = int(float(number) * _POWERS[unit])
     return sizes
 
-# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-070
+# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-072
 def job_state(
     text: str | None,  # of dumpstatus.json
     name: str,  # of a file
@@ -374,7 +393,7 @@ def job_state(
         pass
     return "", None
 
-# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-072
+# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-074
 @dataclass(frozen=True)
 class OfferedDump:
     "What a mirror shows of a dump."
@@ -384,7 +403,7 @@ class OfferedDump:
     size: int | None  # bytes, perhaps rounded; None where the server does not say
     state: str  # complete, or why not
 
-# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-073
+# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-075
 @patch
 def describe_dump(self: Mirror, dump: Dump) -> OfferedDump:
     "The size of a dump and whether it is complete: its checksum is published last."
@@ -394,7 +413,7 @@ def describe_dump(self: Mirror, dump: Dump) -> OfferedDump:
     unfinished = state if state not in ("", "done") else "no checksum yet"
     return OfferedDump(dump.kind, dump.date, size, "complete" if self.checksum(dump) else unfinished)
 
-# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-074
+# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-076
 def list_kind(
     mirror: Mirror,
     kind: str,
@@ -412,7 +431,7 @@ def list_kind(
     dumps = filter(None, (mirror.file_or_none(day, kind) for day in reversed(days)))
     return [mirror.describe_dump(d) for d in islice(dumps, most)][::-1]
 
-# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-075
+# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-077
 def list_mirror(
     mirror: str | Mirror = WIKIMEDIA,
     kind: str | None = None,  # one of DUMP_KINDS or DUMP_KIND_WORDS; all by default
