@@ -21,6 +21,7 @@ from wbe.benchmark.reader import Benchmark
 from wbe.benchmark.release import check_release
 from wbe.benchmark.validator import validate_benchmark
 from wbe.records import read_table
+from wbe.wikipedia.written import write_wiki_texts
 from wbe.world.files import World
 
 DAYS = ["2024-02-01", "2024-02-20", "2024-03-01"]
@@ -196,6 +197,43 @@ def test_html_gives_the_benchmark_that_wikitext_gives(calm, dumps, tmp_path):
     assert sum(n for reason, n in counts.items() if reason.startswith("rejected")) == 3, counts
     rejected = [json.loads(line) for line in gzip.open(parsed / "rejected.jsonl.gz", "rt")]
     assert [r["line"] for r in rejected] == [41, 42, 43] and "article_body" in rejected[1]["reason"]
+
+
+def text_days(pairs) -> dict:
+    return {day.replace("-", ""): [path] for day, (_, path) in zip(DAYS, pairs)}
+
+
+def test_texts_stopped_at_any_file_end_with_the_same_bytes(dumps, tmp_path, monkeypatch):
+    "And `wbe run --texts` finds them: every timestep of the same days has its texts."
+    from typer.testing import CliRunner
+
+    from wbe.cli.main import app
+    from wbe.editors.text.sources import text_steps
+
+    wikipedia = [str(path) for _, path in dumps]
+
+    def texts(folder, files):
+        result = CliRunner().invoke(app, ["texts", str(folder), *files], catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return {p.name: p.read_bytes() for p in folder.glob("*.parquet")}
+
+    calm, replace, left = texts(tmp_path / "calm", wikipedia[:2]), os.replace, [0]
+
+    def stop(*paths):
+        left[0] -= 1
+        if left[0] < 0:
+            raise KeyboardInterrupt
+        replace(*paths)
+
+    for files in (1, 4, 3):
+        left[0] = files
+        with monkeypatch.context() as m, pytest.raises(KeyboardInterrupt):
+            m.setattr(os, "replace", stop)
+            write_wiki_texts(text_days(dumps[:2]), tmp_path / "stopped", progress=False)
+    assert texts(tmp_path / "stopped", wikipedia[:2]) == calm and len(calm) == 3
+    assert calm.items() <= texts(tmp_path / "stopped", wikipedia[2:]).items()
+    names = ["20240201_20240220", "20240220_20240301"]
+    assert all(step.diff and step.articles for step in text_steps(tmp_path / "stopped", names))
 
 
 def scripted(body: dict) -> str:

@@ -83,20 +83,19 @@ def wikipedia(day: int, some: range) -> bytes:
 
 @pytest.fixture(scope="module")
 def wikipedia_dumps(tmp_path_factory):
-    "Of each day a dump in two parts, in small blocks of bzip2; the second part of the first day was cut."
-    folder, dumps = tmp_path_factory.mktemp("wikipedia"), []
-    for day in (1, 2):
-        files = [folder / f"enwiki-2024020{day}-pages-articles{n}.xml-p{n}p9.bz2" for n in (1, 2)]
-        texts = [wikipedia(day, range(PAGES // 2)), wikipedia(day, range(PAGES // 2, PAGES))]
-        for n, (path, text) in enumerate(zip(files, texts), 1):
-            path.write_bytes(bz2.compress(text + (b"" if (day, n) == (1, 2) else XML_TAIL.encode()), 1))
-        dumps.append(files)
-    return dumps
+    "Two parts of the first day, in small blocks of bzip2, of which the second was cut; the second day in one file."
+    folder, tail = tmp_path_factory.mktemp("wikipedia"), XML_TAIL.encode()
+    parts = [folder / f"enwiki-20240201-pages-articles{n}.xml-p{n}p9.bz2" for n in (1, 2)]
+    parts[0].write_bytes(bz2.compress(wikipedia(1, range(PAGES // 2)) + tail, 1))
+    parts[1].write_bytes(bz2.compress(wikipedia(1, range(PAGES // 2, PAGES)), 1))
+    whole = folder / "enwiki-20240202-pages-articles.xml"
+    whole.write_bytes(wikipedia(2, range(PAGES)) + tail)
+    return parts, [whole]
 
 
 def test_wikipedia_is_the_same(wikipedia_dumps, tmp_path):
     session = Spark(memory="1GB").session
-    session.conf.set("spark.sql.files.maxPartitionBytes", "4k")
+    session.conf.set("spark.sql.files.maxPartitionBytes", "6k")
     assert session.read.text(str(wikipedia_dumps[0][0]), lineSep="</page>").rdd.getNumPartitions() > 1
     pairs = []
     for i, files in enumerate(wikipedia_dumps):
