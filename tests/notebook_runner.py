@@ -14,6 +14,9 @@ import traceback
 from multiprocessing import get_context
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "nbs" / "_dev"))
+from notebooks import draw_once  # noqa: E402
+
 NOT_RUN = {"slow", "gpu", "network"}
 
 
@@ -39,14 +42,15 @@ def execute(path: Path, settings: dict) -> dict:
     from execnb.shell import CaptureShell
 
     os.chdir(path.parent)
-    shell, used, begun = CaptureShell(path="."), [], time.perf_counter()
+    undrawn, shell, used, begun = draw_once(), CaptureShell(path="."), [], time.perf_counter()
     for n, source in enumerate(code_cells(path)):
         if not source.startswith("#| export"):
             source, names = replace_settings(source, settings)
             used += names
         shell.run(source.replace("%matplotlib inline", ""))
-        if shell.exc:
-            error = shell.exc if isinstance(shell.exc, BaseException) else shell.exc[1]
+        if shell.exc or undrawn:
+            failed = shell.exc or undrawn[0]
+            error = failed if isinstance(failed, BaseException) else failed[1]
             where = f"cell {n}:\n{source}\n\n{''.join(traceback.format_exception(error))[-3000:]}"
             return dict(used=used, kind=type(error).__name__, message=str(error), where=where)
     return dict(used=used, kind=None, seconds=round(time.perf_counter() - begun, 1))

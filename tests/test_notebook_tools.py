@@ -68,3 +68,26 @@ def test_what_is_printed_in_a_row_is_one_output():
     assert [o.get("text") for o in got] == ["a b\n", "!", None, "cd"]
     bar = notebooks.tidy_outputs([stream(" 50%|###"), stream("   | 1/2\rdone\n")])
     assert [o["text"] for o in bar] == [notebooks.tidy_text(" 50%|###   | 1/2\rdone\n")]
+
+
+SHOWN = "import matplotlib.pyplot as plt\nfig, ax = plt.subplots(layout='constrained')\nax.set_title({!r})\nfig"
+
+
+@pytest.mark.parametrize("title, fails", [("Scores", False), (r"$\frac{$", True)])
+def test_a_shown_figure_is_drawn_without_an_image_and_a_failure_fails_its_cell(title, fails, monkeypatch):
+    pytest.importorskip("execnb", reason="the package for development is not installed")
+    from execnb.nbio import dict2nb, mk_cell
+    from execnb.shell import CaptureShell
+    from IPython.core import pylabtools
+
+    for at, name in ((pylabtools, "print_figure"), (pylabtools, "retina_figure"), (CaptureShell, "cell")):
+        monkeypatch.setattr(at, name, getattr(at, name))  # as they were, after the test
+    notebooks.fail_with_figures()
+    shell, nb = CaptureShell(), dict2nb(cells=[mk_cell(SHOWN.format(title))])
+    if fails:
+        with pytest.raises(ValueError, match="num"):
+            shell.run_all(nb, exc_stop=True)
+    else:
+        shell.run_all(nb, exc_stop=True)
+        shown = [output["data"] for output in nb.cells[0].outputs]
+        assert shown and all(list(data) == ["text/plain"] for data in shown)

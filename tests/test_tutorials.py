@@ -32,7 +32,10 @@ def code_cells(name: str) -> list[str]:
 def execute():
     "Execute a tutorial with its marked cell replaced; returns its variables and what it printed."
     from execnb.shell import CaptureShell
+    from IPython.core import pylabtools
 
+    images = {name: getattr(pylabtools, name) for name in ("print_figure", "retina_figure")}
+    undrawn = load_script("nbs/_dev/notebooks.py").draw_once()
     start, before, path, main = Path.cwd(), dict(os.environ), list(sys.path), sys.modules["__main__"]
 
     def run(name: str, cell: str, until: str = "") -> tuple[dict, str]:
@@ -43,7 +46,7 @@ def execute():
                 break
             for output in shell.run(cell if MARK in source else source):
                 printed.append("".join(output.get("text", [])))
-            assert not shell.exc, f"{source}\n{shell.exc}"
+            assert not (shell.exc or undrawn), f"{source}\n{shell.exc or undrawn}"
         return shell.user_ns, "\n".join(printed)
 
     yield run
@@ -51,6 +54,7 @@ def execute():
     sys.path[:] = path
     sys.modules["__main__"] = main
     sys.modules.pop("my_editor", None)
+    vars(pylabtools).update(images)
     os.environ.clear()
     os.environ.update(before)
 
@@ -256,8 +260,8 @@ def test_the_wheel_of_the_journey_is_whole(tmp_path):
         assert files == {p.relative_to(tmp_path / "source") for p in (tmp_path / "source" / folder).rglob("*.*")}
 
 
-def load_script():
-    spec = importlib.util.spec_from_file_location("journey", ROOT / "tests" / "journey.py")
+def load_script(name: str = "tests/journey.py"):
+    spec = importlib.util.spec_from_file_location(Path(name).stem, ROOT / name)
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
     return script

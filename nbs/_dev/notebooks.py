@@ -350,6 +350,41 @@ def compare_outputs():
     CaptureShell.__init__, CaptureShell.cell = start, cell
 
 
+def draw_once() -> list[Exception]:
+    """From now on, a figure that a cell shows is laid out and drawn once, without an image, which no test reads.
+
+    IPython makes an image of twice the size and draws the figure two times for it, a third of the time of a notebook
+    with figures; and it prints what goes wrong there, so that the cell passes. Failures are in the list returned.
+    """
+    from IPython.core import pylabtools
+
+    failed = []
+
+    def draw(figure, *args, **options):
+        try:
+            figure.draw_without_rendering()
+        except Exception as error:
+            failed.append(error)
+
+    pylabtools.print_figure = pylabtools.retina_figure = draw
+    return failed
+
+
+def fail_with_figures():
+    "From now on, figures are drawn once, and a cell in nbdev's test fails with a figure that cannot be drawn."
+    from execnb.shell import CaptureShell
+
+    failed, plain = draw_once(), CaptureShell.cell
+
+    def cell(self, cell, *args, **options):
+        failed.clear()
+        plain(self, cell, *args, **options)
+        if failed and self.exc is None:
+            self.exc = failed[0]
+
+    CaptureShell.cell = cell
+
+
 def notebooks() -> list[Path]:
     return sorted(p for p in NBS.rglob("*.ipynb") if not any(part[0] in "._" for part in p.relative_to(NBS).parts))
 
@@ -370,6 +405,7 @@ def main():
         from nbdev.test import nbdev_test
 
         compare_outputs()
+        fail_with_figures()
         path = str(args.notebooks[0]) if args.notebooks else None
         nbdev_test(path, n_workers=None if path else 2, do_print=True, timing=True)
     elif args.what == "check":
