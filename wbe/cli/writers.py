@@ -123,7 +123,22 @@ ModelPricesOption = Annotated[
 ]
 SpendOption = Annotated[bool, typer.Option("--yes", help="Spend without asking.", **_PAID)]
 
-# %% ../../nbs/12_app/11_writers.ipynb #cell-017
+# %% ../../nbs/12_app/11_writers.ipynb #cell-018
+def _paid_settings(
+    out: Path,  # folder of the texts
+    budget: float | None,
+    prices: list[str] | None,
+    yes: bool,  # spend without asking
+    cache: Path | None,
+) -> dict:
+    "The settings of the writers and judges that are paid for; none for what was not given."
+    if budget is not None and not budget >= 0:
+        raise BadArgument(f"--budget {budget:g}: it cannot be negative")
+    paid = dict(budget=budget, prices=_prices(prices or []), confirm=True if yes else None)
+    paid = {k: v for k, v in paid.items() if v is not None}
+    return paid | (dict(job=str(out.resolve())) if budget is not None else {}) | (dict(cache=cache) if cache else {})
+
+# %% ../../nbs/12_app/11_writers.ipynb #cell-021
 @app.command(name="writers", rich_help_panel=PANELS["benchmark"])
 def writers_command(
     facts: Annotated[list[Path], typer.Argument(help="Folders of `wbe benchmark`, or JSON files of facts.")],
@@ -152,12 +167,7 @@ def writers_command(
     from wbe.writers.base import REQUEST_KINDS
     from wbe.writers.llm import OpenAIWriter, share_budget
 
-    if budget is not None and not budget >= 0:
-        raise BadArgument(f"--budget {budget:g}: it cannot be negative")
-    paid = dict(budget=budget, prices=_prices(prices or []), confirm=True if yes else None)
-    paid = {k: v for k, v in paid.items() if v is not None}
-    paid |= dict(job=str(out.resolve())) if budget is not None else {}
-    paid |= dict(cache=cache) if cache else {}
+    paid = _paid_settings(out, budget, prices, yes, cache)
     judges = judge and _make_question_judge(judge, paid)
     writers = _make_compared(writer or ["template"], paid)
     spenders = [w for w in (*writers.values(), judges) if isinstance(w, OpenAIWriter)]

@@ -208,7 +208,16 @@ def _snapshot_dates(files, dates) -> tuple:
         raise BadArgument(f"{files[0].name} ({t_old}) is not older than {files[1].name} ({t_new})")
     return t_old, t_new
 
-# %% ../../nbs/04_wikidata/13_build.ipynb #cell-031
+# %% ../../nbs/04_wikidata/13_build.ipynb #cell-032
+def _filter_both(out, parsed, engine, memory, until, on_step) -> dict:
+    "The facts that changed and those that stayed, filtered; the counts of both."
+    counts = {}
+    for which, step in (("changed", "filter"), ("static", "filter static")):
+        on_step(f"filter the {which} facts")
+        counts[step] = filter_facts(out / "changes", parsed, out / "facts", which, engine, memory, until=until).counts
+    return counts
+
+# %% ../../nbs/04_wikidata/13_build.ipynb #cell-034
 def build_facts(
     old,  # file of the older dump, or its date, or a word like newest-1
     new,  # file of the newer dump, or its date, or 'newest'
@@ -244,10 +253,7 @@ def build_facts(
     if rules:
         on_step("classify by the rules of WikiFactDiff")
         counts["classify"] = dict(classify(*parsed, out / "rules", t_old, t_new, engine).counts)
-    for which, step in (("changed", "filter"), ("static", "filter static")):
-        on_step(f"filter the {which} facts")
-        filtered = filter_facts(out / "changes", parsed[1], out / "facts", which, engine, memory, until=until)
-        counts[step] = filtered.counts
+    counts |= _filter_both(out, parsed[1], engine, memory, until, on_step)
     if counts["filter"]["facts"] == 0:
         on_step("no facts are left, so there is nothing to audit")
         return BuiltFacts(out, counts | {"audit": {}})
@@ -255,7 +261,7 @@ def build_facts(
     counts["audit"] = _audit_facts(out, *parsed, engine, memory).manifest.counts
     return BuiltFacts(out, counts)
 
-# %% ../../nbs/04_wikidata/13_build.ipynb #cell-034
+# %% ../../nbs/04_wikidata/13_build.ipynb #cell-037
 @patch
 def summary(self: BuiltFacts):
     "A row per step, with its counts."
@@ -265,18 +271,18 @@ def summary(self: BuiltFacts):
     rows = [(step, ", ".join(f"{n:,} {k}" for k, n in found.items())) for step, found in numbers.items()]
     return pd.DataFrame(rows, columns=["step", "what it found"]).set_index("step")
 
-# %% ../../nbs/04_wikidata/13_build.ipynb #cell-036
+# %% ../../nbs/04_wikidata/13_build.ipynb #cell-039
 @patch
 def __repr__(self: BuiltFacts) -> str:
     facts, changes = self.counts["filter"]["facts"], self.counts["compare"]["changed"]
     return f"BuiltFacts({self.folder.name!r}: {facts:,} facts of {changes:,} changes)"
 
-# %% ../../nbs/04_wikidata/13_build.ipynb #cell-037
+# %% ../../nbs/04_wikidata/13_build.ipynb #cell-040
 @patch
 def _repr_html_(self: BuiltFacts) -> str:
     return self.summary().to_html()
 
-# %% ../../nbs/04_wikidata/13_build.ipynb #cell-040
+# %% ../../nbs/04_wikidata/13_build.ipynb #cell-043
 @patch
 def funnel(self: BuiltFacts):
     "How many facts each filter removed."
@@ -284,13 +290,13 @@ def funnel(self: BuiltFacts):
 
     return pd.DataFrame(self.counts["filter"]["funnel"]).set_index("filter")
 
-# %% ../../nbs/04_wikidata/13_build.ipynb #cell-042
+# %% ../../nbs/04_wikidata/13_build.ipynb #cell-045
 @patch(as_prop=True)
 def supported(self: BuiltFacts) -> str:
     "The share of the facts that the audit finds supported, in words."
     return f"{self.audit().supported:.1%}" if self.counts["filter"]["facts"] else "nothing, for there are no facts,"
 
-# %% ../../nbs/04_wikidata/13_build.ipynb #cell-044
+# %% ../../nbs/04_wikidata/13_build.ipynb #cell-047
 @patch
 def why_empty(self: BuiltFacts) -> str:
     "Why no facts are left, for a message."
