@@ -51,7 +51,7 @@ def newcomer(s: CountryState) -> bool:
     s.event = ""
     return True
 
-# %% ../../nbs/02_world/08_edits.ipynb #cell-007
+# %% ../../nbs/02_world/08_edits.ipynb #cell-008
 @event_type(4.2, real=False)
 def late_addition(s: CountryState) -> bool:
     "A fact that has long been true is added."
@@ -62,12 +62,12 @@ def late_addition(s: CountryState) -> bool:
             return True
     return False
 
-# %% ../../nbs/02_world/08_edits.ipynb #cell-010
+# %% ../../nbs/02_world/08_edits.ipynb #cell-011
 def _is_correctable(s: CountryState, e: Entity, wrong: WorldClaim) -> bool:
     "Whether a wrong claim is still the only value, and not edited in this timestep."
     return e.exists and wrong.exists and s.free(e, wrong.pid) and e.best(wrong.pid) == [wrong]
 
-# %% ../../nbs/02_world/08_edits.ipynb #cell-011
+# %% ../../nbs/02_world/08_edits.ipynb #cell-013
 @event_type(1.6, real=False)
 def correction(s: CountryState) -> bool:
     "A wrong value is replaced by the right one; it is removed or kept as deprecated."
@@ -81,7 +81,7 @@ def correction(s: CountryState) -> bool:
     add_claim(s, e, wrong.pid, value, event=event, **how)
     return True
 
-# %% ../../nbs/02_world/08_edits.ipynb #cell-014
+# %% ../../nbs/02_world/08_edits.ipynb #cell-016
 @event_type(0.6, real=False)
 def retraction(s: CountryState) -> bool:
     "A statement without a good source is deleted."
@@ -95,7 +95,7 @@ def retraction(s: CountryState) -> bool:
     remove_claim(s, e, e.claims[pid][0], _log_wiki_event(s, "retraction", e, pid))
     return True
 
-# %% ../../nbs/02_world/08_edits.ipynb #cell-015
+# %% ../../nbs/02_world/08_edits.ipynb #cell-018
 def _unimportant_entity(s: CountryState, *kinds) -> Entity | None:
     "A little-known entity of one of the kinds that no other country refers to."
     kind = s.rng.pick(kinds)
@@ -103,7 +103,7 @@ def _unimportant_entity(s: CountryState, *kinds) -> Entity | None:
     lonely = lambda e: e.added == 0 and e.index > half and e.touched < s.t and not e.spouse
     return pick_entity(s, kind, lambda e: lonely(e) and not label_trap(kind, e.index), fair=True)
 
-# %% ../../nbs/02_world/08_edits.ipynb #cell-016
+# %% ../../nbs/02_world/08_edits.ipynb #cell-019
 @event_type(0.3, real=False)
 def deletion(s: CountryState) -> bool:
     "A page is deleted; statements on other pages that point to it remain."
@@ -115,13 +115,13 @@ def deletion(s: CountryState) -> bool:
     s.by_kind[e.kind].remove(e)
     return True
 
-# %% ../../nbs/02_world/08_edits.ipynb #cell-019
+# %% ../../nbs/02_world/08_edits.ipynb #cell-022
 def _claims_with_value(s: CountryState, value: int) -> list[tuple]:
     "All (entity, claim) that point to an entity."
     claims = ((x, c) for x in s.entities if x.exists for cs in x.claims.values() for c in cs)
     return [(x, c) for x, c in claims if c.value == value]
 
-# %% ../../nbs/02_world/08_edits.ipynb #cell-020
+# %% ../../nbs/02_world/08_edits.ipynb #cell-023
 def _redirect_claim(s: CountryState, x: Entity, c: WorldClaim, into: Entity, event: str):
     "Let a claim point to another entity, unless a claim does already."
     remove_claim(s, x, c, event)
@@ -130,7 +130,7 @@ def _redirect_claim(s: CountryState, x: Entity, c: WorldClaim, into: Entity, eve
         twin = add_claim(s, x, c.pid, into.id, event=event, **same)
         twin.guid, twin.quals = c.guid, list(c.quals)
 
-# %% ../../nbs/02_world/08_edits.ipynb #cell-021
+# %% ../../nbs/02_world/08_edits.ipynb #cell-025
 @event_type(0.3, real=False)
 def merging(s: CountryState) -> bool:
     "Two pages are about the same thing: one becomes a redirect, and statements about it point to the other."
@@ -146,12 +146,12 @@ def merging(s: CountryState) -> bool:
         _redirect_claim(s, x, c, into, event)
     return True
 
-# %% ../../nbs/02_world/08_edits.ipynb #cell-025
+# %% ../../nbs/02_world/08_edits.ipynb #cell-029
 def log_trap(s: CountryState, kind: str, e: Entity, c: WorldClaim | None, note: str = ""):
     "Record a trap of this timestep."
     s.traps.append((kind, s.t, e, c, note))
 
-# %% ../../nbs/02_world/08_edits.ipynb #cell-026
+# %% ../../nbs/02_world/08_edits.ipynb #cell-030
 def _pick_claim(
     s: CountryState,
     e: Entity | None,
@@ -161,7 +161,7 @@ def _pick_claim(
     found = [c for pid, cs in (e.claims.items() if e else ()) if s.free(e, pid) for c in cs if fits(c)]
     return s.rng.pick(found) if found else None
 
-# %% ../../nbs/02_world/08_edits.ipynb #cell-028
+# %% ../../nbs/02_world/08_edits.ipynb #cell-032
 @event_type(0.7, real=False)
 def rank_only(s: CountryState) -> bool:
     "The only value of a property becomes preferred."
@@ -174,7 +174,7 @@ def rank_only(s: CountryState) -> bool:
     log_trap(s, "rank_only", e, c, _log_wiki_event(s, "rank_only", e, c.pid))
     return True
 
-# %% ../../nbs/02_world/08_edits.ipynb #cell-030
+# %% ../../nbs/02_world/08_edits.ipynb #cell-035
 @event_type(0.5, real=False)
 def rank_swap(s: CountryState) -> bool:
     "Of several values that have long been stated, another one becomes preferred."
@@ -192,7 +192,7 @@ def rank_swap(s: CountryState) -> bool:
     log_trap(s, "rank_swap", e, normal[0], _log_wiki_event(s, "rank_swap", e, pid))
     return True
 
-# %% ../../nbs/02_world/08_edits.ipynb #cell-033
+# %% ../../nbs/02_world/08_edits.ipynb #cell-038
 _QUALIFIED = {"P69": "P812", "P54": "P413", "P26": "P2842", "P166": "P1686"}  # property: qualifier
 
 
@@ -210,7 +210,7 @@ def qualifier_only(s: CountryState) -> bool:
     log_trap(s, "qualifier_only", e, c, _log_wiki_event(s, "qualifier_only", e, c.pid))
     return True
 
-# %% ../../nbs/02_world/08_edits.ipynb #cell-035
+# %% ../../nbs/02_world/08_edits.ipynb #cell-041
 @event_type(0.9, real=False)
 def reference_only(s: CountryState) -> bool:
     "A statement gets a reference that names a book and its author."
@@ -225,7 +225,7 @@ def reference_only(s: CountryState) -> bool:
     log_trap(s, "reference_only", e, c, _log_wiki_event(s, "reference_only", e, c.pid))
     return True
 
-# %% ../../nbs/02_world/08_edits.ipynb #cell-038
+# %% ../../nbs/02_world/08_edits.ipynb #cell-044
 def _longer_label(s: CountryState, e: Entity) -> str:
     "A label with a second given name, a legal form or a subtitle."
     words, given = e.label.split(), given_name(s, e.gender or "male")
@@ -233,7 +233,7 @@ def _longer_label(s: CountryState, e: Entity) -> str:
         return " ".join([words[0], given, *words[1:]])
     return f"{e.label} Group" if e.kind == "company" else f"{e.label}: A Tale"
 
-# %% ../../nbs/02_world/08_edits.ipynb #cell-039
+# %% ../../nbs/02_world/08_edits.ipynb #cell-045
 @event_type(0.6, real=False)
 def label_only(s: CountryState) -> bool:
     "A label changes though its bearer does not: a company's legal form, a person's second given name."
@@ -251,7 +251,7 @@ def label_only(s: CountryState) -> bool:
     log_trap(s, "label_only", e, None, _log_wiki_event(s, "label_only", e, old))
     return True
 
-# %% ../../nbs/02_world/08_edits.ipynb #cell-040
+# %% ../../nbs/02_world/08_edits.ipynb #cell-047
 @event_type(2.5, real=False)
 def rewording(s: CountryState) -> bool:
     "An article is written in other words; no fact changes."
@@ -264,7 +264,7 @@ def rewording(s: CountryState) -> bool:
     log_trap(s, "rewording", e, None, _log_wiki_event(s, "rewording", e))
     return True
 
-# %% ../../nbs/02_world/08_edits.ipynb #cell-043
+# %% ../../nbs/02_world/08_edits.ipynb #cell-050
 _VANDALISED = (  # kind, property, kind of the false value
     ("city", "P6", "person"),
     ("film", "P57", "person"),
@@ -273,13 +273,13 @@ _VANDALISED = (  # kind, property, kind of the false value
     ("company", "P169", "person"),
 )
 
-# %% ../../nbs/02_world/08_edits.ipynb #cell-044
+# %% ../../nbs/02_world/08_edits.ipynb #cell-051
 def _is_vandalisable(s: CountryState, e: Entity, pid: str) -> bool:
     "Whether a property has one true, older value and was not edited in this timestep."
     best = e.best(pid)
     return s.free(e, pid) and len(best) == 1 and best[0].true and best[0].added < s.t
 
-# %% ../../nbs/02_world/08_edits.ipynb #cell-045
+# %% ../../nbs/02_world/08_edits.ipynb #cell-053
 @event_type(0.6, real=False)
 def vandalism(s: CountryState) -> bool:
     "A vandal replaces a true value by a false one; it is reverted in the next timestep."
@@ -297,7 +297,7 @@ def vandalism(s: CountryState) -> bool:
     s.pending_reverts.append((s.t + 1, e, fake, c))
     return True
 
-# %% ../../nbs/02_world/08_edits.ipynb #cell-046
+# %% ../../nbs/02_world/08_edits.ipynb #cell-055
 def revert_vandalism(s: CountryState):
     "Restore the values that were vandalised in the previous timestep."
     due = [r for r in s.pending_reverts if r[0] == s.t]
@@ -310,7 +310,7 @@ def revert_vandalism(s: CountryState):
             again.guid, again.quals, again.refs, again.true = c.guid, list(c.quals), list(c.refs), c.true
     s.pending_reverts = [r for r in s.pending_reverts if r[0] > s.t]
 
-# %% ../../nbs/02_world/08_edits.ipynb #cell-049
+# %% ../../nbs/02_world/08_edits.ipynb #cell-058
 @event_type(0.3, real=False)
 def circle(s: CountryState) -> bool:
     "A statement says that something is named after itself."
@@ -322,7 +322,7 @@ def circle(s: CountryState) -> bool:
     log_trap(s, "circular", e, c)
     return True
 
-# %% ../../nbs/02_world/08_edits.ipynb #cell-050
+# %% ../../nbs/02_world/08_edits.ipynb #cell-060
 @event_type(0.4, real=False)
 def deprecated_arrival(s: CountryState) -> bool:
     "A value is added as deprecated, to warn readers that it is wrong."
@@ -336,7 +336,7 @@ def deprecated_arrival(s: CountryState) -> bool:
     add_qualifier(s, p, c, "P2241", WIKIDATA_QIDS["error"])
     return True
 
-# %% ../../nbs/02_world/08_edits.ipynb #cell-053
+# %% ../../nbs/02_world/08_edits.ipynb #cell-063
 @event_type(0.5, real=False)
 def unknown_value(s: CountryState) -> bool:
     "It is stated that a value is unknown, or that there is none."
@@ -348,7 +348,7 @@ def unknown_value(s: CountryState) -> bool:
     add_claim(s, p, pid, value, event=_log_wiki_event(s, "unknown_value", p))
     return True
 
-# %% ../../nbs/02_world/08_edits.ipynb #cell-054
+# %% ../../nbs/02_world/08_edits.ipynb #cell-065
 @event_type(0.4, real=False)
 def wiki_page(s: CountryState) -> bool:
     "The wiki gets a category about a town, and the town's page points to it."

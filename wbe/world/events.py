@@ -109,14 +109,14 @@ SUCCESSIONS = (
     ("capital_moved", "country", "P36", "city", None, 0.08),
 )
 
-# %% ../../nbs/02_world/07_events.ipynb #cell-012
+# %% ../../nbs/02_world/07_events.ipynb #cell-013
 def _pick_successor(s: CountryState, e: Entity | None, pid: str, kind: str, where) -> Entity | None:
     "An entity that `e` never had as a value; people without a post come first."
     held = {c.value for c in e.claims[pid]} if e else ()
     fits = lambda x: x is not e and x.id not in held and (where is None or where(x))
     return pick_entity(s, kind, lambda x: fits(x) and x.n not in s.holders) or pick_entity(s, kind, fits)
 
-# %% ../../nbs/02_world/07_events.ipynb #cell-013
+# %% ../../nbs/02_world/07_events.ipynb #cell-015
 def _succession(s: CountryState, name: str, kind: str, pid: str, successor: str, where) -> bool:
     "An event of `SUCCESSIONS`."
     e = pick_entity(s, kind, lambda x: s.free(x, pid) and x.best(pid))
@@ -138,7 +138,7 @@ for _name, *_row, _rate in SUCCESSIONS:
     _apply = lambda s, name=_name, row=tuple(_row): _succession(s, name, *row)
     EVENT_TYPES[_name] = EventType(_name, _rate, True, _apply, _doc)
 
-# %% ../../nbs/02_world/07_events.ipynb #cell-016
+# %% ../../nbs/02_world/07_events.ipynb #cell-018
 def _end_tenure(s: CountryState, p: Entity, office: Entity, successor: Entity, d: date, event: str):
     "End a person's claims to have an office."
     for c in p.best("P39"):
@@ -146,7 +146,7 @@ def _end_tenure(s: CountryState, p: Entity, office: Entity, successor: Entity, d
             end_claim(s, p, c, d, event)
             add_qualifier(s, p, c, "P1366", successor.id)
 
-# %% ../../nbs/02_world/07_events.ipynb #cell-017
+# %% ../../nbs/02_world/07_events.ipynb #cell-020
 @event_type(0.25)
 def election(s: CountryState) -> bool:
     "A country gets another head of government."
@@ -168,7 +168,7 @@ def election(s: CountryState) -> bool:
         _end_tenure(s, loser, office, new, d, event)
     return True
 
-# %% ../../nbs/02_world/07_events.ipynb #cell-021
+# %% ../../nbs/02_world/07_events.ipynb #cell-024
 def _change_value(s: CountryState, name: str, pid: str, value: int, e: Entity, quals=()) -> bool:
     "An event that replaces the value of a property, or adds the first one."
     d = event_date(s, e)
@@ -179,7 +179,7 @@ def _change_value(s: CountryState, name: str, pid: str, value: int, e: Entity, q
         add_claim(s, e, pid, value, since=d, quals=quals, event=event)
     return True
 
-# %% ../../nbs/02_world/07_events.ipynb #cell-022
+# %% ../../nbs/02_world/07_events.ipynb #cell-026
 def _new_value(
     s: CountryState,
     p: Entity,
@@ -195,7 +195,7 @@ def _new_value(
     found = pick_entity(s, kind, lambda x: x.id not in held and x is not p)
     return found and found.id
 
-# %% ../../nbs/02_world/07_events.ipynb #cell-023
+# %% ../../nbs/02_world/07_events.ipynb #cell-028
 @event_type(2.2)
 def transfer(s: CountryState) -> bool:
     "An athlete goes to another club."
@@ -206,7 +206,7 @@ def transfer(s: CountryState) -> bool:
     quals = [("P413", random_core_id(s, "playing_position"))] if s.rng.chance(0.3) else ()
     return _change_value(s, "transfer", "P54", value, p, quals)
 
-# %% ../../nbs/02_world/07_events.ipynb #cell-024
+# %% ../../nbs/02_world/07_events.ipynb #cell-029
 @event_type(1.8)
 def move(s: CountryState) -> bool:
     "A person goes to live in another town."
@@ -214,7 +214,7 @@ def move(s: CountryState) -> bool:
     value = p and _new_value(s, p, "P551", "city", 0.15)
     return bool(value) and _change_value(s, "move", "P551", value, p)
 
-# %% ../../nbs/02_world/07_events.ipynb #cell-027
+# %% ../../nbs/02_world/07_events.ipynb #cell-033
 @event_type(1.8)
 def new_job(s: CountryState) -> bool:
     "A person gets another employer."
@@ -223,7 +223,7 @@ def new_job(s: CountryState) -> bool:
     value = p and _new_value(s, p, "P108", "university" if p.job == "scientist" else "company", 0.15)
     return bool(value) and _change_value(s, "new_job", "P108", value, p)
 
-# %% ../../nbs/02_world/07_events.ipynb #cell-028
+# %% ../../nbs/02_world/07_events.ipynb #cell-034
 @event_type(0.5)
 def new_party(s: CountryState) -> bool:
     "A politician changes party."
@@ -231,7 +231,7 @@ def new_party(s: CountryState) -> bool:
     value = p and _new_value(s, p, "P102", "party", 0)
     return bool(value) and _change_value(s, "new_party", "P102", value, p)
 
-# %% ../../nbs/02_world/07_events.ipynb #cell-031
+# %% ../../nbs/02_world/07_events.ipynb #cell-037
 @event_type(1.2)
 def wedding(s: CountryState) -> bool:
     "Two people marry."
@@ -248,7 +248,7 @@ def wedding(s: CountryState) -> bool:
         a.spouse = b
     return True
 
-# %% ../../nbs/02_world/07_events.ipynb #cell-032
+# %% ../../nbs/02_world/07_events.ipynb #cell-039
 def _end_marriage(s: CountryState, p: Entity, d: date, event: str, cause: str):
     "End the marriage of a person, on both pages."
     other = p.spouse
@@ -259,7 +259,7 @@ def _end_marriage(s: CountryState, p: Entity, d: date, event: str, cause: str):
                 add_qualifier(s, a, c, "P1534", core_id("cause", cause))
         a.spouse = None
 
-# %% ../../nbs/02_world/07_events.ipynb #cell-033
+# %% ../../nbs/02_world/07_events.ipynb #cell-040
 @event_type(0.5)
 def divorce(s: CountryState) -> bool:
     "A marriage ends: both statements get an end time, and no value replaces them."
@@ -271,7 +271,7 @@ def divorce(s: CountryState) -> bool:
     _end_marriage(s, p, d, log_event(s, "divorce", d, p, p.spouse.label, also=[p.spouse]), "divorce")
     return True
 
-# %% ../../nbs/02_world/07_events.ipynb #cell-036
+# %% ../../nbs/02_world/07_events.ipynb #cell-043
 def _current_tenures(s: CountryState, p: Entity):
     "What a person has for life at most: jobs, homes and teams, and posts on other pages; (entity, claim)."
     current = lambda c: c.until is None and c.rank != "deprecated"
@@ -284,7 +284,7 @@ def _current_tenures(s: CountryState, p: Entity):
         if c.value == p.id and c.until is None:
             yield e, c
 
-# %% ../../nbs/02_world/07_events.ipynb #cell-037
+# %% ../../nbs/02_world/07_events.ipynb #cell-045
 @event_type(1.3)
 def death(s: CountryState) -> bool:
     "A person dies."
@@ -306,7 +306,7 @@ def death(s: CountryState) -> bool:
             end_claim(s, e, c, d, event)
     return True
 
-# %% ../../nbs/02_world/07_events.ipynb #cell-040
+# %% ../../nbs/02_world/07_events.ipynb #cell-048
 @event_type(1.4)
 def prize(s: CountryState) -> bool:
     "A person receives an award, sometimes for a particular film."
@@ -324,7 +324,7 @@ def prize(s: CountryState) -> bool:
     add_claim(s, award, "P1346", p.id, point=d, rank="preferred", event=event)
     return True
 
-# %% ../../nbs/02_world/07_events.ipynb #cell-043
+# %% ../../nbs/02_world/07_events.ipynb #cell-051
 COUNTED_PROPERTIES = (  # kind and property; a row that is here twice is counted more often
     ("city", "P1082"),
     ("city", "P1082"),
@@ -350,7 +350,7 @@ def count(s: CountryState) -> bool:
     add_claim(s, e, pid, value, point=d, rank="preferred", event=event)
     return True
 
-# %% ../../nbs/02_world/07_events.ipynb #cell-045
+# %% ../../nbs/02_world/07_events.ipynb #cell-054
 @event_type(0.35)
 def reassessment(s: CountryState) -> bool:
     "A species' conservation status is assessed anew."
@@ -362,7 +362,7 @@ def reassessment(s: CountryState) -> bool:
     value = core_id("conservation_status", s.rng.pick(statuses))
     return value not in held and _change_value(s, "reassessment", "P141", value, e)
 
-# %% ../../nbs/02_world/07_events.ipynb #cell-046
+# %% ../../nbs/02_world/07_events.ipynb #cell-056
 @event_type(0.25)
 def renaming(s: CountryState) -> bool:
     "A town changes its name: the official name and the label are new, the old name becomes an alias."
@@ -379,14 +379,14 @@ def renaming(s: CountryState) -> bool:
     e.aliases = {"en": [*aliases, old]}
     return True
 
-# %% ../../nbs/02_world/07_events.ipynb #cell-050
+# %% ../../nbs/02_world/07_events.ipynb #cell-060
 def new_entity(s: CountryState, kind: str, name: str, gender: str = "") -> Entity:
     "An entity with the next number that is reserved for the country."
     s.n_new += 1
     n = s.cast.newborn(s.block, s.n_new - 1)
     return add_entity(s, n, kind, 1000 + s.n_new, name, sample_fame(SeededRandom(s.cast.seed, "fame", n), kind), gender)
 
-# %% ../../nbs/02_world/07_events.ipynb #cell-051
+# %% ../../nbs/02_world/07_events.ipynb #cell-061
 def _add_new_entity(s: CountryState, kind: str, name: str, today: date) -> bool:
     "An event `new_<kind>`: an entity comes into being."
     e = new_entity(s, kind, name)
@@ -397,7 +397,7 @@ def _add_new_entity(s: CountryState, kind: str, name: str, today: date) -> bool:
     s.event, s.today = "", None
     return True
 
-# %% ../../nbs/02_world/07_events.ipynb #cell-052
+# %% ../../nbs/02_world/07_events.ipynb #cell-063
 def _new_work(kind: str):
     "The event that a work of a kind is published."
 
@@ -406,7 +406,7 @@ def _new_work(kind: str):
 
     return apply
 
-# %% ../../nbs/02_world/07_events.ipynb #cell-053
+# %% ../../nbs/02_world/07_events.ipynb #cell-064
 def _new_organisation(
     kind: str,
     pattern: str,  # of its name: {0} is a town's, {1} a family's name
@@ -420,7 +420,7 @@ def _new_organisation(
 
     return apply
 
-# %% ../../nbs/02_world/07_events.ipynb #cell-054
+# %% ../../nbs/02_world/07_events.ipynb #cell-066
 for _kind, _rate, _apply in (
     ("film", 1.2, _new_work("film")),
     ("book", 1.0, _new_work("book")),
@@ -431,19 +431,19 @@ for _kind, _rate, _apply in (
 ):
     EVENT_TYPES[f"new_{_kind}"] = EventType(f"new_{_kind}", _rate, True, _apply, f"A new {_kind} comes into being.")
 
-# %% ../../nbs/02_world/07_events.ipynb #cell-057
+# %% ../../nbs/02_world/07_events.ipynb #cell-069
 def given_name(s: CountryState, gender: str) -> str:
     "A given name of the country."
     return s.rng.pick(name_stock(s.cast.seed, s.block, s.cast.culture(s.block))[gender])
 
-# %% ../../nbs/02_world/07_events.ipynb #cell-058
+# %% ../../nbs/02_world/07_events.ipynb #cell-070
 def _can_have_child(s: CountryState, p: Entity) -> bool:
     "Whether a person is a married woman born after 1975, and neither partner's children were edited."
     if p.gender != "female" or not p.spouse or not is_alive(p) or not is_alive(p.spouse):
         return False
     return p.birth.year > 1975 and s.free(p, "P40") and s.free(p.spouse, "P40")
 
-# %% ../../nbs/02_world/07_events.ipynb #cell-059
+# %% ../../nbs/02_world/07_events.ipynb #cell-072
 @event_type(0.9)
 def birth(s: CountryState) -> bool:
     "A child is born to a married couple, and gets a page of its own."
