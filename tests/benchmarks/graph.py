@@ -1,11 +1,11 @@
 """How long the graph takes to grow to many edits, to answer a question, and how much memory it needs.
 
     python tests/benchmarks/graph.py 1000 10000 500000
-    python tests/benchmarks/graph.py 500000 --questions 100 --model wbe-tiny
+    python tests/benchmarks/graph.py 500000 --model wbe-tiny --model 92M
 
 Facts are random: four of each subject, sixty relations, all asked for in two hops where there is a second fact. No
-model is loaded, unless one is named: then it answers the same questions unedited and with the graph, in CPU seconds,
-which depend less on what else the machine does than the clock.
+model is loaded, unless one is named: then it scores and answers the same questions unedited and with the graph, by
+turns, in CPU seconds, which depend less on what else the machine does than the clock.
 """
 
 import argparse
@@ -24,6 +24,9 @@ NOUNS = [
 ]
 
 
+ANSWER_TOKENS = 8
+
+
 def random_fact(i: int, n: int, rng: random.Random) -> GraphFact:
     s, o, r = i // 4, rng.randrange(max(1, n // 4)), NOUNS[i % len(NOUNS)]
     name = lambda k: f"Given{k % 4999} Family{k}"
@@ -32,38 +35,63 @@ def random_fact(i: int, n: int, rng: random.Random) -> GraphFact:
     )
 
 
+def model_named(name: str):
+    "A model by its name; 92M is a GPT-2 of 12 layers and width 768 with random weights and wbe-tiny's tokens."
+    import torch
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    from wbe.lm.models import load
+
+    lm = load("wbe-tiny" if name == "92M" else name, device="cpu")
+    if name == "92M":
+        torch.manual_seed(0)
+        ends = dict(eos_token_id=lm.tokenizer.eos_token_id, bos_token_id=None, pad_token_id=lm.tokenizer.pad_token_id)
+        shape = dict(n_layer=12, n_embd=768, n_head=12, vocab_size=8_192, n_positions=512)
+        lm.model = GPT2LMHeadModel(GPT2Config(**shape, **ends)).eval()
+    return lm
+
+
+def spent_on(act, times: dict, name: str):
+    "Add the CPU seconds of a call."
+    start = time.process_time()
+    act()
+    times[name] = times.get(name, 0.0) + time.process_time() - start
+
+
 def compare_with_model(graph: FactGraph, questions: list[str], model: str) -> str:
-    "CPU time of scoring questions without and with the graph, in a warm process."
+    "CPU time of scoring questions, and of answering them one by one, without and with the graph; side by side."
     from wbe.editors.memory.connected import GraphHParams, GraphRetriever
     from wbe.editors.memory.walks import LearntThreshold
-    from wbe.lm.models import load
-    from wbe.lm.scoring import score
-    from wbe.lm.tokens import QAItem
+    from wbe.lm.scoring import ask, score
+    from wbe.lm.tokens import QAItem, encode_items
 
-    lm, spent = load(model, device="cpu"), {}
+    lm, times = model_named(model), {}
     settings = {name: getattr(GraphHParams(), name) for name in GraphHParams.__dataclass_fields__}
     retriever = GraphRetriever(settings, LearntThreshold(0.0, 0, 0, 0.0, 0.0))
     retriever.graph = graph
-    items = [QAItem(q, "Given1") for q in questions]
-    score(lm, items[:8], too_long="truncate", progress=False)
-    start = time.process_time()
-    for q in questions:
-        retriever.find(q)
-    spent_searching = time.process_time() - start
-    given = retriever(items)
-    for name, hooks in {"unedited": [], "by hand": [], "graph": [retriever]}.items():
-        lm.item_hooks[:] = hooks
-        start = time.process_time()
-        score(lm, given if name == "by hand" else items, too_long="truncate", progress=False)
-        spent[name] = time.process_time() - start
-    per, search = {name: t / len(items) * 1e3 for name, t in spent.items()}, spent_searching / len(items) * 1e3
-    return (
-        f"          {model}: {per['unedited']:.1f} ms a question unedited, {per['by hand']:.1f} ms with the same facts "
-        f"given by hand, {per['graph']:.1f} ms with the graph ({search:.1f} of it searching)"
-    )
+    parts = [questions[i : i + 8] for i in range(0, len(questions), 8)]
+    for n, part in enumerate([parts[0], *parts]):
+        items = [QAItem(q, "Given1 Family12") for q in part]
+        for hook in ([], [retriever]):
+            lm.item_hooks[:] = hook
+            which = "with the graph" if hook else "unedited"
+            spent_on(lambda: score(lm, items, too_long="truncate", progress=False), times, f"scored, {which}")
+            for q in part:
+                spent_on(lambda q=q: ask(lm, [q], max_tokens=ANSWER_TOKENS, progress=False), times, f"asked, {which}")
+        times = times if n else {}  # the first part is asked twice: once to warm up
+    lm.item_hooks.clear()
+    spent_on(lambda: [retriever.find(q) for q in questions], times, "searching")
+    items = [QAItem(q, "x") for q in questions]
+    tokens = [sum(len(x.ids) for x in encode_items(lm, some)) / len(some) for some in (items, retriever(items))]
+    ms = {name: t / len(questions) * 1e3 for name, t in times.items()}
+    lines = [f"          {model}: {tokens[0]:.0f} tokens of a prompt unedited, {tokens[1]:.0f} with the graph"]
+    for what, name in {"scored": "scoring an answer", "asked": f"an answer of {ANSWER_TOKENS} tokens, alone"}.items():
+        plain, edited = ms[f"{what}, unedited"], ms[f"{what}, with the graph"]
+        lines.append(f"          {name}: {plain:.1f} ms unedited, {edited:.1f} ms with the graph: {edited / plain:.2f}x")
+    return "\n".join([*lines, f"          {ms['searching']:.2f} ms of it searching"])
 
 
-def measure(n: int, questions: int, model: str | None = None) -> str:
+def measure(n: int, questions: int, models: list[str], limit: int) -> str:
     rng, graph = random.Random(0), FactGraph()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     facts = [random_fact(i, n, rng) for i in range(n)]
@@ -81,7 +109,7 @@ def measure(n: int, questions: int, model: str | None = None) -> str:
         right += [graph.facts[m] for p in best for m in p.numbers] == ([f, second] if second else [f])
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     q50, q95 = np.quantile(seconds, [0.5, 0.95]) * 1e3
-    compared = f"\n{compare_with_model(graph, texts, model)}" if model else ""
+    compared = "".join(f"\n{compare_with_model(graph, texts[:limit], model)}" for model in models)
     return (
         f"{n:>9,} facts: {added / n * 1e6:5.0f} us to add one, a question {q50:5.2f} ms (95%: {q95:.2f} ms), "
         f"{right / questions:.0%} found, {(peak - before) / 1024:,.0f} MiB more{compared}"
@@ -92,7 +120,8 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sizes", type=int, nargs="*", default=[1_000, 10_000])
     parser.add_argument("--questions", type=int, default=200)
-    parser.add_argument("--model", help="also ask this model the questions, unedited and with the graph")
+    parser.add_argument("--model", action="append", default=[], help="also ask this model, or 92M; may be repeated")
+    parser.add_argument("--asked", type=int, default=40, help="questions that each model is asked")
     given = parser.parse_args()
     for size in given.sizes:
-        print(measure(size, given.questions, given.model), flush=True)
+        print(measure(size, given.questions, given.model, given.asked), flush=True)

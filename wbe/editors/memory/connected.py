@@ -16,6 +16,7 @@ from typing import ClassVar
 from ..hparams import HParams, hp
 from .embed import check_embedder, embedder
 from .graph import LINKS, FactGraph, GraphFact, graph_fact
+from .oracle import template_fact
 from .prompt import with_context
 from .retrieval import PairMemory, QAPair, check_same_settings
 from .walks import LearntThreshold, learn_threshold, pagerank_facts, rounds_facts
@@ -48,6 +49,7 @@ class GraphHParams(HParams):
     link: str = hp("exact", choices=tuple(LINKS))
     hop_cost: float = hp(1.5, minimum=0)  # evidence that each hop of a path must outweigh
     facts: str | None = hp(None)  # a Parquet file of unedited facts, such as static_facts.parquet
+    form: str = hp("pair", choices=("pair", "statement"))  # of unedited facts in front of a question
     embedder: str = hp("hashed")  # for `rounds`
 
 # %% ../../../nbs/09_editors/memory/13_connected.ipynb #cell-009
@@ -74,15 +76,16 @@ def unedited_facts(
     )
 
 # %% ../../../nbs/09_editors/memory/13_connected.ipynb #cell-010
-def shown_fact(f: GraphFact) -> str | tuple[str, str]:
+def shown_fact(
+    f: GraphFact,
+    form: str = "pair",  # or statement: of a fact without a question
+) -> str | tuple[str, str]:
     "A fact as it stands in front of a question."
     if f.question:
         return f.question, f.answer
-    from wbe.writers.base import Hop, Request
-    from wbe.writers.templates import cloze_statement
-
-    asked = Request("", "update", f.subject, (Hop(f.relation_id, f.relation, f.answer),))
-    return f"{f.statement or cloze_statement(asked)} {f.answer}."
+    if f.statement:
+        return f"{f.statement} {f.answer}."
+    return template_fact(f.subject, f.relation_id, f.answer, form, f.relation)
 
 # %% ../../../nbs/09_editors/memory/13_connected.ipynb #cell-013
 class GraphRetriever:
@@ -145,7 +148,7 @@ def find(self: GraphRetriever, question: str) -> list:
     s = self.settings
     if s["method"] == "rounds":
         return [(p.question, p.answer) for p in rounds_facts(self.pairs, question, s["k"], s["threshold"])]
-    return [shown_fact(f) for f in self.found_facts(question)]
+    return [shown_fact(f, s["form"]) for f in self.found_facts(question)]
 
 # %% ../../../nbs/09_editors/memory/13_connected.ipynb #cell-021
 @dataclass

@@ -209,6 +209,9 @@ def _ends(self: FactGraph, f: GraphFact) -> list[str]:
     return [node for node in named if not f.object_id or node.startswith("~")]
 
 # %% ../../../nbs/09_editors/memory/11_graph.ipynb #cell-028
+_NEAR_TIE = 1.0  # of evidence: a path that is behind the best one by no more may still come first
+
+
 @patch
 def _walk_from(
     self: FactGraph,
@@ -236,7 +239,7 @@ def _walk_from(
         front = grown[:beam]
         out += [path for path, _, _ in front]
         if least > -math.inf and front:
-            least = max(least, front[0][0].score)
+            least = max(least, front[0][0].score - _NEAR_TIE)
     return out
 
 # %% ../../../nbs/09_editors/memory/11_graph.ipynb #cell-030
@@ -258,6 +261,19 @@ def _asked_words(question: str, m: SubjectMention) -> list[list[str]]:
     return [content_words(" ".join(words[start : m.start] + words[m.end : end])) for start, end in spans]
 
 # %% ../../../nbs/09_editors/memory/11_graph.ipynb #cell-035
+def _ranked(found: dict) -> list[FactPath]:
+    "Paths, best first; of those of its length that are nearly as good as the best, the one with most whole texts."
+    ranked = sorted((p for p, _ in found.values()), key=lambda p: (-p.score, len(p.numbers), p.numbers))
+    if not ranked:
+        return []
+    best, whole = ranked[0], {}
+    for p in ranked:
+        if len(p.numbers) == len(best.numbers) and p.score >= best.score - _NEAR_TIE:
+            whole[p] = found[p.numbers][1](p.numbers)
+    first = max(whole, key=lambda p: round(whole[p], 6))
+    return [first, *(p for p in ranked if p != first)]
+
+# %% ../../../nbs/09_editors/memory/11_graph.ipynb #cell-036
 _NO_PATH = -1e9
 
 
@@ -271,12 +287,14 @@ def paths(
     only_best: bool = False,  # leave out paths that are too long to be the best; the first one is the same
 ) -> list[FactPath]:  # best first
     "The paths from the subjects that a question names."
-    best, least = {}, _NO_PATH if only_best else -math.inf
+    found, least = {}, _NO_PATH if only_best else -math.inf
     for m in self.mentions(question):
         for asked in _asked_words(question, m):
             fit = QuestionWords(self.relations, asked, self.hop_cost)
+            whole = lambda numbers, fit=fit: fit.whole_texts([self.facts[n].key for n in numbers])
             for node in m.owners:
-                for p in self._walk_from(node, fit, hops, beam, hidden, least):
-                    best[p.numbers] = max(p, best.get(p.numbers, p))
+                for p in self._walk_from(node, fit, hops, beam, hidden, least - _NEAR_TIE):
+                    if p.numbers not in found or p > found[p.numbers][0]:
+                        found[p.numbers] = (p, whole)
                     least = max(least, p.score) if only_best else least
-    return sorted(best.values(), key=lambda p: (-p.score, len(p.numbers), p.numbers))
+    return _ranked(found)

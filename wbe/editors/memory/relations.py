@@ -16,8 +16,8 @@ from ...records import patch
 # %% ../../../nbs/09_editors/memory/10_relations.ipynb #cell-007
 _FILLER = frozenset(
     """
-    a an and are as at be been by can could did do does for from had has have in into is it its me of on or s tell that
-    the their this to under was were what where which who whom whose with within you
+    a an and are as at be been by can could did do does for from had has have in into is it its know me name of on or s
+    tell that the their this to under was were what where which who whom whose with within you
 """.split()
 )
 
@@ -195,3 +195,38 @@ class QuestionWords:
         best = map(max, zip(*(self.evidence(r) for r in relations)))
         ratios = ((_TRUST * s + (1 - _TRUST) * b) / b for s, b in zip(best, self.chance))
         return sum(map(math.log, ratios)) - self.hop_cost * len(relations)
+
+# %% ../../../nbs/09_editors/memory/10_relations.ipynb #cell-035
+@cache
+def _phrase_texts() -> dict[str, tuple[tuple[str, ...], ...]]:
+    "By property: the content words of each of wbe's phrases for it."
+    from wbe.writers.lookup import PHRASES
+
+    texts = {}
+    for (pid, _), p in PHRASES.items():
+        words = (tuple(content_words(t.replace("{s}", " "))) for t in (*p.questions, *p.nouns, p.statement))
+        texts.setdefault(pid, {}).update(dict.fromkeys(w for w in words if w))
+    return {pid: tuple(some) for pid, some in texts.items()}
+
+# %% ../../../nbs/09_editors/memory/10_relations.ipynb #cell-036
+@patch
+def texts_of(self: RelationWords, relation: str) -> list[tuple[str, ...]]:
+    "The content words of all texts of a relation, and of its label."
+    profile, texts = self.profiles.get(relation), list(_phrase_texts().get(relation, ())) if self.phrases else []
+    if profile:
+        texts += [t for t in profile.texts if t]
+        texts += [tuple(profile.label)] if profile.labels else []
+    return texts
+
+# %% ../../../nbs/09_editors/memory/10_relations.ipynb #cell-037
+@patch
+def whole_texts(
+    self: QuestionWords,
+    relations,
+) -> float:
+    "For each relation, how surprising the words of a text are that stands whole in the question; their sum."
+    asked = {v for near in self.similar for v, s in near.items() if s == 1}
+    total = len(self.words.profiles) + len(_phrase_profiles()) + 1
+    surprise = lambda text: -sum(math.log((self.words.used_by[w] + 0.5) / total) for w in text)
+    whole = lambda r: (surprise(t) for t in self.words.texts_of(r) if asked.issuperset(t))
+    return sum(max(whole(r), default=0.0) for r in relations)
