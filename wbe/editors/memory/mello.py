@@ -305,7 +305,7 @@ class MelloHParams(HParams):
     line_tokens: int = hp(48, minimum=1)  # of a line that a local model writes
 
 # %% ../../../nbs/09_editors/memory/14_mello.ipynb #cell-043
-_AS_PUBLISHED = dict(rounds=4, embedder="facebook/contriever-msmarco")
+_AS_PUBLISHED = dict(rounds=4, embedder="contriever")
 
 
 class MelloEditor(Editor):
@@ -317,7 +317,7 @@ class MelloEditor(Editor):
     named_presets = {
         "as_published": NamedPreset(
             "four rounds and Contriever, as in the authors' code; chains of four facts get no final answer",
-            {"": (_AS_PUBLISHED, "princeton-nlp/MQuAKE fb43dad; prompt and similarity are ours")},
+            {"": (_AS_PUBLISHED, "princeton-nlp/MQuAKE fb43dad; the prompt and the cosine are ours")},
         )
     }
 
