@@ -21,6 +21,7 @@ from wbe.benchmark.reader import Benchmark
 from wbe.benchmark.release import check_release
 from wbe.benchmark.validator import validate_benchmark
 from wbe.records import read_table
+from wbe.wikipedia.sentences import split_sentences
 from wbe.wikipedia.written import write_wiki_texts
 from wbe.world.files import World
 
@@ -233,7 +234,12 @@ def test_texts_stopped_at_any_file_end_with_the_same_bytes(dumps, tmp_path, monk
     assert texts(tmp_path / "stopped", wikipedia[:2]) == calm and len(calm) == 3
     assert calm.items() <= texts(tmp_path / "stopped", wikipedia[2:]).items()
     names = ["20240201_20240220", "20240220_20240301"]
-    assert all(step.diff and step.articles for step in text_steps(tmp_path / "stopped", names))
+    first = {t.id: t.text for t in text_steps(tmp_path / "stopped", names)[0].first}
+    for step in text_steps(tmp_path / "stopped", names):
+        now = {t.id: t.text for t in step.articles}
+        written = [(t.id, sentence.strip()) for t in step.diff for sentence in split_sentences(t.text)]
+        assert len(written) > 20 and all(s in now[i] and s not in first.get(i, "") for i, s in written)
+        first = now
 
 
 def scripted(body: dict) -> str:

@@ -14,7 +14,6 @@ from pathlib import Path
 from ...records import BadArgument, patch, read_table
 from ...store import StoreError, sha256_of
 from ...wikipedia.texts import SourceText, write_texts
-from ...wikipedia.written import write_wiki_texts
 
 # %% ../../../nbs/09_editors/text/01_sources.ipynb #cell-009
 def _read_texts(path: Path) -> list[SourceText]:
