@@ -69,7 +69,8 @@ def test_the_demo_from_the_wheel(wheel, tmp_path):
         "import wbe; assert wbe.__file__.startswith(sys.prefix), wbe.__file__\n"
         "from wbe.cli.main import main; main()"
     )
-    for words in (["--version"], ["demo", "out", "--editors", "", "--entities", "500"], ["status", "out"]):
+    small = ["--entities", "500", "--timesteps", "2"]
+    for words in (["--version"], ["demo", "out", "--editors", "", *small], ["status", "out"]):
         out = subprocess.run([python, "-c", code, *words], cwd=tmp_path, capture_output=True, text=True)
         assert out.returncode == 0, out.stderr
     assert (tmp_path / "out" / "timesteps.png").exists()
