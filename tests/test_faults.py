@@ -21,7 +21,14 @@ from wbe.world.files import World, WorldFiles
 
 from conftest import on_terminal
 
-WRITE = "import sys; from wbe.world.files import World; World(5, 4000).write(sys.argv[1], workers=int(sys.argv[2]))"
+# a world of eight pieces; the journal is written after every piece
+WRITE = """
+import sys
+import wbe.world.files as w
+spool = w.Spool
+w.Spool = lambda *args: spool(*args, every=0.0)
+w.World(5, 2000).write(sys.argv[1], workers=int(sys.argv[2]))
+"""
 
 
 def content(path: Path) -> str:
@@ -57,8 +64,7 @@ def test_killed_at_any_moment_it_resumes_and_writes_the_same_bytes(tmp_path):
         )
         before = (noted or [1])[-1]
         while pieces(tmp_path / "killed") <= before and p.poll() is None:  # until the journal has grown
-            time.sleep(0.05)
-        time.sleep(0.3 * attempt)
+            time.sleep(0.01)
         os.killpg(p.pid, signal.SIGKILL)
         p.wait()
         noted.append(pieces(tmp_path / "killed"))
@@ -134,16 +140,18 @@ def test_two_writers_in_one_folder(tmp_path):
         time.sleep(0.05)
         assert first.poll() is None
     with pytest.raises(StoreError, match="already at work on this"):
-        World(5, 4000).write(tmp_path / "w", progress=False)
+        World(5, 2000).write(tmp_path / "w", progress=False)
     first.kill()
     first.wait()
 
 
 def test_a_journal_of_other_parameters_is_not_resumed(tmp_path):
     p = subprocess.Popen([sys.executable, "-c", WRITE, tmp_path / "w", "1"], stderr=subprocess.DEVNULL)
-    time.sleep(3)
+    while pieces(tmp_path / "w") < 1 and p.poll() is None:
+        time.sleep(0.01)
     p.kill()
     p.wait()
+    assert pieces(tmp_path / "w") >= 1
     World(5, 600).write(tmp_path / "w", dates=["2024-02-01"], articles=False, views=False, progress=False)
     World(5, 600).write(tmp_path / "clean", dates=["2024-02-01"], articles=False, views=False, progress=False)
     assert contents(tmp_path / "w") == contents(tmp_path / "clean")

@@ -38,7 +38,7 @@ def health_course(runs) -> pd.DataFrame:
         raise BadArgument("no run measured perplexity after its batches; start runs with --broken-at 10")
     return pd.concat(parts, ignore_index=True)
 
-# %% ../../nbs/11_analysis/36_health.ipynb #cell-011
+# %% ../../nbs/11_analysis/36_health.ipynb #cell-012
 def health_table(
     course: pd.DataFrame,  # of `health_course`
 ) -> pd.DataFrame:
@@ -51,7 +51,7 @@ def health_table(
     out = pd.DataFrame.from_dict(rows, "index").rename_axis("editor")
     return out.astype({"broken after": "Int64"}).reindex(display_order(rows))
 
-# %% ../../nbs/11_analysis/36_health.ipynb #cell-013
+# %% ../../nbs/11_analysis/36_health.ipynb #cell-015
 def draw_health(
     course: pd.DataFrame,  # of `health_course`
 ):
@@ -66,7 +66,7 @@ def draw_health(
     label_lines([panel.ax for panel in panels])
     return fig
 
-# %% ../../nbs/11_analysis/36_health.ipynb #cell-015
+# %% ../../nbs/11_analysis/36_health.ipynb #cell-018
 def summarise_health(
     table: pd.DataFrame,  # of `health_table`
     limit: float,
@@ -79,7 +79,7 @@ def summarise_health(
     text = f"Perplexity of at least {limit:g} times the unedited model's: {first}."
     return f"{text} The highest of the others: {other}." if other else text
 
-# %% ../../nbs/11_analysis/36_health.ipynb #cell-018
+# %% ../../nbs/11_analysis/36_health.ipynb #cell-021
 def norm_growth(runs) -> pd.DataFrame:
     "A row for each editor, moment and matrix: editor, matrix, layer, edits_done, value (relative to before)."
     parts = [r.norms.assign(editor=name) for name, r in labelled_runs(runs) if len(r.norms)]
@@ -89,7 +89,7 @@ def norm_growth(runs) -> pd.DataFrame:
     rows = rows.assign(value=rows.norm / rows.before)
     return rows[["editor", "matrix", "layer", "scored_at", "edits_done", "norm", "before", "value"]]
 
-# %% ../../nbs/11_analysis/36_health.ipynb #cell-020
+# %% ../../nbs/11_analysis/36_health.ipynb #cell-024
 def norm_table(
     grown: pd.DataFrame,  # of `norm_growth`
 ) -> pd.DataFrame:
@@ -100,7 +100,7 @@ def norm_table(
     out = pd.DataFrame(dict(matrices=last.groupby("editor").size(), which=where, growth=most.value))
     return out.rename(columns=dict(which="the one that grew most", growth="times its norm before"))
 
-# %% ../../nbs/11_analysis/36_health.ipynb #cell-022
+# %% ../../nbs/11_analysis/36_health.ipynb #cell-027
 def summarise_norms(
     table: pd.DataFrame,  # of `norm_table`
 ) -> str:
@@ -112,7 +112,7 @@ def summarise_norms(
         + "."
     )
 
-# %% ../../nbs/11_analysis/36_health.ipynb #cell-025
+# %% ../../nbs/11_analysis/36_health.ipynb #cell-030
 _ALWAYS = ("lasting facts", "text")  # what every run measures; see `draw_ability`
 
 
@@ -128,7 +128,7 @@ def task_course(runs) -> pd.DataFrame:
         raise BadArgument("no run measured general ability; start runs with --ability, such as --ability reading")
     return pd.concat(parts, ignore_index=True).rename(columns=dict(what="axis"))
 
-# %% ../../nbs/11_analysis/36_health.ipynb #cell-027
+# %% ../../nbs/11_analysis/36_health.ipynb #cell-033
 def draw_tasks(
     course: pd.DataFrame,  # of `task_course`
 ):
@@ -147,7 +147,7 @@ def draw_tasks(
     label_lines([panel.ax for panel in panels])
     return fig
 
-# %% ../../nbs/11_analysis/36_health.ipynb #cell-029
+# %% ../../nbs/11_analysis/36_health.ipynb #cell-036
 def summarise_tasks(
     course: pd.DataFrame,  # of `task_course`
 ) -> str:

@@ -50,7 +50,7 @@ def protocol_of_run(config: dict) -> dict:
     what = dict(benchmark=files, edits=bench.get("edits"), timesteps=config["timesteps"])
     return what | dict(model=of_model, prompts=config.get("protocol"), asked=asked)
 
-# %% ../../nbs/11_analysis/35_leaderboard.ipynb #cell-009
+# %% ../../nbs/11_analysis/35_leaderboard.ipynb #cell-010
 def runs_by_protocol(runs) -> list[list]:
     "Runs in groups with one protocol, the largest first."
     groups = {}
@@ -58,7 +58,7 @@ def runs_by_protocol(runs) -> list[list]:
         groups.setdefault(json.dumps(protocol_of_run(run.config), sort_keys=True), []).append(run)
     return sorted(groups.values(), key=lambda g: (-len(g), -edits_planned(g[0])))
 
-# %% ../../nbs/11_analysis/35_leaderboard.ipynb #cell-012
+# %% ../../nbs/11_analysis/35_leaderboard.ipynb #cell-013
 def _each_once(run) -> bool:
     "Whether every question was asked once before any edit, and once right after its edits."
     keys = question_columns(run.scores)
@@ -70,7 +70,7 @@ def _each_once(run) -> bool:
     got = [list(map(tuple, rows[keys].to_numpy().tolist())) for rows in asked.values()]
     return all(len(g) == len(set(g)) and set(g) == want for g in got)
 
-# %% ../../nbs/11_analysis/35_leaderboard.ipynb #cell-013
+# %% ../../nbs/11_analysis/35_leaderboard.ipynb #cell-015
 def _exact_means_right_tokens(run) -> bool:
     "Whether every exact answer also has all its tokens right."
     exact = run.scores[run.scores.exact_match.astype(bool)]
@@ -82,7 +82,7 @@ def _all_edits(run) -> bool:
     made = (run.batches.edits.sum() + run.batches.refused.sum()) if len(run.batches) else 0
     return run.editor == "none" or int(made) == edits_planned(run)
 
-# %% ../../nbs/11_analysis/35_leaderboard.ipynb #cell-014
+# %% ../../nbs/11_analysis/35_leaderboard.ipynb #cell-017
 def _same_before(run, others: list) -> bool | None:
     "Whether the unedited model gave the same results as in the other runs; None where there is no other run."
     keys = question_columns(run.scores)
@@ -93,7 +93,7 @@ def _same_before(run, others: list) -> bool | None:
         shares += [float((both.iloc[:, 0] == both.iloc[:, 1]).mean())] if len(both) else []
     return float(np.median(shares)) > 0.99 if shares else None
 
-# %% ../../nbs/11_analysis/35_leaderboard.ipynb #cell-015
+# %% ../../nbs/11_analysis/35_leaderboard.ipynb #cell-019
 CHECKS = {
     "complete": "the run is complete",
     "each once": "every question was asked once before any edit and once after its edits",
@@ -111,7 +111,7 @@ def verify_run(
     found = (not run.missing, _each_once(run), _all_edits(run), _exact_means_right_tokens(run))
     return dict(zip(CHECKS, (*found, _same_before(run, list(others)))))
 
-# %% ../../nbs/11_analysis/35_leaderboard.ipynb #cell-020
+# %% ../../nbs/11_analysis/35_leaderboard.ipynb #cell-024
 def _axis_columns(runs) -> dict[str, pd.DataFrame]:
     "Value, low and high by editor, for each axis, right after the edits."
     now = mean_by(pool_scores(runs, ["current"]), ["axis", "editor"])
@@ -123,7 +123,7 @@ def _later_column(runs) -> pd.DataFrame:
     rows = pool_scores(runs, ["current", "past"], ["update"])
     return mean_by(rows[rows.scored_at == rows.scored_at.max()], ["editor"]).set_index("editor")
 
-# %% ../../nbs/11_analysis/35_leaderboard.ipynb #cell-021
+# %% ../../nbs/11_analysis/35_leaderboard.ipynb #cell-026
 def _measure_columns(runs) -> dict[str, pd.DataFrame]:
     "Other measures of updates right after the edits, where they are recorded."
     rows, out = pool_scores(runs, ["current"], ["update"]), {}
@@ -140,7 +140,7 @@ def _lasting_column(runs) -> pd.DataFrame | None:
     table = ability_table([r for r in runs if len(r.ability)])
     return last_in_time(table[(table.what == "lasting facts") & (table.metric == "exact_match")]).set_index("editor")
 
-# %% ../../nbs/11_analysis/35_leaderboard.ipynb #cell-022
+# %% ../../nbs/11_analysis/35_leaderboard.ipynb #cell-028
 def _measured_columns(runs) -> dict[str, pd.DataFrame]:
     "All columns with intervals; the table is sorted by the first."
     lasting = _lasting_column(runs)
@@ -156,7 +156,7 @@ def _cost_columns(runs) -> dict[str, pd.Series]:
     table = edit_cost(runs)
     return {"seconds per edit": table.per_edit, "peak memory, MiB": table.peak_memory / 2**20, "refused": table.refused}
 
-# %% ../../nbs/11_analysis/35_leaderboard.ipynb #cell-023
+# %% ../../nbs/11_analysis/35_leaderboard.ipynb #cell-030
 def leaderboard_table(
     runs,  # with one protocol
 ) -> pd.DataFrame:
@@ -173,7 +173,7 @@ def leaderboard_table(
     out.attrs["checks"] = checks
     return out.sort_values("update, at the end", ascending=False, kind="stable")
 
-# %% ../../nbs/11_analysis/35_leaderboard.ipynb #cell-028
+# %% ../../nbs/11_analysis/35_leaderboard.ipynb #cell-035
 def _shown_table(board: pd.DataFrame) -> tuple[pd.DataFrame, dict]:
     "The table for readers, with its formats: bounds stand in brackets behind their value."
     bounds = [c for c in board if c.endswith((", low", ", high"))]
@@ -183,7 +183,7 @@ def _shown_table(board: pd.DataFrame) -> tuple[pd.DataFrame, dict]:
         formats[column] = lambda v, known=by_value: tables.format_percent(v, *known.get(v, ()), digits=1)
     return shown, formats
 
-# %% ../../nbs/11_analysis/35_leaderboard.ipynb #cell-030
+# %% ../../nbs/11_analysis/35_leaderboard.ipynb #cell-038
 def _protocol_html(run) -> str:
     "What the runs of a table share."
     c, plan = run.config, run.config["plan"]
@@ -196,7 +196,7 @@ def _protocol_html(run) -> str:
     rows = "".join(f"<div><dt>{k}</dt><dd>{v}</dd></div>" for k, v in known.items())
     return f'<dl class="facts">{rows}</dl>'
 
-# %% ../../nbs/11_analysis/35_leaderboard.ipynb #cell-031
+# %% ../../nbs/11_analysis/35_leaderboard.ipynb #cell-040
 def _state_text(passed: bool | None) -> str:
     return {True: "yes", False: "no", None: "nothing to compare with"}[passed]
 
@@ -214,7 +214,7 @@ def _about_runs(runs, board: pd.DataFrame, origin: dict) -> pd.DataFrame:
         rows[name] = row | {"wbe": c.get("versions", {}).get("wbe")}
     return pd.DataFrame.from_dict(rows, "index").rename_axis("run").reindex(board.index)
 
-# %% ../../nbs/11_analysis/35_leaderboard.ipynb #cell-033
+# %% ../../nbs/11_analysis/35_leaderboard.ipynb #cell-043
 _EXACT = "Exact match right after the edits, unless the heading says otherwise; the best at the end first"
 _ABOUT = "The runs, their settings, and what was verified in their folders"
 
@@ -241,7 +241,7 @@ def _group_html(n: int, runs, origin: dict) -> str:
     folded = f'<details class="table"><summary>{_ABOUT}</summary>{about}</details>'
     return f'<section id="protocol-{n}"><h2>{head}</h2>{_protocol_html(runs[0])}{measured}{folded}</section>'
 
-# %% ../../nbs/11_analysis/35_leaderboard.ipynb #cell-034
+# %% ../../nbs/11_analysis/35_leaderboard.ipynb #cell-045
 _LEAD = (
     "Only runs with the same protocol are in one table: the same edits and questions by the benchmark's hashes, the "
     "same weights, dtype, prompts, timesteps, sample and seed. Every number is computed from the scores in the folders."
@@ -259,7 +259,7 @@ def _checks_html() -> str:
     items = "".join(f"<li>{html.escape(name)}: {html.escape(text)}</li>" for name, text in CHECKS.items())
     return f'<section id="checks"><h2>What is verified</h2><p>{_LIMITS}</p><ul class="said">{items}</ul></section>'
 
-# %% ../../nbs/11_analysis/35_leaderboard.ipynb #cell-035
+# %% ../../nbs/11_analysis/35_leaderboard.ipynb #cell-046
 def leaderboard_page(
     runs,
     origin: dict | None = None,  # where a run is from, by its `id`
@@ -277,7 +277,7 @@ def leaderboard_page(
     parts |= dict(made=datetime.now(UTC).strftime("%-d %B %Y, %H:%M UTC"), version=html.escape(wbe.__version__))
     return Template(page_files()["template"]).substitute(page_files() | dict(questions="", data="") | parts)
 
-# %% ../../nbs/11_analysis/35_leaderboard.ipynb #cell-038
+# %% ../../nbs/11_analysis/35_leaderboard.ipynb #cell-049
 RUN_FILES = ("*config.json", "*.parquet")
 
 
@@ -299,7 +299,7 @@ def fetch_runs_folder(source: str, revision: str | None = None) -> Path:
         raise StoreError(f"{name} on the hub has no folder {inside}; name one that it has, or leave it out")
     return Path(folder) / inside
 
-# %% ../../nbs/11_analysis/35_leaderboard.ipynb #cell-040
+# %% ../../nbs/11_analysis/35_leaderboard.ipynb #cell-051
 def find_runs(
     sources: Iterable[str],  # folders, or names on the hub
     revision: str | None = None,  # of the hub
@@ -314,7 +314,7 @@ def find_runs(
         out += [(p, source if p == folder else f"{source.rstrip('/')}/{p.relative_to(folder)}") for p in found]
     return list(dict(out).items())
 
-# %% ../../nbs/11_analysis/35_leaderboard.ipynb #cell-042
+# %% ../../nbs/11_analysis/35_leaderboard.ipynb #cell-053
 def make_leaderboard(
     sources,  # folders of runs, or of such folders, or names on the hub
     out="leaderboard.html",

@@ -37,14 +37,14 @@ def set_output_folder(folder):
     "From now on, write figures also as PNG and PDF, and tables also as Markdown and LaTeX."
     _OUTPUT_FOLDERS[:] = [Path(folder)] if folder else []
 
-# %% ../../nbs/11_analysis/32_report.ipynb #cell-009
+# %% ../../nbs/11_analysis/32_report.ipynb #cell-010
 def _display(data: dict, **about):
     "Display data with metadata for the page."
     from IPython.display import display
 
     display(data, raw=True, metadata={"wbe": about})
 
-# %% ../../nbs/11_analysis/32_report.ipynb #cell-010
+# %% ../../nbs/11_analysis/32_report.ipynb #cell-011
 def show_figure(
     fig,
     alt: str,  # a description of the figure
@@ -59,7 +59,7 @@ def show_figure(
     points, broad = hover_points(fig, behind, called), bool(fig.get_figwidth() > 7.5)
     _display(data, kind="figure", alt=alt, broad=broad, points=points)
 
-# %% ../../nbs/11_analysis/32_report.ipynb #cell-012
+# %% ../../nbs/11_analysis/32_report.ipynb #cell-014
 def show_table(
     frame: pd.DataFrame,
     name: str,  # of the files
@@ -76,23 +76,23 @@ def show_table(
     body = tables.as_html(frame, formats, caption, links=links).replace("<table>", tag, 1)
     _display({"text/html": body, "text/plain": tables.as_markdown(frame, formats)}, kind="table", folded=folded)
 
-# %% ../../nbs/11_analysis/32_report.ipynb #cell-013
+# %% ../../nbs/11_analysis/32_report.ipynb #cell-016
 def show_text(text: str):
     "Show sentences, one per line."
     _display({"text/plain": text}, kind="say")
 
-# %% ../../nbs/11_analysis/32_report.ipynb #cell-014
+# %% ../../nbs/11_analysis/32_report.ipynb #cell-017
 def show_missing(lines: Iterable[str]):
     "Show what is missing, if anything is."
     if lines := list(lines):
         _display({"text/plain": "\n".join(lines)}, kind="note")
 
-# %% ../../nbs/11_analysis/32_report.ipynb #cell-015
+# %% ../../nbs/11_analysis/32_report.ipynb #cell-018
 def show_code(text: str):
     "Show commands."
     _display({"text/plain": text}, kind="code")
 
-# %% ../../nbs/11_analysis/32_report.ipynb #cell-018
+# %% ../../nbs/11_analysis/32_report.ipynb #cell-021
 def _model_text(model: dict) -> str:
     "A model with its size."
     n = model.get("parameters")
@@ -107,18 +107,18 @@ def runs_of_models(runs) -> list[tuple[str, list]]:
         groups.setdefault((_model_text(model), model.get("fingerprint")), []).append(run)
     return [(name if len(groups) > 1 else "", some) for (name, _), some in groups.items()]
 
-# %% ../../nbs/11_analysis/32_report.ipynb #cell-020
+# %% ../../nbs/11_analysis/32_report.ipynb #cell-023
 def show_model(name: str):
     "Show which model the next outputs are about, if there are several."
     if name:
         _display({"text/plain": name}, kind="model")
 
-# %% ../../nbs/11_analysis/32_report.ipynb #cell-021
+# %% ../../nbs/11_analysis/32_report.ipynb #cell-024
 def settings_table(settings: dict) -> pd.DataFrame:
     "Settings as a table of two columns."
     return pd.DataFrame(settings.items(), columns=["setting", "value"]).set_index("setting")
 
-# %% ../../nbs/11_analysis/32_report.ipynb #cell-022
+# %% ../../nbs/11_analysis/32_report.ipynb #cell-026
 RESULTS_NOTEBOOK = "results.ipynb"  # beside this module
 
 
@@ -145,7 +145,7 @@ def results_notebook(
             cell.source = "\n".join(f"{name} = {value!r}" for name, value in given.items())
     return nb
 
-# %% ../../nbs/11_analysis/32_report.ipynb #cell-023
+# %% ../../nbs/11_analysis/32_report.ipynb #cell-028
 def notebook_sections(nb) -> list[tuple]:
     "The key, title, text and cell of each section of a results notebook."
     out = []
@@ -155,7 +155,7 @@ def notebook_sections(nb) -> list[tuple]:
             out.append((cell.metadata["wbe"], title, intro, cell))
     return out
 
-# %% ../../nbs/11_analysis/32_report.ipynb #cell-027
+# %% ../../nbs/11_analysis/32_report.ipynb #cell-032
 _DEAD_KERNEL = "the kernel that made the report died; was there enough memory? Fewer runs at a time need less"
 
 
@@ -182,12 +182,12 @@ def execute_notebook(
         raise StoreError(_DEAD_KERNEL) from e
     return nb
 
-# %% ../../nbs/11_analysis/32_report.ipynb #cell-029
+# %% ../../nbs/11_analysis/32_report.ipynb #cell-034
 def _inline_html(line: str) -> str:
     "A line of text as HTML, with code in backticks."
     return re.sub("`(.+?)`", r"<code>\1</code>", html.escape(line))
 
-# %% ../../nbs/11_analysis/32_report.ipynb #cell-030
+# %% ../../nbs/11_analysis/32_report.ipynb #cell-035
 def _text_html(text: str) -> str:
     "A paragraph, or a list if there are several lines."
     lines = [_inline_html(line) for line in text.strip().splitlines()]
@@ -195,20 +195,20 @@ def _text_html(text: str) -> str:
         return f"<p>{lines[0]}</p>"
     return f'<ul class="said">{"".join(f"<li>{line}</li>" for line in lines)}</ul>'
 
-# %% ../../nbs/11_analysis/32_report.ipynb #cell-031
+# %% ../../nbs/11_analysis/32_report.ipynb #cell-036
 def page_note(lines: Iterable[str], head: str = "Missing") -> str:
     "A list of notes under a heading; empty if there are none."
     items = "".join(f"<li>{_inline_html(line)}</li>" for line in lines)
     return f'<div class="note" role="note"><strong>{head}</strong><ul>{items}</ul></div>' if items else ""
 
-# %% ../../nbs/11_analysis/32_report.ipynb #cell-033
+# %% ../../nbs/11_analysis/32_report.ipynb #cell-039
 def _scrolling(content: str, label: str, kind: str = "wide") -> str:
     "Content that scrolls by itself in a narrow window."
     return (
         f'<div class="{kind}" tabindex="0" role="region" aria-label="{html.escape(label, quote=True)}">{content}</div>'
     )
 
-# %% ../../nbs/11_analysis/32_report.ipynb #cell-034
+# %% ../../nbs/11_analysis/32_report.ipynb #cell-040
 def _points_html(points: list | None) -> str:
     "The points of a figure as data for the script of the page."
     if not points:
@@ -216,7 +216,7 @@ def _points_html(points: list | None) -> str:
     data = json.dumps(points, ensure_ascii=False, separators=(",", ":")).replace("</", "<\\/")
     return f'<script type="application/json" class="points">{data}</script>'
 
-# %% ../../nbs/11_analysis/32_report.ipynb #cell-036
+# %% ../../nbs/11_analysis/32_report.ipynb #cell-042
 def _image_html(svg: str, about: dict) -> str:
     "A figure as an image within the file."
     width, height = (float(re.search(rf'<svg[^>]*\b{d}="([\d.]+)pt"', svg)[1]) * 4 / 3 for d in ("width", "height"))
@@ -227,7 +227,7 @@ def _image_html(svg: str, about: dict) -> str:
     room = "" if about.get("broad") else ' class="narrow"'  # a narrow figure shares its row with the text after it
     return f"<figure{room}>{_scrolling(image, about['alt'])}{_points_html(about.get('points'))}</figure>"
 
-# %% ../../nbs/11_analysis/32_report.ipynb #cell-037
+# %% ../../nbs/11_analysis/32_report.ipynb #cell-043
 def _table_html(
     text: str,  # of a table
     long: int | None = 16,  # tables with more rows are folded
@@ -242,7 +242,7 @@ def _table_html(
         else body
     )
 
-# %% ../../nbs/11_analysis/32_report.ipynb #cell-040
+# %% ../../nbs/11_analysis/32_report.ipynb #cell-046
 _OWN_ERRORS = ("BadArgument", "StoreError", "SchemaError", "FetchError")
 _FAULT = "the section could not be made; the notebook that `wbe report --notebook FILE` writes holds the reason"
 
@@ -256,7 +256,7 @@ def _error_html(output) -> str:
     "An error as a note."
     return page_note([_why_not_shown(output)], "Not shown")
 
-# %% ../../nbs/11_analysis/32_report.ipynb #cell-041
+# %% ../../nbs/11_analysis/32_report.ipynb #cell-047
 def output_html(
     output,  # of a cell
 ) -> str:
@@ -278,7 +278,7 @@ def output_html(
         return f"<h3>{html.escape(text)}</h3>"
     return f"<pre>{html.escape(text)}</pre>" if kind == "code" else _text_html(text)
 
-# %% ../../nbs/11_analysis/32_report.ipynb #cell-044
+# %% ../../nbs/11_analysis/32_report.ipynb #cell-050
 def _names(values) -> str:
     "Different names, in their order."
     return ", ".join(dict.fromkeys(str(v) for v in values if v not in ("", None)))
@@ -289,7 +289,7 @@ def _range(values) -> str:
     known = sorted({v for v in values if v is not None})
     return "–".join(map(tables.format_cell, known if len(known) < 2 else (known[0], known[-1])))
 
-# %% ../../nbs/11_analysis/32_report.ipynb #cell-046
+# %% ../../nbs/11_analysis/32_report.ipynb #cell-052
 def _run_facts(config: dict) -> dict:
     "What the top of the page says about one run."
     bench = config["benchmark"]
@@ -297,7 +297,7 @@ def _run_facts(config: dict) -> dict:
     names = dict(Model=_model_text(config["model"]), Benchmark=bench["name"], Protocol=config.get("protocol"))
     return names | dict(Timesteps=len(config["timesteps"]), Edits=edits, Questions=bench.get("questions"))
 
-# %% ../../nbs/11_analysis/32_report.ipynb #cell-047
+# %% ../../nbs/11_analysis/32_report.ipynb #cell-053
 def _facts_html(runs) -> str:
     "Models, benchmarks and numbers of the runs."
     facts, write = [_run_facts(r.config) for r in runs], dict(Model=_names, Benchmark=_names, Protocol=_names)
@@ -307,7 +307,7 @@ def _facts_html(runs) -> str:
     rows = "".join(f"<div><dt>{k}</dt><dd>{html.escape(v)}</dd></div>" for k, v in items.items() if v)
     return f'<dl class="facts">{rows}</dl>'
 
-# %% ../../nbs/11_analysis/32_report.ipynb #cell-049
+# %% ../../nbs/11_analysis/32_report.ipynb #cell-055
 def _section_html(key: str, title: str, intro: str, cell) -> str:
     "A section of the page, with the cell that made it."
     shown = "\n".join(map(output_html, cell.outputs))
@@ -315,20 +315,20 @@ def _section_html(key: str, title: str, intro: str, cell) -> str:
     head = f"<h2>{html.escape(title)}</h2><p>{_inline_html(intro)}</p>"
     return f'<section id="{key}">{head}\n{shown}\n{source}</section>'
 
-# %% ../../nbs/11_analysis/32_report.ipynb #cell-051
+# %% ../../nbs/11_analysis/32_report.ipynb #cell-057
 def _folded_html(reasons: dict[str, list[str]]) -> str:
     "One line with the titles of the sections that could not be made, by reason."
     parts = [f"{', '.join(titles)} ({why})" for why, titles in reasons.items()]
     return _text_html(f"Not shown: {'; '.join(parts)}.") if parts else ""
 
-# %% ../../nbs/11_analysis/32_report.ipynb #cell-053
+# %% ../../nbs/11_analysis/32_report.ipynb #cell-059
 def _more_html(needs: list[str], reasons: dict[str, list[str]]) -> str:
     "The section that lists what other sections need, and which could not be made."
     intro = "These sections need something beside the runs. Repeat the command with"
     listed = f"<p>{intro}</p>" + _text_html("\n".join([*dict.fromkeys(needs), ""])) if needs else ""
     return f'<section id="more"><h2>What else there is</h2>{listed}{_folded_html(reasons)}</section>'
 
-# %% ../../nbs/11_analysis/32_report.ipynb #cell-054
+# %% ../../nbs/11_analysis/32_report.ipynb #cell-060
 _SHOWN_KINDS = ("figure", "table", "say", "code")
 
 
@@ -341,7 +341,7 @@ def _shows_something(cell) -> bool:
     "Whether a cell has made a figure, a table or a text before its end."
     return any(o.get("metadata", {}).get("wbe", {}).get("kind") in _SHOWN_KINDS for o in cell.outputs)
 
-# %% ../../nbs/11_analysis/32_report.ipynb #cell-055
+# %% ../../nbs/11_analysis/32_report.ipynb #cell-061
 def _sections_html(nb) -> tuple[dict[str, str], str]:
     "The titles of the sections by key, and their HTML."
     titles, body, needs, reasons = {}, [], [], {}
@@ -359,7 +359,7 @@ def _sections_html(nb) -> tuple[dict[str, str], str]:
         body.append(_more_html(needs, reasons))
     return titles, "\n".join(body)
 
-# %% ../../nbs/11_analysis/32_report.ipynb #cell-057
+# %% ../../nbs/11_analysis/32_report.ipynb #cell-063
 PAGE_BYTES = 10_000_000  # of a page, at most
 _PART_FILES = dict(template="report.html", script="report.js", table_style="vendor/tabulator.min.css")
 
@@ -378,7 +378,7 @@ def _vendored_script() -> str:
     "The compressed code of Tabulator, in letters that a page can hold."
     return base64.b64encode(files("wbe.analysis").joinpath("vendor/tabulator.min.js.gz").read_bytes()).decode()
 
-# %% ../../nbs/11_analysis/32_report.ipynb #cell-059
+# %% ../../nbs/11_analysis/32_report.ipynb #cell-065
 _QUESTIONS_INTRO = (
     "Every question that was asked, before any edit and after: the answer that was given, the expected one, and the "
     "edit. Numbers in tables and points in figures above lead here. A click on a heading sorts; `/` goes to the search."
@@ -395,13 +395,13 @@ def _questions_html(packed: PackedQuestions) -> str:
     body = '<div id="questions-body" hidden><form id="filters"></form><div id="questions-table"></div></div>'
     return f'<section id="questions">{head}{_text_html(_QUESTIONS_INTRO)}{note}{state}{body}</section>'
 
-# %% ../../nbs/11_analysis/32_report.ipynb #cell-061
+# %% ../../nbs/11_analysis/32_report.ipynb #cell-067
 def _data_html(packed: PackedQuestions) -> str:
     "The compressed data and code of the page."
     parts = {"tabulator-code": _vendored_script(), "questions-data": packed.data}
     return "\n".join(f'<script type="text/plain" id="{name}">{text}</script>' for name, text in parts.items())
 
-# %% ../../nbs/11_analysis/32_report.ipynb #cell-062
+# %% ../../nbs/11_analysis/32_report.ipynb #cell-068
 def _page_parts(nb, runs) -> dict[str, str]:
     "The parts of the page that the template puts in their places."
     titles, body = _sections_html(nb)
@@ -413,7 +413,7 @@ def _page_parts(nb, runs) -> dict[str, str]:
     parts = dict(lead=html.escape(lead), facts=_facts_html(runs), contents=links, body=body)
     return parts | dict(made=made, version=html.escape(wbe.__version__))
 
-# %% ../../nbs/11_analysis/32_report.ipynb #cell-063
+# %% ../../nbs/11_analysis/32_report.ipynb #cell-069
 def report_page(
     nb,  # an executed results notebook
     runs,
@@ -433,13 +433,13 @@ def report_page(
     parts |= dict(questions=_questions_html(packed), data=_data_html(packed))
     return Template(parts.pop("template")).substitute(parts)
 
-# %% ../../nbs/11_analysis/32_report.ipynb #cell-065
+# %% ../../nbs/11_analysis/32_report.ipynb #cell-071
 def _run_folders(path: Path) -> list[Path]:
     "The run in a folder, or those in its folders."
     inside = sorted(p.parent for p in path.glob("*/config.json"))
     return [path] if (path / "config.json").exists() or not inside else inside
 
-# %% ../../nbs/11_analysis/32_report.ipynb #cell-067
+# %% ../../nbs/11_analysis/32_report.ipynb #cell-073
 def make_report(
     paths,  # folders of runs, or folders of such folders
     out="report.html",
