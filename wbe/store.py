@@ -21,6 +21,7 @@ import time
 from collections import Counter
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -221,18 +222,25 @@ def describe_file(
     return dict(bytes=stat.st_size, mtime_ns=stat.st_mtime_ns, sha256=sha256_of(path))
 
 # %% ../nbs/00_core/02_store.ipynb #cell-038
-def versions() -> dict:
-    "The versions of the software and the machine that a result depends on."
+@cache  # to read them takes as long as a small stage
+def _installed_version(package: str) -> str | None:
+    "The version of an installed package."
     from importlib.metadata import PackageNotFoundError, version
 
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def versions() -> dict:
+    "The versions of the software and the machine that a result depends on."
     machine = f"{platform.system()} {platform.machine()}"
     out = dict(wbe=wbe.__version__, python=platform.python_version(), machine=machine)
-    for name in ("pyarrow", "duckdb", "torch", "transformers"):
-        with suppress(PackageNotFoundError):
-            out[name] = version(name)
-    return out
+    found = {name: _installed_version(name) for name in ("pyarrow", "duckdb", "torch", "transformers")}
+    return out | {name: version for name, version in found.items() if version}
 
-# %% ../nbs/00_core/02_store.ipynb #cell-040
+# %% ../nbs/00_core/02_store.ipynb #cell-041
 @dataclass
 class Manifest:
     "What a stage was made from, what it made, and how long that took."
@@ -259,7 +267,7 @@ class Manifest:
         path = Path(folder) / f"{stage}.manifest.json"
         return cls.load(path) if path.exists() else None
 
-# %% ../nbs/00_core/02_store.ipynb #cell-043
+# %% ../nbs/00_core/02_store.ipynb #cell-044
 def stored_input(
     path,
     folder,  # of the stage
@@ -271,7 +279,7 @@ def stored_input(
         return "/".join(path.parts[1:][-2:])
     return relative.as_posix() if relative.parts[0] == ".." else f"./{relative.as_posix()}"
 
-# %% ../nbs/00_core/02_store.ipynb #cell-046
+# %% ../nbs/00_core/02_store.ipynb #cell-047
 def stored_inputs(
     paths,
     folder,  # of the stage
@@ -285,7 +293,7 @@ def stored_inputs(
             names[i] = "/".join(end[-size:])
     return names
 
-# %% ../nbs/00_core/02_store.ipynb #cell-048
+# %% ../nbs/00_core/02_store.ipynb #cell-049
 @patch
 def input_paths(
     self: Manifest,
@@ -297,7 +305,7 @@ def input_paths(
     )
     return [p for p in paths if p.exists()]
 
-# %% ../nbs/00_core/02_store.ipynb #cell-051
+# %% ../nbs/00_core/02_store.ipynb #cell-052
 class Stage:
     "A step of the pipeline that is done once for the same parameters and inputs."
 
@@ -316,7 +324,7 @@ class Stage:
         self.inputs = {str(p): describe_file(p, earlier(p)) for p in inputs}
         self.counts, self.outputs = {}, []  # filled by the work
 
-# %% ../nbs/00_core/02_store.ipynb #cell-053
+# %% ../nbs/00_core/02_store.ipynb #cell-054
 def _input_name(
     path,  # or the name of an input in a manifest
     folder="",  # of the manifest
@@ -325,7 +333,7 @@ def _input_name(
     base = Path(folder if str(path).startswith(".") else "").absolute()
     return "/".join(Path(os.path.normpath(base / path)).parts[1:][-2:])
 
-# %% ../nbs/00_core/02_store.ipynb #cell-056
+# %% ../nbs/00_core/02_store.ipynb #cell-057
 def _input_hashes(
     inputs: dict,  # paths, or names in a manifest, and descriptions
     folder="",  # of the manifest
@@ -336,7 +344,7 @@ def _input_hashes(
         out.setdefault(_input_name(path, folder), []).append(about["sha256"])
     return out
 
-# %% ../nbs/00_core/02_store.ipynb #cell-058
+# %% ../nbs/00_core/02_store.ipynb #cell-059
 @patch
 def key(self: Stage) -> str:
     "A hash of the stage's name, parameters and inputs; equal keys mean equal results."
@@ -345,13 +353,13 @@ def key(self: Stage) -> str:
     whole = [self.name, self.params, inputs, *([shared] if shared else [])]
     return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
 
-# %% ../nbs/00_core/02_store.ipynb #cell-060
+# %% ../nbs/00_core/02_store.ipynb #cell-061
 def _changed_params(old: dict, new: dict) -> list[str]:
     "Which parameters differ."
     names = [k for k in sorted({*old, *new}) if old.get(k) != new.get(k)]
     return [f"{k} was {old.get(k, 'not set')!r}, is {new.get(k, 'not set')!r}" for k in names]
 
-# %% ../nbs/00_core/02_store.ipynb #cell-061
+# %% ../nbs/00_core/02_store.ipynb #cell-062
 def _changed_inputs(
     old: dict,  # of a manifest
     new: dict,  # paths and descriptions
@@ -362,7 +370,7 @@ def _changed_inputs(
     differ = [n for n in sorted({*was, *now}) if was.get(n) != now.get(n)]
     return [f"input {n} is {_input_change(was.get(n, []), now.get(n, []))}" for n in differ]
 
-# %% ../nbs/00_core/02_store.ipynb #cell-062
+# %% ../nbs/00_core/02_store.ipynb #cell-063
 def _input_change(
     was: list[str],  # hashes of the inputs of one name
     now: list[str],
@@ -371,7 +379,7 @@ def _input_change(
     more, less = Counter(now) - Counter(was), Counter(was) - Counter(now)
     return "different" if bool(more) == bool(less) else "new" if more else "gone"
 
-# %% ../nbs/00_core/02_store.ipynb #cell-064
+# %% ../nbs/00_core/02_store.ipynb #cell-065
 def _changed_outputs(folder: Path, outputs: dict) -> list[str]:
     "Which output files are not as the manifest describes them."
     out = []
@@ -383,7 +391,7 @@ def _changed_outputs(folder: Path, outputs: dict) -> list[str]:
             out.append(f"output {name} was changed after it was made")
     return out
 
-# %% ../nbs/00_core/02_store.ipynb #cell-066
+# %% ../nbs/00_core/02_store.ipynb #cell-067
 @patch
 def reasons(self: Stage) -> list[str]:
     "Why the stage must be run; empty when it is done."
@@ -393,13 +401,13 @@ def reasons(self: Stage) -> list[str]:
     changed = _changed_params(old.params, self.params) + _changed_inputs(old.inputs, self.inputs, self.folder)
     return changed + _changed_outputs(self.folder, old.outputs)
 
-# %% ../nbs/00_core/02_store.ipynb #cell-067
+# %% ../nbs/00_core/02_store.ipynb #cell-068
 @patch(as_prop=True)
 def done(self: Stage) -> bool:
     "Whether the last complete run had the same parameters and inputs, and its outputs are in place."
     return not self.reasons()
 
-# %% ../nbs/00_core/02_store.ipynb #cell-069
+# %% ../nbs/00_core/02_store.ipynb #cell-070
 def _take_lock(f, path):
     "Lock an open file and write the number of this process into it."
     import fcntl
@@ -414,7 +422,7 @@ def _take_lock(f, path):
     f.write(str(os.getpid()))
     f.flush()
 
-# %% ../nbs/00_core/02_store.ipynb #cell-070
+# %% ../nbs/00_core/02_store.ipynb #cell-071
 @contextmanager
 def lock(
     path,  # of the lock file
@@ -432,13 +440,13 @@ def lock(
         finally:
             Path(path).unlink(missing_ok=True)
 
-# %% ../nbs/00_core/02_store.ipynb #cell-075
+# %% ../nbs/00_core/02_store.ipynb #cell-076
 @patch(as_prop=True)
 def _replaced(self: Stage) -> Path:
     "Where the manifest of the result that is being replaced is kept."
     return self.folder / f".{self.name}.replaced.json"
 
-# %% ../nbs/00_core/02_store.ipynb #cell-076
+# %% ../nbs/00_core/02_store.ipynb #cell-077
 @patch
 def __enter__(self: Stage):
     make_folder(self.folder)
@@ -451,7 +459,7 @@ def __enter__(self: Stage):
     self._start = time.perf_counter()
     return self
 
-# %% ../nbs/00_core/02_store.ipynb #cell-078
+# %% ../nbs/00_core/02_store.ipynb #cell-079
 @patch
 def _remove_replaced(
     self: Stage,
@@ -464,7 +472,7 @@ def _remove_replaced(
                 (self.folder / name).unlink(missing_ok=True)
         self._replaced.unlink()
 
-# %% ../nbs/00_core/02_store.ipynb #cell-079
+# %% ../nbs/00_core/02_store.ipynb #cell-080
 @patch
 def __exit__(self: Stage, kind, *error):
     try:
@@ -479,7 +487,7 @@ def __exit__(self: Stage, kind, *error):
     finally:
         self._lock.__exit__(None, None, None)
 
-# %% ../nbs/00_core/02_store.ipynb #cell-094
+# %% ../nbs/00_core/02_store.ipynb #cell-095
 class StageFolder:
     "The folder of a finished stage; subclasses name the stage and the command that makes it."
 
@@ -497,12 +505,12 @@ class StageFolder:
         "The numbers that the stage recorded."
         return self.manifest.counts
 
-# %% ../nbs/00_core/02_store.ipynb #cell-097
+# %% ../nbs/00_core/02_store.ipynb #cell-098
 def find_manifests(folder) -> list[tuple[Path, Manifest]]:
     "All manifests in a folder and the folders below it, by path."
     return [(p, Manifest.load(p)) for p in sorted(Path(folder).rglob("*.manifest.json"))]
 
-# %% ../nbs/00_core/02_store.ipynb #cell-100
+# %% ../nbs/00_core/02_store.ipynb #cell-101
 def format_bytes(n: float) -> str:
     "A number of bytes with a unit."
     for unit in ("B", "kB", "MB", "GB", "TB"):
@@ -510,7 +518,7 @@ def format_bytes(n: float) -> str:
             return f"{n:.0f} {unit}" if unit == "B" or n >= 100 else f"{n:.1f} {unit}"
         n /= 1000
 
-# %% ../nbs/00_core/02_store.ipynb #cell-102
+# %% ../nbs/00_core/02_store.ipynb #cell-103
 def check_disk_space(
     folder,  # need not exist yet
     needed: int,  # bytes
