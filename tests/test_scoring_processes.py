@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("accelerate")
 
+SAMPLES = Path(__file__).parents[1] / "data_samples"
 LAUNCH = [
     "-m",
     "accelerate.commands.launch",
@@ -110,16 +111,15 @@ def test_an_error_in_one_process_is_raised_in_all(found):
 def test_the_command_gives_the_same_answers_from_two_processes(tmp_path):
     from wbe.lm.probes import BenchmarkAnswers
     from wbe.lm.toys import toy_lm
-    from wbe.benchmark.series import make_benchmark
-    from wbe.world.files import World
 
     toy = toy_lm("gpt2", n_positions=256)
     toy.model.save_pretrained(tmp_path / "toy")
     toy.tokenizer.save_pretrained(tmp_path / "toy")
-    only = dict(dates=["2024-02-20", "2024-03-01"], articles=False, views=False, truth=False, progress=False)
-    make_benchmark(tmp_path / "b", World(7, 600).write(tmp_path / "w", **only).paths("dumps"), progress=False)
+    (tmp_path / "b").mkdir()
+    sample = next((SAMPLES / "benchmark").glob("wiki_big_edit_*.json"))
+    (tmp_path / "b" / sample.name).write_text(json.dumps(json.loads(sample.read_text())[:30]))
     env = dict(os.environ, OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE", PYTHONPATH=str(Path(__file__).parents[1]))
-    command = ["-m", "wbe", "score", str(tmp_path / "b" / "release"), "--model", str(tmp_path / "toy")]
+    command = ["-m", "wbe", "score", str(tmp_path / "b"), "--model", str(tmp_path / "toy")]
     command += ["--device", "cpu", "--no-generate", "--most", "30", "-o"]
     found = []
     for name, words in (("one", []), ("two", LAUNCH)):
