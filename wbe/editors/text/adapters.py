@@ -75,22 +75,26 @@ class TextLora(TextLearner):
     def changed_parts(self, hparams: TextLoraHParams) -> tuple:
         return tuple(p.strip() for p in hparams.parts.split(","))
 
-    def check(self, lm: LM, hparams: TextLoraHParams):
-        if find_spec("peft") is None:
-            raise BadArgument(f"{self.name} needs the package peft: {install_command('lm')}")
-        adapter_targets(lm, hparams.parts)
-        check_sentinels(lm)
-
-    def _learn(self, lm: LM, texts: TextStep, hparams: TextLoraHParams, progress: bool) -> LoraEdit:
-        rows, h = text_rows(lm, texts.diff, hparams), _with_scale(hparams)
-        if not rows:
-            return LoraEdit(adapters=LoraFT._adapters_so_far(self, lm, hparams), work=training_work([], [], []))
-        before = LoraFT._adapters_so_far(self, lm, hparams)
-        found, head, losses = self._train(lm, rows, h, before, progress)
-        deltas = _continued_deltas(_adapter_deltas(found, h), _adapter_deltas(before, h))
-        return LoraEdit(deltas=deltas | head, adapters=found, work=training_work(texts.diff, rows, losses))
-
 # %% ../../../nbs/09_editors/text/07_adapters.ipynb #cell-014
+@patch
+def check(self: TextLora, lm: LM, hparams: TextLoraHParams):
+    if find_spec("peft") is None:
+        raise BadArgument(f"{self.name} needs the package peft: {install_command('lm')}")
+    adapter_targets(lm, hparams.parts)
+    check_sentinels(lm)
+
+# %% ../../../nbs/09_editors/text/07_adapters.ipynb #cell-015
+@patch
+def _learn(self: TextLora, lm: LM, texts: TextStep, hparams: TextLoraHParams, progress: bool) -> LoraEdit:
+    rows, h = text_rows(lm, texts.diff, hparams), _with_scale(hparams)
+    if not rows:
+        return LoraEdit(adapters=LoraFT._adapters_so_far(self, lm, hparams), work=training_work([], [], []))
+    before = LoraFT._adapters_so_far(self, lm, hparams)
+    found, head, losses = self._train(lm, rows, h, before, progress)
+    deltas = _continued_deltas(_adapter_deltas(found, h), _adapter_deltas(before, h))
+    return LoraEdit(deltas=deltas | head, adapters=found, work=training_work(texts.diff, rows, losses))
+
+# %% ../../../nbs/09_editors/text/07_adapters.ipynb #cell-016
 def _continued_deltas(new: dict, old: dict) -> dict:
     "What is added to the weights when adapters are in them already."
     for matrix, minus in old.items():
@@ -100,7 +104,7 @@ def _continued_deltas(new: dict, old: dict) -> dict:
         )
     return new
 
-# %% ../../../nbs/09_editors/text/07_adapters.ipynb #cell-015
+# %% ../../../nbs/09_editors/text/07_adapters.ipynb #cell-017
 @patch
 def _train(
     self: TextLora,

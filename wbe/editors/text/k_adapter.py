@@ -151,22 +151,6 @@ class KAdapterEdit(EditResult):
         adapter.load_state_dict(self.tensors)
         return adapter.to(lm.device).requires_grad_(False)
 
-    def _attach(self, lm: LM, remember: bool):
-        stack = lm.state.attached.setdefault(self.kind, [])
-        stack.append(self.module(lm))
-        if len(stack) == 1:
-            own = attach_adapter(lm, lambda: stack[-1] if stack else None)
-            lm.state.attached[f"{self.kind} hooks"] = own, lm.needs_whole_prompts
-            lm.needs_whole_prompts = True
-
-    def _detach(self, lm: LM):
-        lm.state.attached[self.kind].pop()
-        if not lm.state.attached[self.kind]:
-            del lm.state.attached[self.kind]
-            handles, lm.needs_whole_prompts = lm.state.attached.pop(f"{self.kind} hooks")
-            for handle in handles:
-                handle.remove()
-
     def _take_over(self, lm: LM):
         del lm.state.attached[self.kind][:-1]
 
@@ -180,14 +164,36 @@ class KAdapterEdit(EditResult):
     def carried_state(self) -> CarriedState:
         return CarriedState(self.tensors, self.shape)
 
-    def _to_saved(self) -> tuple[dict, dict]:
-        return {k: v.detach().cpu().contiguous().clone() for k, v in self.tensors.items()}, dict(shape=self.shape)
-
     @classmethod
     def _from_saved(cls, tensors: dict, settings: dict, folder: Path) -> "KAdapterEdit":
         return cls(tensors=tensors, shape=settings["shape"])
 
 # %% ../../../nbs/09_editors/text/08_k_adapter.ipynb #cell-021
+@patch
+def _attach(self: KAdapterEdit, lm: LM, remember: bool):
+    stack = lm.state.attached.setdefault(self.kind, [])
+    stack.append(self.module(lm))
+    if len(stack) == 1:
+        own = attach_adapter(lm, lambda: stack[-1] if stack else None)
+        lm.state.attached[f"{self.kind} hooks"] = own, lm.needs_whole_prompts
+        lm.needs_whole_prompts = True
+
+# %% ../../../nbs/09_editors/text/08_k_adapter.ipynb #cell-022
+@patch
+def _detach(self: KAdapterEdit, lm: LM):
+    lm.state.attached[self.kind].pop()
+    if not lm.state.attached[self.kind]:
+        del lm.state.attached[self.kind]
+        handles, lm.needs_whole_prompts = lm.state.attached.pop(f"{self.kind} hooks")
+        for handle in handles:
+            handle.remove()
+
+# %% ../../../nbs/09_editors/text/08_k_adapter.ipynb #cell-024
+@patch
+def _to_saved(self: KAdapterEdit) -> tuple[dict, dict]:
+    return {k: v.detach().cpu().contiguous().clone() for k, v in self.tensors.items()}, dict(shape=self.shape)
+
+# %% ../../../nbs/09_editors/text/08_k_adapter.ipynb #cell-027
 @dataclass(frozen=True, kw_only=True)
 class KAdapterHParams(TextHParams):
     "Hyper-parameters of K-Adapter."
@@ -201,7 +207,7 @@ class KAdapterHParams(TextHParams):
     )  # of the layer norm at first; 1 in TemporalWiki's code, which so changes the model before training
     head: bool = hp(False)  # whether the output matrix is trained too
 
-# %% ../../../nbs/09_editors/text/08_k_adapter.ipynb #cell-022
+# %% ../../../nbs/09_editors/text/08_k_adapter.ipynb #cell-028
 def adapter_shape(lm: LM, h: KAdapterHParams) -> dict:
     "What the adapter of a model is made with."
     places = tuple(p if p >= 0 else lm.layers + 1 + p for p in h.places)
@@ -213,7 +219,7 @@ def adapter_shape(lm: LM, h: KAdapterHParams) -> dict:
         raise BadArgument(f"{heads} heads, but a block is {inner} wide; choose a number that divides it")
     return dict(width=lm.width, places=list(places), heads=heads, bottleneck=h.bottleneck, scale=h.scale, gain=h.gain)
 
-# %% ../../../nbs/09_editors/text/08_k_adapter.ipynb #cell-024
+# %% ../../../nbs/09_editors/text/08_k_adapter.ipynb #cell-030
 _RELEASED_ADAPTER = dict(places=(1, 11), gain=1.0, head=True)
 
 
@@ -237,20 +243,24 @@ class TextKAdapter(TextLearner):
         for name, p in TEXT_NAMED.items()
     }
 
-    def check(self, lm: LM, hparams: KAdapterHParams):
-        adapter_shape(lm, hparams)
-        check_sentinels(lm)
+# %% ../../../nbs/09_editors/text/08_k_adapter.ipynb #cell-031
+@patch
+def check(self: TextKAdapter, lm: LM, hparams: KAdapterHParams):
+    adapter_shape(lm, hparams)
+    check_sentinels(lm)
 
-    def _learn(self, lm: LM, texts: TextStep, hparams: KAdapterHParams, progress: bool) -> EditResult:
-        rows, shape = text_rows(lm, texts.diff, hparams), adapter_shape(lm, hparams)
-        adapter = self._adapter_so_far(lm, shape)
-        losses, head = self._train(lm, adapter, rows, hparams, progress) if rows else ([], {})
-        tensors = {k: v.detach().cpu().clone() for k, v in adapter.state_dict().items()}
-        work = training_work(texts.diff if rows else [], rows, losses)
-        result = KAdapterEdit(self.name, tensors=tensors, shape=shape, work=work)
-        return EditStack(parts=[WeightEdit(deltas=head), result], work=work) if head else result
+# %% ../../../nbs/09_editors/text/08_k_adapter.ipynb #cell-032
+@patch
+def _learn(self: TextKAdapter, lm: LM, texts: TextStep, hparams: KAdapterHParams, progress: bool) -> EditResult:
+    rows, shape = text_rows(lm, texts.diff, hparams), adapter_shape(lm, hparams)
+    adapter = self._adapter_so_far(lm, shape)
+    losses, head = self._train(lm, adapter, rows, hparams, progress) if rows else ([], {})
+    tensors = {k: v.detach().cpu().clone() for k, v in adapter.state_dict().items()}
+    work = training_work(texts.diff if rows else [], rows, losses)
+    result = KAdapterEdit(self.name, tensors=tensors, shape=shape, work=work)
+    return EditStack(parts=[WeightEdit(deltas=head), result], work=work) if head else result
 
-# %% ../../../nbs/09_editors/text/08_k_adapter.ipynb #cell-026
+# %% ../../../nbs/09_editors/text/08_k_adapter.ipynb #cell-034
 @patch
 def _adapter_so_far(self: TextKAdapter, lm: LM, shape: dict) -> KAdapter:
     "The adapter that is trained further, or a new one."
@@ -263,7 +273,7 @@ def _adapter_so_far(self: TextKAdapter, lm: LM, shape: dict) -> KAdapter:
         adapter.load_state_dict(state.tensors)
     return adapter.to(lm.device)
 
-# %% ../../../nbs/09_editors/text/08_k_adapter.ipynb #cell-027
+# %% ../../../nbs/09_editors/text/08_k_adapter.ipynb #cell-035
 @contextmanager
 def _silent_adapters(lm: LM):
     "Without the adapter that is beside the model, inside a `with` block."
@@ -274,7 +284,7 @@ def _silent_adapters(lm: LM):
     finally:
         stack.pop()
 
-# %% ../../../nbs/09_editors/text/08_k_adapter.ipynb #cell-028
+# %% ../../../nbs/09_editors/text/08_k_adapter.ipynb #cell-036
 @patch
 def _train(
     self: TextKAdapter,

@@ -15,6 +15,7 @@ import torch
 
 from ..results import EditError, EditResult
 from ...lm.models import LM
+from ...records import patch
 
 # %% ../../../nbs/09_editors/text/02_parameters.ipynb #cell-005
 def model_parameters(lm: LM) -> dict[str, torch.nn.Parameter]:
@@ -44,15 +45,6 @@ class ParameterEdit(EditResult):
     in_weights: ClassVar[bool] = True
     replaces_parameters: ClassVar[bool] = True
 
-    def _check_fits(self, lm: LM):
-        parameters = model_parameters(lm)
-        for name, value in self.values.items():
-            shape = tuple(parameters[name].shape) if name in parameters else "no such parameter"
-            if shape != tuple(value.shape):
-                raise EditError(f"{self!r} holds {name} of {tuple(value.shape)}, and {lm.name} has {shape}")
-        if lm.state.originals:
-            raise EditError(f"{lm.name} has edits in single matrices; undo them or call commit_edits(lm) first")
-
     def _attach(self, lm: LM, remember: bool):
         parameters = model_parameters(lm)
         self._before = copied_values({name: parameters[name] for name in self.values})
@@ -72,13 +64,24 @@ class ParameterEdit(EditResult):
     def _combine(results: list) -> "ParameterEdit":
         return ParameterEdit(values={name: v for r in results for name, v in r.values.items()})
 
-# %% ../../../nbs/09_editors/text/02_parameters.ipynb #cell-019
+# %% ../../../nbs/09_editors/text/02_parameters.ipynb #cell-012
+@patch
+def _check_fits(self: ParameterEdit, lm: LM):
+    parameters = model_parameters(lm)
+    for name, value in self.values.items():
+        shape = tuple(parameters[name].shape) if name in parameters else "no such parameter"
+        if shape != tuple(value.shape):
+            raise EditError(f"{self!r} holds {name} of {tuple(value.shape)}, and {lm.name} has {shape}")
+    if lm.state.originals:
+        raise EditError(f"{lm.name} has edits in single matrices; undo them or call commit_edits(lm) first")
+
+# %% ../../../nbs/09_editors/text/02_parameters.ipynb #cell-021
 class TrainedValues:
     "Values that are known when the block of `parameters_restored` has ended."
 
     values: dict = {}
 
-# %% ../../../nbs/09_editors/text/02_parameters.ipynb #cell-020
+# %% ../../../nbs/09_editors/text/02_parameters.ipynb #cell-022
 @contextmanager
 def parameters_restored(
     lm: LM,
