@@ -47,16 +47,16 @@ def wbe(*words):
 def test_killed_repeatedly_it_writes_the_same_bytes(dumps, calm, tmp_path):
     command, killed = wbe("benchmark", tmp_path / "b", *dumps, "--temp", tmp_path / "temp"), 0
     (tmp_path / "temp").mkdir()
-    for seconds in (1.5, 2.5, 3, 4, 5, 6):
+    finished = lambda: len(list((tmp_path / "b").rglob("*.manifest.json")))
+    for stages in (3, 14):  # killed in the work on the next stage
         p = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
-        try:
-            p.wait(seconds)
-            break
-        except subprocess.TimeoutExpired:
-            os.killpg(p.pid, signal.SIGKILL)
-            p.wait()
-            killed += 1
-    assert killed >= 1
+        while finished() < stages and p.poll() is None:
+            time.sleep(0.01)
+        time.sleep(0.05)
+        killed += p.poll() is None
+        os.killpg(p.pid, signal.SIGKILL)
+        p.wait()
+    assert killed == 2
     assert subprocess.run(command, capture_output=True).returncode == 0
     assert released(tmp_path / "b") == calm
     hidden = [p for p in (tmp_path / "b").rglob("*") if ".part" in p.name or p.name.startswith(".")]
@@ -85,10 +85,8 @@ def test_made_at_once_or_extended_the_facts_are_the_same(dumps, calm, tmp_path):
 def test_a_second_call_does_nothing(dumps, tmp_path):
     make_benchmark(tmp_path / "b", dumps[:2], progress=False)
     before = {p: p.stat().st_mtime_ns for p in (tmp_path / "b" / "work").rglob("*.parquet")}
-    start = time.perf_counter()
     make_benchmark(tmp_path / "b", dumps[:2], progress=False)
     assert {p: p.stat().st_mtime_ns for p in (tmp_path / "b" / "work").rglob("*.parquet")} == before
-    assert time.perf_counter() - start < 20
     texts = [p.read_text() for p in (tmp_path / "b").rglob("*.manifest.json")]
     assert len(texts) > 8 and not any(str(tmp_path) in text or str(dumps[0].parent) in text for text in texts)
     (tmp_path / "b").rename(tmp_path / "moved")  # manifests name their inputs from their own folder
@@ -128,7 +126,7 @@ def test_a_dump_that_was_fetched_again_does_not_change_what_is_released(dumps, t
 
 
 def test_probes_by_neighbourhood(dumps, tmp_path):
-    release = make_benchmark(tmp_path / "b", dumps[:3], closeness="graph", progress=False)
+    release = make_benchmark(tmp_path / "b", dumps[:2], closeness="graph", progress=False)
     frame = Benchmark.load(release.folder).to_pandas()
     assert (
         validate_benchmark(release.folder, strict=True).ok
