@@ -88,14 +88,14 @@ def wikipedia_dumps(tmp_path_factory):
     parts = [folder / f"enwiki-20240201-pages-articles{n}.xml-p{n}p9.bz2" for n in (1, 2)]
     parts[0].write_bytes(bz2.compress(wikipedia(1, range(PAGES // 2)) + tail, 1))
     parts[1].write_bytes(bz2.compress(wikipedia(1, range(PAGES // 2, PAGES)), 1))
-    whole = folder / "enwiki-20240202-pages-articles.xml"
-    whole.write_bytes(wikipedia(2, range(PAGES)) + tail)
+    whole = folder / "enwiki-20240202-pages-articles.xml.bz2"
+    whole.write_bytes(bz2.compress(wikipedia(2, range(PAGES)) + tail, 1))
     return parts, [whole]
 
 
 def test_wikipedia_is_the_same(wikipedia_dumps, tmp_path):
     session = Spark(memory="1GB").session
-    session.conf.set("spark.sql.files.maxPartitionBytes", "6k")
+    session.conf.set("spark.sql.files.maxPartitionBytes", "8k")
     assert session.read.text(str(wikipedia_dumps[0][0]), lineSep="</page>").rdd.getNumPartitions() > 1
     pairs = []
     for i, files in enumerate(wikipedia_dumps):
