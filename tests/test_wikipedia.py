@@ -79,8 +79,9 @@ def test_no_changed_fact_is_lost_in_any_interval(small_world, snapshots, tmp_pat
 
 def test_what_stayed_is_in_no_diff(snapshots, tmp_path):
     compared = compare_wikipedia(*snapshots[3:5], tmp_path / "compared", progress=False)
+    articles = {a.id: a for a in compared.rows()}
     for row in write_diffset(compared, tmp_path / "diffset", progress=False).rows():
-        article = next(a for a in compared.rows() if a.id == row.id)
+        article = articles[row.id]
         assert not sentences(row.texts) & sentences(article.previous)
         assert not sentences(row.dropped) & sentences(article.paragraphs)
 
