@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -11,6 +10,7 @@ from multiprocessing import get_context
 from multiprocessing.forkserver import ensure_running
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from wbe.records import BadArgument
@@ -25,7 +25,7 @@ BENCH = Path(__file__).parents[1] / "data_samples" / "benchmark"
 WORDS = [
     "-b",
     str(BENCH),
-    *"--max-edits 24 --timesteps 2-3 --sample 5 --eval-every 8 --curve 4 --axis update --axis locality".split(),
+    *"--max-edits 12 --timesteps 2-3 --sample 5 --eval-every 4 --curve 4 --axis update --axis locality".split(),
 ]
 
 
@@ -54,11 +54,14 @@ def work(folder: Path, words: tuple):
 
 
 @pytest.fixture(scope="module")
-def begin():
+def begin(tmp_path_factory):
     """A function that begins a run in a process of its own, on one core.
 
     The process is forked from one that has imported everything, which takes longer than the run.
     """
+    every = pd.read_parquet(BENCH.parent / "lasting_facts.parquet")
+    facts = tmp_path_factory.mktemp("lasting") / "few.parquet"  # all of them would take longer than the edits
+    every.iloc[:: len(every) // 40].to_parquet(facts)
     context = get_context("forkserver")
     context.set_forkserver_preload(
         ["wbe.runs.lifelong", "wbe.lm.models", "transformers.models.gpt2.modeling_gpt2", "peft"]
@@ -68,7 +71,7 @@ def begin():
         ensure_running()
 
     def begin(folder: Path, *words):
-        process = context.Process(target=work, args=(folder, words))
+        process = context.Process(target=work, args=(folder, (*words, "--lasting", str(facts))))
         process.start()
         return process
 
@@ -144,12 +147,21 @@ def test_a_disk_that_is_really_full(tmp_path):
         subprocess.run(["umount", "-l", str(disk)], check=False)
 
 
+def three_timesteps(folder: Path, edits: int = 8) -> str:
+    "Some edits of the first three timesteps of the small world."
+    folder.mkdir()
+    for path in sorted(BENCH.glob("wiki_big_edit_*.json"))[:3]:
+        (folder / path.name).write_text(json.dumps(json.loads(path.read_text())[:edits]))
+    return str(folder)
+
+
 def test_a_damaged_checkpoint_and_a_damaged_table_are_named(tmp_path):
-    run_lifelong(plan(timesteps=(2, 2), max_edits=None), tmp_path / "run", progress=False)
+    small = partial(plan, benchmark=three_timesteps(tmp_path / "bench"), max_edits=None)
+    run_lifelong(small(timesteps=(2, 2)), tmp_path / "run", progress=False)
     weights = next((tmp_path / "run/state").glob("*/weights.safetensors"))
     weights.write_bytes(weights.read_bytes()[:-10])
     with pytest.raises(StoreError, match="not what the checkpoint says"):
-        run_lifelong(plan(timesteps=(2, 3), max_edits=None), tmp_path / "run", progress=False)
+        run_lifelong(small(timesteps=(2, 3)), tmp_path / "run", progress=False)
     table = tmp_path / "run/scores.parquet"
     table.write_bytes(table.read_bytes()[:100])
     with pytest.raises(StoreError, match=r"scores\.parquet: not a readable Parquet file"):
@@ -282,13 +294,10 @@ def test_checkpoints_of_wise_stay_small(tmp_path):
 
 
 def test_a_changed_model_or_benchmark_is_not_continued(tmp_path):
-    bench = tmp_path / "bench"
-    shutil.copytree(BENCH, bench)
-    p = plan(benchmark=str(bench), timesteps=(2, 2), max_edits=None)
+    bench = three_timesteps(tmp_path / "bench")
+    p = plan(benchmark=bench, timesteps=(2, 2), max_edits=None)
     run_lifelong(p, tmp_path / "run", progress=False)
-    for path in bench.glob("*20240220_20240301.parquet"):
-        path.unlink()
-    json_file = bench / "wiki_big_edit_20240220_20240301.json"
+    json_file = Path(bench) / "wiki_big_edit_20240220_20240301.json"
     json_file.write_text(json.dumps(json.loads(json_file.read_text())[:-1]))
     with pytest.raises(BadArgument, match="timestep 2 of the benchmark is not what it was"):
         run_lifelong(p, tmp_path / "run", progress=False)
