@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['BudgetOption', 'PricesOption', 'YesOption', 'SeriesArgument', 'DumpsArgument', 'WriterOption', 'WriterModelOption',
-           'AddressOption', 'ClosenessOption', 'ChainsOption', 'NamesakesOption', 'EndedOption', 'benchmark_command',
-           'extend_command', 'validate_command']
+           'AddressOption', 'ClosenessOption', 'ChainsOption', 'PopularOption', 'NamesakesOption', 'EndedOption',
+           'benchmark_command', 'extend_command', 'validate_command']
 
 # %% ../../nbs/12_app/04_bench.ipynb #cell-002
 from pathlib import Path
@@ -156,9 +156,18 @@ AddressOption = Annotated[
         **_WRITER,
     ),
 ]
+
+# %% ../../nbs/12_app/04_bench.ipynb #cell-025
 ClosenessOption = Annotated[str, typer.Option(help="In what a locality probe is close to its edit: name, or graph.")]
 ChainsOption = Annotated[
     bool, typer.Option("--chains", help="Also write chains of two to four facts, in MQuAKE's format.")
+]
+PopularOption = Annotated[
+    float,
+    typer.Option(
+        help="Chains through the most popular entities only: the share with the most pages, like 0.2 as in MQuAKE. "
+        "\\[default: all]",
+    ),
 ]
 NamesakesOption = Annotated[
     str, typer.Option(help="Edits whose subject has namesakes with other answers: drop, or keep as published.")
@@ -167,7 +176,7 @@ EndedOption = Annotated[
     str, typer.Option(help="Facts that ended before the newer dump, or with the subject's life: drop, or keep.")
 ]
 
-# %% ../../nbs/12_app/04_bench.ipynb #cell-024
+# %% ../../nbs/12_app/04_bench.ipynb #cell-026
 @app.command(name="benchmark", rich_help_panel=PANELS["benchmark"])
 def benchmark_command(
     folder: SeriesArgument,
@@ -180,6 +189,7 @@ def benchmark_command(
     yes: YesOption = False,
     closeness: ClosenessOption = "name",
     chains: ChainsOption = False,
+    popular: PopularOption = None,
     title: Annotated[str, typer.Option(help="Title on the benchmark's card.")] = "WikiBigEdit, made with wbe",
     seed: Annotated[int, typer.Option(help="Random seed: which persona asks which question.")] = 0,
     language: LanguageOption = "en",
@@ -211,11 +221,11 @@ def benchmark_command(
     _check_writer(by, how)
     machine = dict(engine=engine, memory=memory, workers=workers, roles=roles, log=print_step)
     more = _sources(language, fallback or ["mul"], mirror, kind, insist) | dict(seed=seed, namesakes=namesakes)
-    more |= dict(ended=ended)
+    more |= dict(ended=ended, popular=popular)
     with TableOutput(csv, json) as out:
         _print_release(make_benchmark(folder, dumps, by, how, closeness, chains, title, **more, **machine), out)
 
-# %% ../../nbs/12_app/04_bench.ipynb #cell-027
+# %% ../../nbs/12_app/04_bench.ipynb #cell-029
 @app.command(name="extend", rich_help_panel=PANELS["benchmark"])
 def extend_command(
     folder: Annotated[Path, typer.Argument(help="Folder of a benchmark that `wbe benchmark` made.")],
@@ -250,7 +260,7 @@ def extend_command(
         how = _spending(budget, prices, yes) | ({"base_url": base_url} if base_url else {})
         _print_release(extend_benchmark(folder, dump, how, **more), out)
 
-# %% ../../nbs/12_app/04_bench.ipynb #cell-032
+# %% ../../nbs/12_app/04_bench.ipynb #cell-034
 @app.command(name="validate", rich_help_panel=PANELS["benchmark"])
 def validate_command(
     path: Annotated[
