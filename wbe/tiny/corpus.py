@@ -280,54 +280,77 @@ class ChainPool:
     def lasts(self, subject_id: str, property_id: str) -> bool:
         return (subject_id, property_id) not in self.changing
 
-# %% ../../nbs/08_tiny/02_corpus.ipynb #cell-061
+# %% ../../nbs/08_tiny/02_corpus.ipynb #cell-062
 class ToldChain(NamedTuple):
     "A chain as it may stand in a context."
 
-    first: TrainingFact  # with another middle than in the world
-    second: TrainingFact  # about that middle; mostly with another object
-    known: TrainingFact  # the same in truth
-    true: TrainingFact | None  # the fact of this property about the true middle, if there is one
-
-# %% ../../nbs/08_tiny/02_corpus.ipynb #cell-062
-def sample_told_chain(chains: ChainPool, rng: SeededRandom) -> ToldChain:
-    "A chain to be read."
-    for _ in range(50):
-        a = chains.sample_first(rng)
-        pid, facts = rng.pick(list(chains.seconds[a.property_id].items()))
-        known = rng.pick(facts)
-        if known.subject in (a.subject, a.answer) or not chains.lasts(a.object_ids[0], pid):
-            continue
-        told, of_middle = counterfactual(known, chains.pool, rng), chains.pool.askable_by_subject
-        if told.answer in (a.subject, a.answer, known.subject):
-            continue
-        first = a._replace(objects=(known.subject,), object_ids=(known.subject_id,))
-        true = next((f for f in of_middle.get(a.object_ids[0], ()) if f.property_id == pid), None)
-        return ToldChain(first, told, known, true)
-    raise ValueError("no chain can be made of these facts")
+    facts: tuple[TrainingFact, ...]  # each about the object of the one before; the last mostly with another object
+    known: TrainingFact  # the last one in truth
+    true: TrainingFact | None  # the second fact's property about the true middle, if that is known
 
 # %% ../../nbs/08_tiny/02_corpus.ipynb #cell-064
+def _linked_facts(chains: ChainPool, rng: SeededRandom, hops: int) -> list[TrainingFact]:
+    "True facts whose properties can follow one another; fewer than `hops` where none goes on."
+    path = [chains.sample_first(rng)]
+    while len(path) < hops and (following := chains.seconds.get(path[-1].property_id)):
+        _, facts = rng.pick(list(following.items()))
+        path.append(rng.pick(facts))
+    return path
+
+# %% ../../nbs/08_tiny/02_corpus.ipynb #cell-065
+def _can_be_told(chains: ChainPool, path: list[TrainingFact], end: str) -> bool:
+    "Whether facts make a lasting and untrue chain that comes to no entity and no property twice."
+    steps = list(zip(path, path[1:]))
+    lasting = all(chains.lasts(f.object_ids[0], g.property_id) for f, g in steps)
+    untrue = all(f.answer != g.subject for f, g in steps) and end != path[0].answer
+    names, properties = [*(f.subject for f in path), end], [f.property_id for f in path]
+    return lasting and untrue and len({*names}) == len(names) and len({*properties}) == len(properties)
+
+# %% ../../nbs/08_tiny/02_corpus.ipynb #cell-066
+def sample_told_chain(chains: ChainPool, rng: SeededRandom, hops: int = 2) -> ToldChain:
+    "A chain to be read."
+    for _ in range(200):
+        path = _linked_facts(chains, rng, hops)
+        last = counterfactual(path[-1], chains.pool, rng)
+        if len(path) < hops or not _can_be_told(chains, path, last.answer):
+            continue
+        told = [f._replace(objects=(g.subject,), object_ids=(g.subject_id,)) for f, g in zip(path, path[1:])]
+        of_middle = chains.pool.askable_by_subject.get(path[0].object_ids[0], ())
+        true = next((f for f in of_middle if f.property_id == path[1].property_id), None)
+        return ToldChain((*told, last), path[-1], true)
+    raise ValueError("no chain can be made of these facts")
+
+# %% ../../nbs/08_tiny/02_corpus.ipynb #cell-069
+def _chain_context(c: ToldChain, pool: FactPool, rng: SeededRandom, shown: tuple) -> list[TrainingFact]:
+    "Facts of a chain that are shown, in order or not, with others or alone."
+    others = [c.true] if c.true and rng.chance(0.3) else []
+    most = (0, 0, 0, 1, 2) if len(c.facts) == 2 else (0, 0, 0, 0, 1)
+    others += [sample_distractor(c.facts[0], pool, rng) for _ in range(rng.pick(most))]
+    of_chain = {(f.subject, f.property_id) for f in c.facts}
+    told = [*(f for f in others if (f.subject, f.property_id) not in of_chain), *shown]
+    told = list({(f.subject, f.property_id): f for f in told}.values())
+    return _sample_without_replacement(rng, told, len(told)) if rng.chance(0.6) else told
+
+# %% ../../nbs/08_tiny/02_corpus.ipynb #cell-070
 def chain_reading_document(
     chains: ChainPool,
     rng: SeededRandom,
     examples: float = 0.5,  # probability of a worked example before the pairs
-    known: float = 0.2,  # probability that the second fact is not in the context
+    known: float = 0.2,  # probability that the last fact is not in the context
+    hops: tuple = (2, 2, 3, 4),  # numbers of facts
 ) -> list[WeightedText]:
-    "Pairs in the context, and a question over two of them."
-    c, pool = sample_told_chain(chains, rng), chains.pool
+    "Pairs in the context, and a question over two to four of them."
+    c = sample_told_chain(chains, rng, rng.pick(hops))
     begin = _one_worked_example() if rng.chance(examples) else []
-    second = c.known if (from_memory := rng.chance(known)) else c.second
-    others = [c.true] if c.true and rng.chance(0.3) else []
-    others += [sample_distractor(c.first, pool, rng) for _ in range(rng.pick((0, 0, 0, 1, 2)))]
-    of_middle = lambda f: (f.subject, f.property_id) == (second.subject, second.property_id)
-    told = [*(f for f in others if not of_middle(f)), c.first] + [second] * (not from_memory)
-    told = list({(f.subject, f.property_id): f for f in told}.values())
-    order = _sample_without_replacement(rng, told, len(told)) if rng.chance(0.6) else told
+    from_memory = rng.chance(known)
+    facts = (*c.facts[:-1], c.known if from_memory else c.facts[-1])
+    order = _chain_context(c, chains.pool, rng, facts[:-1] if from_memory else facts)
     pairs = [part for f in order for part in qa_line(sample_question(f, rng, 0.0, every=True), f.answer, 0.0)]
-    asked = rng.pick(multihop_questions(c.first.subject, c.first.kind, (c.first.hop(), second.hop())))
-    return begin + pairs + qa_line(asked, second.answer)
+    first = facts[0]
+    asked = rng.pick(multihop_questions(first.subject, first.kind, tuple(f.hop() for f in facts)))
+    return begin + pairs + qa_line(asked, facts[-1].answer)
 
-# %% ../../nbs/08_tiny/02_corpus.ipynb #cell-071
+# %% ../../nbs/08_tiny/02_corpus.ipynb #cell-077
 class TrainingStage(NamedTuple):
     "A part of the training."
 
@@ -336,7 +359,7 @@ class TrainingStage(NamedTuple):
     percent: dict  # kind of document -> its share of the tokens, about
     reading: dict  # arguments of `reading_document`
 
-# %% ../../nbs/08_tiny/02_corpus.ipynb #cell-072
+# %% ../../nbs/08_tiny/02_corpus.ipynb #cell-078
 TRAINING_STAGES = (
     TrainingStage(
         0.03,
@@ -370,7 +393,7 @@ TRAINING_STAGES = (
     ),
 )
 
-# %% ../../nbs/08_tiny/02_corpus.ipynb #cell-075
+# %% ../../nbs/08_tiny/02_corpus.ipynb #cell-081
 def _stage_with_chains(stage: TrainingStage) -> TrainingStage:
     "A stage of the training with chains."
     if stage.until <= 0.12:
@@ -382,7 +405,7 @@ def _stage_with_chains(stage: TrainingStage) -> TrainingStage:
 
 CHAIN_STAGES = tuple(map(_stage_with_chains, TRAINING_STAGES))
 
-# %% ../../nbs/08_tiny/02_corpus.ipynb #cell-077
+# %% ../../nbs/08_tiny/02_corpus.ipynb #cell-083
 CONTINUED_STAGE = TrainingStage(
     1.01,
     1.0,
@@ -390,16 +413,16 @@ CONTINUED_STAGE = TrainingStage(
     dict(sizes=(1, 1, 2, 2, 3), relevant=0.75, strange=0.4, examples=0.5),
 )
 
-# %% ../../nbs/08_tiny/02_corpus.ipynb #cell-079
+# %% ../../nbs/08_tiny/02_corpus.ipynb #cell-085
 _DOCUMENT_TOKENS = dict(recall=74, reading=72, echo=60, biography=31, fact_list=40, excerpt=53, chain=67)  # about
-_DOCUMENT_TOKENS |= dict(chain_reading=76)
+_DOCUMENT_TOKENS |= dict(chain_reading=86)
 
 
 def _kind_sampler(stage: TrainingStage) -> _WeightedSampler:
     "Samples kinds of documents, so that each has its share of the tokens."
     return _WeightedSampler(stage.percent, lambda kind: stage.percent[kind] / 100 / _DOCUMENT_TOKENS[kind])
 
-# %% ../../nbs/08_tiny/02_corpus.ipynb #cell-082
+# %% ../../nbs/08_tiny/02_corpus.ipynb #cell-088
 class TrainingCorpus:
     "Documents by number."
 
@@ -422,7 +445,7 @@ class TrainingCorpus:
         self.stage = None
         self.set_progress(0.3)
 
-# %% ../../nbs/08_tiny/02_corpus.ipynb #cell-083
+# %% ../../nbs/08_tiny/02_corpus.ipynb #cell-089
 @patch
 def set_progress(
     self: TrainingCorpus,
@@ -435,7 +458,7 @@ def set_progress(
         self.known.restrict_to_popular(stage.subjects)
     return self
 
-# %% ../../nbs/08_tiny/02_corpus.ipynb #cell-085
+# %% ../../nbs/08_tiny/02_corpus.ipynb #cell-091
 _DOCUMENTS_OF_KNOWN = dict(
     recall=recall_document,
     biography=biography_document,
@@ -461,7 +484,7 @@ def document(
         return chain_reading_document(self.told_chains, rng)
     return _DOCUMENTS_OF_KNOWN[kind](self.known, rng)
 
-# %% ../../nbs/08_tiny/02_corpus.ipynb #cell-086
+# %% ../../nbs/08_tiny/02_corpus.ipynb #cell-092
 @patch
 def texts(self: TrainingCorpus, n: int, *number) -> Iterator[str]:
     "The texts of `n` documents."

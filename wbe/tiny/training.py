@@ -372,7 +372,7 @@ def save_tiny(folder: Path, model, tokenizer, log: list[dict], params: dict):
 
 # %% ../../nbs/08_tiny/03_training.ipynb #cell-068
 TRAINING_STEPS, ROWS_PER_STEP, LEARNING_RATE = 4400, 12, 2.5e-3
-CONTINUED_STEPS, CONTINUED_ROWS, CONTINUED_RATE = 160, 8, 1.2e-3  # of a training that begins with a trained model
+CONTINUED_STEPS, CONTINUED_ROWS, CONTINUED_RATE = 640, 8, 1.2e-3  # of a training that begins with a trained model
 
 
 def _training_step(model, optimizers, ids, weights, share: float, device: str) -> float:
@@ -494,7 +494,7 @@ def run(self: _Training, progress: bool, every: float):
             saved = time.monotonic()
 
 # %% ../../nbs/08_tiny/03_training.ipynb #cell-081
-CONTINUED_KEPT = 0.2
+CONTINUED_KEPT = 0.35
 
 
 @torch.no_grad()
@@ -539,7 +539,7 @@ def _start_folder(start, folder, size: str = "full") -> Path:
 def train_tiny(
     folder,  # where the model goes
     seed: int = 0,
-    steps: int | None = None,  # 4400, or 160 if it begins with a trained model
+    steps: int | None = None,  # 4400, or 640 if it begins with a trained model
     batch: int | None = None,  # rows of a step: 12, or 8
     device: str = "cpu",
     quick: bool = False,  # a few steps of a much smaller model, as a test
@@ -549,7 +549,7 @@ def train_tiny(
     chains: bool = False,  # the second model, with more questions over two facts
     size: str = "full",  # one of `TINY_SIZES`
     start=None,  # wbe-tiny, or the folder of another tiny model, to begin with its weights
-    kept: float | None = None,  # share of these weights in the average that is saved; 0.2
+    kept: float | None = None,  # share of these weights in the average that is saved; 0.35
 ) -> Path:
     "Train the tiny model; a killed training resumes where it was."
     check_choice(size, TINY_SIZES, "size")
