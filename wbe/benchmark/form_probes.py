@@ -13,7 +13,8 @@ from ..texts import stable_hash
 from ..writers.base import Hop, Request
 from ..writers.forms import FORMS, behind_edit, behind_text, negated_statement, truth_pair
 from ..writers.kinds import object_kind
-from ..writers.templates import cloze_statement, unaskable_hop
+from ..writers.statements import row_statements
+from ..writers.templates import unaskable_hop
 
 # %% ../../nbs/06_benchmark/23_form_probes.ipynb #cell-005
 def choose_forms(
@@ -62,6 +63,8 @@ def _texts_in_form(
     "The questions of an edit in a form, with their answers; none where it cannot be made."
     if form == "unrelated-text":
         return [(behind_text(row["update"], edit_id), row["ans"])]
+    if form == "completion":
+        return [(text, row["ans"]) for text in row_statements(row)[:1]]
     if form == "edit-in-front":
         known = row.get("loc") and row.get("loc_ans")
         return [(behind_edit(row["loc"], row["update"], row["ans"]), row["loc_ans"])] if known else []
@@ -70,10 +73,9 @@ def _texts_in_form(
         return []
     if form in ("true-false", "negation"):
         return truth_pair(fact, other, form == "negation") if other else []
-    statement = negated_statement if form == "negated-completion" else cloze_statement
-    return [(statement(fact), row["ans"])]
+    return [(negated_statement(fact), row["ans"])]
 
-# %% ../../nbs/06_benchmark/23_form_probes.ipynb #cell-019
+# %% ../../nbs/06_benchmark/23_form_probes.ipynb #cell-020
 _NAMES_OF_ANSWER = {"update": "ans_aliases", "locality": "loc_aliases"}  # by the axis of a form
 
 
@@ -82,7 +84,7 @@ def _names_in_form(form: str, row: dict):
     names = None if form in ("true-false", "negation") else row.get(_NAMES_OF_ANSWER[FORMS[form].axis])
     return list(names) if names is not None and len(names) else None
 
-# %% ../../nbs/06_benchmark/23_form_probes.ipynb #cell-022
+# %% ../../nbs/06_benchmark/23_form_probes.ipynb #cell-023
 def form_probes(
     edits,  # an Arrow table
     ids: list[str],  # of the edits

@@ -72,16 +72,30 @@ class EditCollector:
         import pyarrow as pa
 
         names = (*EDIT_FIELDS, *EXTRA_FIELDS)
-        return pa.table({n: pa.array([e.get(n) for e in self.edits], pa.string()) for n in names})
+        table = pa.table({n: pa.array([e.get(n) for e in self.edits], pa.string()) for n in names})
+        return table if not any(e["form"] == "cloze" for e in self.edits) else self._with_statements(table)
 
-# %% ../../nbs/06_benchmark/12_published.ipynb #cell-012
+    def _with_statements(self, table):
+        "The table with the sentences of clozes as statements, too."
+        import pyarrow as pa
+
+        others = [[e["rephrase"]] if e.get("rephrase") else [] for e in self.edits]
+        for number, axis, question, _ in self.extra_probes:
+            others[number] += [question] if axis == "rephrase" else []
+        cloze = [e["form"] == "cloze" for e in self.edits]
+        first = [e["update"] if is_cloze else None for e, is_cloze in zip(self.edits, cloze)]
+        table = table.append_column("statement", pa.array(first, pa.string()))
+        more = [texts if is_cloze else None for texts, is_cloze in zip(others, cloze)]
+        return table.append_column("statement_paraphrases", pa.array(more, pa.list_(pa.string())))
+
+# %% ../../nbs/06_benchmark/12_published.ipynb #cell-013
 def _targets(rewrite: LocatedValue) -> dict:
     "The new and the old object of a rewrite, as CounterFact and MQuAKE have them."
     new, old = rewrite["target_new"], rewrite["target_true"]
     names = dict(object=new["str"].text(), previous=old["str"].text(), relation_id=rewrite["relation_id"].text())
     return names | dict(object_id=new["id"].text(), previous_id=old["id"].text())
 
-# %% ../../nbs/06_benchmark/12_published.ipynb #cell-013
+# %% ../../nbs/06_benchmark/12_published.ipynb #cell-014
 def read_counterfact(
     rows: Iterable[LocatedValue],
     parts: EditCollector,
@@ -97,18 +111,18 @@ def read_counterfact(
         parts.add_probes(n, "rephrase", [(p, targets["object"]) for p in c["paraphrase_prompts"].texts()])
         parts.add_probes(n, "locality", [(p, targets["previous"]) for p in c["neighborhood_prompts"].texts()])
 
-# %% ../../nbs/06_benchmark/12_published.ipynb #cell-018
+# %% ../../nbs/06_benchmark/12_published.ipynb #cell-019
 def _natural_question(text: str) -> str:
     "A question of Natural Questions, as zsRE has it, without its mark and with a question mark."
     question = text.removeprefix("nq question: ").strip()
     return question if question.endswith("?") else f"{question}?"
 
-# %% ../../nbs/06_benchmark/12_published.ipynb #cell-020
+# %% ../../nbs/06_benchmark/12_published.ipynb #cell-021
 def _case_id(row: LocatedValue, number: int) -> str:
     "The number of a case, or that of its row."
     return str(row["case_id"].value if row.has("case_id") else number)
 
-# %% ../../nbs/06_benchmark/12_published.ipynb #cell-021
+# %% ../../nbs/06_benchmark/12_published.ipynb #cell-022
 def read_zsre(
     rows: Iterable[LocatedValue],
     parts: EditCollector,
@@ -125,11 +139,11 @@ def read_zsre(
         if c.has("loc"):
             parts.add_probes(n, "locality", [(_natural_question(c["loc"].text()), c["loc_ans"].text())])
 
-# %% ../../nbs/06_benchmark/12_published.ipynb #cell-025
+# %% ../../nbs/06_benchmark/12_published.ipynb #cell-026
 _DECISIONS = dict.fromkeys(("new", "learn"), "new")
 _DECISIONS |= dict.fromkeys(("obsolete", "forget"), "obsolete") | dict.fromkeys(("static", "keep", "stable"), "static")
 
-# %% ../../nbs/06_benchmark/12_published.ipynb #cell-026
+# %% ../../nbs/06_benchmark/12_published.ipynb #cell-027
 def objects_by_decision(row: LocatedValue) -> dict[str, list[LocatedValue]]:
     "The objects of a row: new, obsolete, static."
     objects = {"new": [], "obsolete": [], "static": []}
@@ -139,7 +153,7 @@ def objects_by_decision(row: LocatedValue) -> dict[str, list[LocatedValue]]:
         objects[_DECISIONS[o["decision"].value]].append(o)
     return objects
 
-# %% ../../nbs/06_benchmark/12_published.ipynb #cell-029
+# %% ../../nbs/06_benchmark/12_published.ipynb #cell-030
 def left_context(sentence: LocatedValue) -> str | None:
     "A sentence up to the blank at its end; None if the blank is elsewhere."
     begin, blank, end = sentence.text().partition("__")
@@ -147,7 +161,7 @@ def left_context(sentence: LocatedValue) -> str | None:
         return begin
     return begin.rstrip() if begin and not end.strip("_ .") else None
 
-# %% ../../nbs/06_benchmark/12_published.ipynb #cell-032
+# %% ../../nbs/06_benchmark/12_published.ipynb #cell-033
 def _neighbour_probes(row: LocatedValue) -> Iterator[tuple[LocatedValue, str]]:
     "The sentence and the answer of each neighbour with one object."
     for neighbour in row["neighborhood"].items() if row.has("neighborhood") else ():
@@ -156,7 +170,7 @@ def _neighbour_probes(row: LocatedValue) -> Iterator[tuple[LocatedValue, str]]:
             prompt = objects[0]["prompt"] if objects[0].has("prompt") else neighbour["prompt"]
             yield prompt, (objects[0]["object"] if objects[0].has("object") else objects[0])["label"].text()
 
-# %% ../../nbs/06_benchmark/12_published.ipynb #cell-033
+# %% ../../nbs/06_benchmark/12_published.ipynb #cell-034
 def _names_and_ids(row: LocatedValue, new: LocatedValue, old: LocatedValue | None) -> dict:
     "The labels and the ids of an edit."
     names = {}
@@ -165,7 +179,7 @@ def _names_and_ids(row: LocatedValue, new: LocatedValue, old: LocatedValue | Non
     names |= dict(object=new["label"].text(), object_id=new.text_of("id", ""))
     return names | (dict(previous=old["label"].text(), previous_id=old.text_of("id")) if old else {})
 
-# %% ../../nbs/06_benchmark/12_published.ipynb #cell-034
+# %% ../../nbs/06_benchmark/12_published.ipynb #cell-035
 def read_wikifactdiff(
     rows: Iterable[LocatedValue],
     parts: EditCollector,
@@ -185,7 +199,7 @@ def read_wikifactdiff(
         for axis, pairs in (("rephrase", [(p, names["object"]) for p in prompts]), ("locality", _neighbour_probes(c))):
             parts.add_probes(n, axis, [(left_context(p), right) for p, right in pairs if left_context(p)])
 
-# %% ../../nbs/06_benchmark/12_published.ipynb #cell-039
+# %% ../../nbs/06_benchmark/12_published.ipynb #cell-040
 @dataclass(frozen=True)
 class AnswerWithAliases:
     "An answer, and the other names under which it is right."
@@ -197,7 +211,7 @@ class AnswerWithAliases:
         "Whether a text is this answer, in any case of letters."
         return text.strip().casefold() in {name.casefold() for name in (self.label, *self.aliases)}
 
-# %% ../../nbs/06_benchmark/12_published.ipynb #cell-041
+# %% ../../nbs/06_benchmark/12_published.ipynb #cell-042
 @dataclass(frozen=True)
 class HopQuestion:
     "A question about one fact of a chain."
@@ -206,7 +220,7 @@ class HopQuestion:
     cloze: str
     answer: AnswerWithAliases
 
-# %% ../../nbs/06_benchmark/12_published.ipynb #cell-042
+# %% ../../nbs/06_benchmark/12_published.ipynb #cell-043
 @dataclass(frozen=True)
 class MultiEdit:
     "Edits that are made together, and a question over several facts that has another answer afterwards."
@@ -226,32 +240,32 @@ class MultiEdit:
         "Over how many facts the question goes."
         return len(self.hops_after)
 
-# %% ../../nbs/06_benchmark/12_published.ipynb #cell-046
+# %% ../../nbs/06_benchmark/12_published.ipynb #cell-047
 def _read_answer(row: LocatedValue, name: str) -> AnswerWithAliases:
     "An answer of an instance or a hop."
     aliases = f"{name}_alias"
     return AnswerWithAliases(row[name].text(), row[aliases].texts() if row.has(aliases) else ())
 
-# %% ../../nbs/06_benchmark/12_published.ipynb #cell-047
+# %% ../../nbs/06_benchmark/12_published.ipynb #cell-048
 def _read_hops(hops: LocatedValue) -> tuple[HopQuestion, ...]:
     "The single hops of a path."
     return tuple(
         HopQuestion(h["question"].text(), h.text_of("cloze", ""), _read_answer(h, "answer")) for h in hops.items(1)
     )
 
-# %% ../../nbs/06_benchmark/12_published.ipynb #cell-048
+# %% ../../nbs/06_benchmark/12_published.ipynb #cell-049
 def _read_triples(row: LocatedValue, name: str) -> tuple[tuple[str, ...], ...]:
     "The triples of `orig`, or nothing where the file has none."
     if not row.has("orig") or not row["orig"].has(name):
         return ()
     return tuple(t.texts(3) for t in row["orig"][name].items())
 
-# %% ../../nbs/06_benchmark/12_published.ipynb #cell-051
+# %% ../../nbs/06_benchmark/12_published.ipynb #cell-052
 def _only(values: set) -> str:
     "The one value of a set, or empty text."
     return next(iter(values)) if len(values) == 1 else ""
 
-# %% ../../nbs/06_benchmark/12_published.ipynb #cell-052
+# %% ../../nbs/06_benchmark/12_published.ipynb #cell-053
 def _read_rewrites(row: LocatedValue) -> Iterator[dict]:
     "The edits of an instance, with the ids and the labels that its triples give."
     ids, labels = _read_triples(row, "edit_triples"), _read_triples(row, "new_triples_labeled")
@@ -263,7 +277,7 @@ def _read_rewrites(row: LocatedValue) -> Iterator[dict]:
         texts = dict(update=r["question"].text(), rephrase=r["prompt"].text().replace("{}", subject), form="question")
         yield dict(subject=subject, subject_id=subject_id, relation=relation) | targets | texts
 
-# %% ../../nbs/06_benchmark/12_published.ipynb #cell-055
+# %% ../../nbs/06_benchmark/12_published.ipynb #cell-056
 def _read_case(row: LocatedValue) -> dict:
     "What an instance has beside its edits."
     return dict(
@@ -277,7 +291,7 @@ def _read_case(row: LocatedValue) -> dict:
         triples_after=_read_triples(row, "new_triples"),
     )
 
-# %% ../../nbs/06_benchmark/12_published.ipynb #cell-056
+# %% ../../nbs/06_benchmark/12_published.ipynb #cell-057
 def read_mquake(
     rows: Iterable[LocatedValue],
     parts: EditCollector,
@@ -295,7 +309,7 @@ def read_mquake(
     ids = edit_ids(parts.table(), parts.source)
     parts.multi_edits = [MultiEdit(edit_ids=tuple(ids[n] for n in mine), **rest) for mine, rest in cases]
 
-# %% ../../nbs/06_benchmark/12_published.ipynb #cell-063
+# %% ../../nbs/06_benchmark/12_published.ipynb #cell-064
 FORMAT_FIELDS = {  # form: fields by which it is known
     "mquake": ("requested_rewrite", "questions", "new_answer", "new_single_hops"),
     "counterfact": ("requested_rewrite", "paraphrase_prompts", "neighborhood_prompts"),
@@ -304,7 +318,7 @@ FORMAT_FIELDS = {  # form: fields by which it is known
     "wikibigedit": ("subject", "update", "ans"),
 }
 
-# %% ../../nbs/06_benchmark/12_published.ipynb #cell-064
+# %% ../../nbs/06_benchmark/12_published.ipynb #cell-065
 _FORMAT_READERS = {
     "mquake": read_mquake,
     "counterfact": read_counterfact,
@@ -312,7 +326,7 @@ _FORMAT_READERS = {
     "wikifactdiff": read_wikifactdiff,
 }
 
-# %% ../../nbs/06_benchmark/12_published.ipynb #cell-066
+# %% ../../nbs/06_benchmark/12_published.ipynb #cell-067
 def _unknown_format(row: LocatedValue, there):
     "Raise the error about a row of no known form."
     near = max(FORMAT_FIELDS, key=lambda k: len(there & set(FORMAT_FIELDS[k])))
@@ -322,7 +336,7 @@ def _unknown_format(row: LocatedValue, there):
     forms, fields = ", ".join(FORMAT_FIELDS), ", ".join(there)
     raise FormatError(f"{row.where}: none of the forms {forms}; it has the fields {fields}{hint}")
 
-# %% ../../nbs/06_benchmark/12_published.ipynb #cell-067
+# %% ../../nbs/06_benchmark/12_published.ipynb #cell-068
 def detect_format(row: LocatedValue) -> str:
     "The form of a row."
     there = row.expect(dict).keys()
@@ -330,7 +344,7 @@ def detect_format(row: LocatedValue) -> str:
         row, there
     )
 
-# %% ../../nbs/06_benchmark/12_published.ipynb #cell-070
+# %% ../../nbs/06_benchmark/12_published.ipynb #cell-071
 class PublishedBenchmark:
     "A published benchmark in our records."
 
@@ -350,7 +364,7 @@ class PublishedBenchmark:
     def __len__(self) -> int:
         return len(self.edits)
 
-# %% ../../nbs/06_benchmark/12_published.ipynb #cell-071
+# %% ../../nbs/06_benchmark/12_published.ipynb #cell-072
 @patch
 def probes(
     self: PublishedBenchmark,
@@ -359,7 +373,7 @@ def probes(
     "An Arrow table with one row for each question: edit_id, axis, probe, question, answer."
     return edit_probes(self.edits, self.edit_ids, axes, self.extra_probes)
 
-# %% ../../nbs/06_benchmark/12_published.ipynb #cell-072
+# %% ../../nbs/06_benchmark/12_published.ipynb #cell-073
 @patch
 def to_pandas(self: PublishedBenchmark):
     "A data frame of the edits, with their ids as the index."
@@ -367,14 +381,14 @@ def to_pandas(self: PublishedBenchmark):
 
     return self.edits.to_pandas().set_index(pd.Index(self.edit_ids, name="edit_id"))
 
-# %% ../../nbs/06_benchmark/12_published.ipynb #cell-073
+# %% ../../nbs/06_benchmark/12_published.ipynb #cell-074
 @patch
 def summary(self: PublishedBenchmark) -> dict:
     "Edits, probes by axis, multi-edits, and what was skipped."
     multi = dict(multi_edits=len(self.multi_edits)) if self.multi_edits else {}
     return dict(edits=len(self), **Counter(self.probes()["axis"].to_pylist())) | multi | self.skipped
 
-# %% ../../nbs/06_benchmark/12_published.ipynb #cell-074
+# %% ../../nbs/06_benchmark/12_published.ipynb #cell-075
 @patch
 def __repr__(self: PublishedBenchmark) -> str:
     axes = Counter(self.probes()["axis"].to_pylist())
@@ -383,12 +397,12 @@ def __repr__(self: PublishedBenchmark) -> str:
     parts += [f"skipped, {reason}: {n:,}" for reason, n in self.skipped.items()]
     return f"PublishedBenchmark({self.kind}, {self.name!r}: {'; '.join(parts)})"
 
-# %% ../../nbs/06_benchmark/12_published.ipynb #cell-075
+# %% ../../nbs/06_benchmark/12_published.ipynb #cell-076
 @patch
 def _repr_html_(self: PublishedBenchmark) -> str:
     return f"<b>{escape(repr(self))}</b>{self.to_pandas().head().dropna(axis=1, how='all').to_html()}"
 
-# %% ../../nbs/06_benchmark/12_published.ipynb #cell-078
+# %% ../../nbs/06_benchmark/12_published.ipynb #cell-079
 WIKIFACTDIFF_RELEASES = {  # short name: the name on the hub, and which files
     "wikifactdiff": ("Orange/WikiFactDiff", "20210104-20230227_legacy/*.parquet"),
     "wikifactdiff-new": ("Orange/WikiFactDiff", "20210104-20230227/*.parquet"),
@@ -404,7 +418,7 @@ HUB_DATASETS = {  # short name: the name on the hub, and which files
     **_VERBALISED,
 }
 
-# %% ../../nbs/06_benchmark/12_published.ipynb #cell-079
+# %% ../../nbs/06_benchmark/12_published.ipynb #cell-080
 def locate_published(
     name,
     file: str | None,  # given by the caller
@@ -418,7 +432,7 @@ def locate_published(
     where, default = HUB_DATASETS[known]
     return where, file or default
 
-# %% ../../nbs/06_benchmark/12_published.ipynb #cell-081
+# %% ../../nbs/06_benchmark/12_published.ipynb #cell-082
 def data_files(
     where: Path,  # a file or a folder
     file: str | None = None,  # which files, like `data/*.parquet`
@@ -439,7 +453,7 @@ def data_files(
         raise BadArgument(f"{where}: {len(mine)} data files ({listed}): {remedy}")
     return [found[name] for name in mine]
 
-# %% ../../nbs/06_benchmark/12_published.ipynb #cell-083
+# %% ../../nbs/06_benchmark/12_published.ipynb #cell-084
 def _load_wikibigedit(
     path: Path,  # a folder of timesteps, or one file
     name: str,
@@ -458,7 +472,7 @@ def _load_wikibigedit(
     skipped = Counter(row["reason"] for s in steps for row in s.set_aside)
     return PublishedBenchmark("wikibigedit", name, edits, [i for s in steps for i in s.edit_ids], skipped=skipped)
 
-# %% ../../nbs/06_benchmark/12_published.ipynb #cell-084
+# %% ../../nbs/06_benchmark/12_published.ipynb #cell-085
 def _load_rows(
     files: list[Path],
     name: str,
@@ -476,7 +490,7 @@ def _load_rows(
     ids = edit_ids(edits := parts.table(), kind)
     return PublishedBenchmark(kind, name, edits, ids, parts.extra_probes, parts.multi_edits, parts.skipped)
 
-# %% ../../nbs/06_benchmark/12_published.ipynb #cell-085
+# %% ../../nbs/06_benchmark/12_published.ipynb #cell-086
 def load_published(
     name,  # a file, a folder, a name on the hub (owner/name), or wikibigedit, wikifactdiff, counterfact
     kind: str | None = None,  # mquake, counterfact, zsre, wikifactdiff or wikibigedit; detected by default

@@ -103,10 +103,12 @@ def check_requests(
 
 # %% ../../nbs/09_editors/01_requests.ipynb #cell-018
 def _template_statement(row: dict) -> str | None:
-    "The sentence that the templates have for a row with a property."
+    "The row's own sentence, or the one that the templates have for a row with a property."
     from wbe.writers.templates import cloze_statement
     from wbe.writers.base import Hop, Request
 
+    if row.get("statement"):
+        return row["statement"]
     if not row.get("relation_id"):
         return None
     return cloze_statement(

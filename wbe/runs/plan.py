@@ -60,8 +60,6 @@ class RunPlan:
 
     def __post_init__(self):
         _check_numbers(self)
-        if self.broken is not None and not self.broken > 1:
-            raise BadArgument(f"broken is {self.broken}, but it must be above 1: the unedited model has 1")
         choose_axes(self.axes or None)
         object.__setattr__(self, "forms", choose_forms(self.forms))
         object.__setattr__(self, "near", choose_near(self.near))
@@ -77,6 +75,8 @@ def _check_numbers(plan: RunPlan):
         value = getattr(plan, name)
         if value is not None and value < minimum:
             raise BadArgument(f"{name} is {value}, but it must be at least {minimum}")
+    if plan.broken is not None and not plan.broken > 1:
+        raise BadArgument(f"broken is {plan.broken}, but it must be above 1: the unedited model has 1")
 
 # %% ../../nbs/10_runs/01_plan.ipynb #cell-008
 def _check_timesteps(plan: RunPlan):
@@ -117,7 +117,7 @@ def check_plan(plan: RunPlan):
 
     get_protocol(plan.under)
     for axis in plan.say:
-        check_choice(axis, (*AXIS_FIELDS, *plan.forms, *plan.near), "axis")
+        check_choice(axis, (*dict.fromkeys((*AXIS_FIELDS, *plan.axes, *plan.forms, *plan.near)),), "axis")
     for name in ("lasting", "texts", "corpus"):
         _check_file(getattr(plan, name), name)
     check_load_options(plan.model, plan.dtype, plan.device, plan.quant)

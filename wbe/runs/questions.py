@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ..benchmark.form_probes import form_probes
 from ..benchmark.near_probes import near_probes, unchanged_facts
-from ..benchmark.reader import Benchmark, Timestep, probe_aliases, subject_keys
+from ..benchmark.reader import STATEMENT_AXES, Benchmark, Timestep, probe_aliases, subject_keys
 from ..benchmark.release import retired_probes
 from ..lm.models import LM
 from ..lm.probes import describe_set_aside, unaskable_reasons
@@ -63,8 +63,9 @@ def _step_probes(
     probes = step.probes(plan.axes or None).to_pandas().drop(columns="timestep", errors="ignore")
     parts = [probes.assign(aliases=probe_aliases(step.edits, step.edit_ids, probes))]
     edits, ids = step.edits, step.edit_ids
-    if plan.forms:
-        parts.append(form_probes(edits, ids, plan.forms, sample_ids(ids[:count], plan.ask_forms, plan.seed)))
+    forms = tuple(f for f in plan.forms if f != "completion" or "statement" not in plan.axes)
+    if forms:
+        parts.append(form_probes(edits, ids, forms, sample_ids(ids[:count], plan.ask_forms, plan.seed)))
     if plan.near:
         parts.append(near_probes(edits, ids, plan.near, facts, sample_ids(ids[:count], plan.ask_near, plan.seed)))
     return pd.concat(parts, ignore_index=True) if len(parts) > 1 else parts[0]
@@ -133,7 +134,8 @@ def _without_retired(
     scored_at: int,  # after which timestep
 ):
     retired = retired_probes(bench.folder, bench[scored_at - 1].name) if bench.folder else set()
-    axes = [FORMS[a].axis if a in FORMS else a for a in questions.axis]
+    same = {name: form.axis for name, form in FORMS.items()} | dict.fromkeys(STATEMENT_AXES, "update")
+    axes = [same.get(a, a) for a in questions.axis]
     return questions[[key not in retired for key in zip(questions.edit_id, axes)]]
 
 # %% ../../nbs/10_runs/04_questions.ipynb #cell-029
@@ -264,7 +266,7 @@ def score_questions(
     "The frame with the scores of its questions, in their order."
     import pandas as pd
 
-    bare, parts = questions.axis.isin([name for name, form in FORMS.items() if form.bare]), []
+    bare, parts = questions.axis.isin([*STATEMENT_AXES, *(n for n, form in FORMS.items() if form.bare)]), []
     for text in (False, True):
         said = questions.axis.isin(list(generate)) == text
         if (said & ~bare).any():
@@ -273,7 +275,7 @@ def score_questions(
             parts.append(_score_statements(lm, questions[said & bare], text, progress))
     return pd.concat([questions, pd.concat(parts).sort_index()], axis=1)
 
-# %% ../../nbs/10_runs/04_questions.ipynb #cell-056
+# %% ../../nbs/10_runs/04_questions.ipynb #cell-058
 def lasting_items(
     bench: Benchmark,
     plan: RunPlan,
