@@ -106,6 +106,32 @@ def test_another_file_or_setting_is_not_continued_and_more_k_are(chains, tmp_pat
         run_mquake(first, tmp_path / "run", lm, progress=False)
 
 
+def test_all_is_the_number_of_instances_of_the_run(chains, tmp_path):
+    plan = MquakePlan(chains, editor="graph", k=(2, "all"), under="zero-shot", sample=5)
+    frame = run_mquake(plan, tmp_path / "run", toy(), progress=False)
+    assert frame.groupby("k").size().to_dict() == {0: 5, 2: 5, 5: 5}
+    same = MquakePlan(chains, editor="graph", k=(5,), under="zero-shot", sample=5)
+    assert len(run_mquake(same, tmp_path / "run", toy(), progress=False)) == len(frame)
+    with pytest.raises(BadArgument, match="k is"):
+        MquakePlan(chains, k=("every",))
+
+
+def test_the_limit_on_popularity_reaches_the_chains_and_nothing_else_does(tmp_path, monkeypatch):
+    from types import SimpleNamespace
+
+    from wbe.benchmark import series
+
+    calls = []
+    monkeypatch.setattr(series, "find_chains", lambda *a, **k: calls.append(k))
+    monkeypatch.setattr(series, "write_chains", lambda *a, **k: (a[2] / "chains.json").write_text("[]"))
+    (tmp_path / "work/chains").mkdir(parents=True)
+    (tmp_path / "release").mkdir()
+    step = SimpleNamespace(name="t", facts=(1, 2), work=tmp_path / "work", parsed=tmp_path, older=tmp_path)
+    for settings in (dict(seed=0), dict(seed=0, popular=0.2)):
+        series._build_chains(SimpleNamespace(settings=settings, folder=tmp_path), step, None, {})
+    assert calls == [dict(seed=0), dict(seed=0, popular=0.2, labels=tmp_path / "labels.parquet")]
+
+
 def test_weights_are_unedited_after_every_group(chains, tmp_path):
     import torch
 

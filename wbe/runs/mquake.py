@@ -85,7 +85,7 @@ class MquakePlan:
     editor: str = "none"
     model: str = "wbe-tiny"
     hparams: dict = field(default_factory=dict)  # of the editor
-    k: tuple = (1,)  # numbers of instances that are edited together
+    k: tuple = (1,)  # numbers of instances that are edited together; all for those of the run
     questions: int = 3  # wordings of each chain that are asked; any right one counts
     sample: int | None = None  # instances, sampled; all by default
     under: str = "paper"  # the protocol
@@ -103,7 +103,8 @@ class MquakePlan:
         object.__setattr__(self, "endpoint", self.endpoint or None)
         if self.recall and not self.demonstrations:
             object.__setattr__(self, "demonstrations", 8)
-        for name, values in dict(k=self.k, questions=(self.questions,), sample=(self.sample or 1,)).items():
+        numbers = [1 if k == "all" else k for k in self.k]
+        for name, values in dict(k=numbers, questions=(self.questions,), sample=(self.sample or 1,)).items():
             if not values or any(not isinstance(v, int) or v < 1 for v in values):
                 raise BadArgument(f"{name} is {getattr(self, name)!r}, but it must be a whole number, at least 1")
         if self.demonstrations < 0:
@@ -448,6 +449,12 @@ def _load_mquake_model(plan: MquakePlan, folder) -> LM:
     return EndpointLM.at(made)
 
 # %% ../../nbs/10_runs/10_mquake.ipynb #cell-068
+def _group_sizes(plan: MquakePlan, instances: list[dict]) -> list[int]:
+    "How many instances are edited together."
+    every = min(len(instances), plan.sample or len(instances))
+    return list(dict.fromkeys(every if k == "all" else k for k in plan.k))
+
+# %% ../../nbs/10_runs/10_mquake.ipynb #cell-070
 def run_mquake(
     plan: MquakePlan,
     folder,  # of the run
@@ -470,13 +477,13 @@ def run_mquake(
         _run_groups(plan, PartitionedTable(folder, "instances"), lm, made, kept, conflicts, examples, progress)
         return PartitionedTable(folder, "instances").frame()
 
-# %% ../../nbs/10_runs/10_mquake.ipynb #cell-069
+# %% ../../nbs/10_runs/10_mquake.ipynb #cell-071
 def _run_groups(plan, table: PartitionedTable, lm: LM, made, instances, conflicts, examples: dict, progress: bool):
     "Score the unedited model, then every group that has no scores yet."
     import pandas as pd
 
     groups = {f"{0:06d}-{0:06d}": (0, [x for g in instance_groups(instances, 1, plan.seed, plan.sample) for x in g])}
-    for k in plan.k if made else ():
+    for k in _group_sizes(plan, instances) if made else ():
         some = instance_groups(instances, k, plan.seed, plan.sample)
         groups |= {f"{k:06d}-{n:06d}": (k, g) for n, g in enumerate(some, 1)}
     pairs = {(c["case"], c["other"]) for c in conflicts}
@@ -490,7 +497,7 @@ def _run_groups(plan, table: PartitionedTable, lm: LM, made, instances, conflict
         clash = [any((r["case"], c) in pairs for c in together) for r in rows]
         table.add(key, pd.DataFrame([dict(k=k, **r, conflict=c) for r, c in zip(rows, clash)]))
 
-# %% ../../nbs/10_runs/10_mquake.ipynb #cell-074
+# %% ../../nbs/10_runs/10_mquake.ipynb #cell-076
 def summarise_mquake(
     frame,  # of `run_mquake`
     by=("k",),  # columns: k, hops, edits, conflict
