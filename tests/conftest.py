@@ -6,6 +6,7 @@ WBE_STRICT=1 makes a failure of every test that is skipped for a reason that `AL
 """
 
 import fcntl
+import json
 import os
 import pty
 import re
@@ -58,10 +59,18 @@ def pytest_configure(config):
 
 # Files of tests that take longest, in order: begun first, they do not keep one process busy when the others are done.
 SLOW_FILES = (
-    "test_lifelong",
-    "test_spark",
+    "test_other_runs",
     "test_docs",
+    "test_lifelong",
+    "test_tutorials",
     "test_cli",
+    "test_spark",
+    "test_series",
+    "test_samples",
+    "test_lora_processes",
+    "test_scoring_processes",
+    "test_plugins",
+    "test_report",
     "test_audit",
     "test_faults",
     "test_wise",
@@ -105,15 +114,34 @@ def pytest_make_collect_report():
     return report
 
 
+SAMPLE_BENCHMARK = Path(__file__).parents[1] / "data_samples" / "benchmark"
+SMALL_WORLD = World(seed=7, entities=1500)
+
+
 @pytest.fixture(scope="session")
 def small_world(tmp_path_factory):
-    "The world of the demo in all formats, as a user would write it; written once for all of pytest's processes."
+    "The world of the demo, as a user would write it; written once for all of pytest's processes."
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent
     with open(folder / "world.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # the second process finds a complete world
-        return World(seed=7, entities=1500).write(folder / "world", formats=("json.gz", "xml.bz2"), progress=False)
+        return SMALL_WORLD.write(folder / "world", progress=False)
+
+
+@pytest.fixture
+def xml_dumps(tmp_path):
+    "A function that writes the dumps of some snapshots of the small world as XML; all of them would take long."
+    only = dict(formats=("xml.bz2",), articles=False, views=False, truth=False, progress=False)
+    return lambda *dates: sorted(SMALL_WORLD.write(tmp_path / "xml", dates, **only).paths("dumps"))
+
+
+def first_edits(folder: Path, edits: int, timesteps: int = 2) -> str:
+    "A folder with the first edits of each of the first timesteps of the sample benchmark."
+    folder.mkdir(exist_ok=True)
+    for path in sorted(SAMPLE_BENCHMARK.glob("wiki_big_edit_*.json"))[:timesteps]:
+        (folder / path.name).write_text(json.dumps(json.loads(path.read_text())[:edits]))
+    return str(folder)
 
 
 def on_terminal(words, cwd=None) -> tuple[int, str]:

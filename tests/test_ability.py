@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from conftest import first_edits
 
 from wbe.records import BadArgument, WbeError
 from wbe.runs.plan import RunPlan
@@ -14,16 +15,11 @@ pytest.importorskip("torch")
 from wbe.lm.general import AbilityTask, QuestionTask
 from wbe.runs.lifelong import run_lifelong
 
-BENCH = Path(__file__).parents[1] / "data_samples" / "benchmark"
-
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory):
     "Two timesteps of three edits each."
-    folder = tmp_path_factory.mktemp("bench")
-    for path in sorted(BENCH.glob("wiki_big_edit_*.json"))[:2]:
-        (folder / path.name).write_text(json.dumps(json.loads(path.read_text())[:3]))
-    return str(folder)
+    return first_edits(tmp_path_factory.mktemp("bench"), 3)
 
 
 @pytest.fixture(autouse=True)

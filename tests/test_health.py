@@ -1,10 +1,9 @@
 """After which batch a model breaks, and how its matrices grow: recorded by runs that ask for it."""
 
-import json
 import math
-from pathlib import Path
 
 import pytest
+from conftest import first_edits
 
 from wbe.runs.plan import RunPlan
 from wbe.runs.records import compare_runs
@@ -13,16 +12,12 @@ pytest.importorskip("torch")
 from wbe.lm.models import load
 from wbe.runs.lifelong import run_lifelong
 
-BENCH = Path(__file__).parents[1] / "data_samples" / "benchmark"
-
 
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory):
     "A function that makes a plan; fine-tuning at this rate destroys the model."
-    folder = tmp_path_factory.mktemp("bench")
-    for path in sorted(BENCH.glob("wiki_big_edit_*.json"))[:2]:
-        (folder / path.name).write_text(json.dumps(json.loads(path.read_text())[:3]))
-    usual = dict(benchmark=str(folder), editor="ft", sample=3, axes=("update",), ask_lasting=20)
+    folder = first_edits(tmp_path_factory.mktemp("bench"), 3)
+    usual = dict(benchmark=folder, editor="ft", sample=3, axes=("update",), ask_lasting=20)
     return lambda **more: RunPlan(**usual | dict(hparams=dict(steps=3, lr=0.5), broken=5.0, norms=True) | more)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from conftest import first_edits
 
 from wbe.records import BadArgument
 from wbe.runs.records import Run, compare_runs, load_runs
@@ -147,16 +148,8 @@ def test_a_disk_that_is_really_full(tmp_path):
         subprocess.run(["umount", "-l", str(disk)], check=False)
 
 
-def three_timesteps(folder: Path, edits: int = 8) -> str:
-    "Some edits of the first three timesteps of the small world."
-    folder.mkdir()
-    for path in sorted(BENCH.glob("wiki_big_edit_*.json"))[:3]:
-        (folder / path.name).write_text(json.dumps(json.loads(path.read_text())[:edits]))
-    return str(folder)
-
-
 def test_a_damaged_checkpoint_and_a_damaged_table_are_named(tmp_path):
-    small = partial(plan, benchmark=three_timesteps(tmp_path / "bench"), max_edits=None)
+    small = partial(plan, benchmark=first_edits(tmp_path / "bench", 8, 3), max_edits=None)
     run_lifelong(small(timesteps=(2, 2)), tmp_path / "run", progress=False)
     weights = next((tmp_path / "run/state").glob("*/weights.safetensors"))
     weights.write_bytes(weights.read_bytes()[:-10])
@@ -294,7 +287,7 @@ def test_checkpoints_of_wise_stay_small(tmp_path):
 
 
 def test_a_changed_model_or_benchmark_is_not_continued(tmp_path):
-    bench = three_timesteps(tmp_path / "bench")
+    bench = first_edits(tmp_path / "bench", 8, 3)
     p = plan(benchmark=bench, timesteps=(2, 2), max_edits=None)
     run_lifelong(p, tmp_path / "run", progress=False)
     json_file = Path(bench) / "wiki_big_edit_20240220_20240301.json"

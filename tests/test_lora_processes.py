@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("accelerate")
+from conftest import first_edits
 from test_scoring_processes import LAUNCH
 
 from wbe.runs.records import Run
@@ -66,9 +67,7 @@ def found(tmp_path_factory) -> dict[int, tuple[Path, list[dict]]]:
     "For one and for two processes: the folder, and the results of each process."
     folder, out = tmp_path_factory.mktemp("processes"), {}
     (folder / "work.py").write_text(SCRIPT)
-    (folder / "bench").mkdir()
-    for path in sorted((SAMPLES / "benchmark").glob("wiki_big_edit_*.json"))[:2]:
-        (folder / "bench" / path.name).write_text(json.dumps(json.loads(path.read_text())[:10]))
+    first_edits(folder / "bench", 10)
     env = dict(os.environ, OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE", PYTHONPATH=str(Path(__file__).parents[1]))
     for n, words in ((1, []), (2, LAUNCH)):
         (folder / str(n)).mkdir()

@@ -116,7 +116,9 @@ def execute(path: Path) -> tuple[bool, float]:
     "Run a notebook as `nbdev_test` does, with the cells that need an extra; whether it passed, and the seconds."
     from nbdev.config import get_config
     from nbdev.test import test_nb
+    from notebooks import fail_with_figures
 
+    fail_with_figures()
     os.chdir(ROOT)
     with tempfile.TemporaryDirectory() as tmp:
         os.environ["TMPDIR"] = tempfile.tempdir = tmp
