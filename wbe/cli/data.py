@@ -211,6 +211,10 @@ def build_command(
     workers: WorkersOption = None,
     temp: TempOption = None,
     roles: RolesOption = False,
+    views: Annotated[
+        list[Path],
+        typer.Option(help="File of page views (.bz2 or .gz), for the popularity of subjects; may be repeated."),
+    ] = None,
     csv: CsvOption = None,
     json: JsonOption = None,
 ):
@@ -224,7 +228,7 @@ def build_command(
     from wbe.wikidata.dumps import WIKIMEDIA
     from wbe.wikidata.entities import FALLBACK
 
-    where = dict(kind=kind, insist=insist, workers=workers, on_step=print_step, roles=roles)
+    where = dict(kind=kind, insist=insist, workers=workers, on_step=print_step, roles=roles, views=list(views or ()))
     names = language, tuple(fallback or FALLBACK)
     built = build_facts(old, new, folder, *names, engine, memory, mirror or WIKIMEDIA, **where)
     with TableOutput(csv, json) as out:

@@ -12,18 +12,33 @@ import sys
 
 import typer
 
-from . import data, bench, evolve, models, runs, demo, writers
+from . import data, bench, evolve, models, runs, demo, updates, wikifactdiff, writers
 from .app import PANELS, app
 from ..records import WbeError, install_command
 from ..store import WRITE_REMEDIES
 
 # %% ../../nbs/12_app/12_main.ipynb #cell-005
 # importing a group adds its commands to the application
-COMMAND_GROUPS = (demo, data, bench, evolve, writers, models, runs)
+COMMAND_GROUPS = (demo, data, bench, evolve, writers, updates, models, runs, wikifactdiff)
 COMMAND_ORDER = (  # in the help: the order in which commands are used; others follow in their panel
     *("demo", "status", "world", "fetch", "build", "parse", "audit"),
-    *("benchmark", "extend", "evolve", "writers", "validate"),
-    *("score", "editors", "run", "sweep", "mquake", "train-tiny", "runs", "compare", "judge", "report", "leaderboard"),
+    *("benchmark", "extend", "evolve", "texts", "writers", "validate"),
+    *(
+        "score",
+        "editors",
+        "run",
+        "sweep",
+        "mquake",
+        "wikifactdiff",
+        "train-tiny",
+        "train-mend",
+        "runs",
+        "compare",
+        "judge",
+        "report",
+        "export",
+        "leaderboard",
+    ),
 )
 
 

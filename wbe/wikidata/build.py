@@ -230,6 +230,7 @@ def build_facts(
     dates=None,  # of the two snapshots, when the names of their files do not say
     parsed=None,  # folder for the parsed snapshots, where several builds share them; by default within `out`
     rules: bool = True,  # also classify by the rules of WikiFactDiff what is new, obsolete and static
+    views=(),  # page-view files, for the popularity of what is classified
     roles: bool = False,  # also parse the values of qualifiers and references; an audit of other files needs them
     kind: str = "auto",  # of dumps that are fetched: json.gz, json.bz2, xml.bz2, json, xml, or the first that is there
     insist: bool = False,  # use dumps that are damaged or not whole
@@ -252,7 +253,7 @@ def build_facts(
     counts["compare"] = compare_snapshots(*parsed, out / "changes", engine, memory=memory).counts
     if rules:
         on_step("classify by the rules of WikiFactDiff")
-        counts["classify"] = dict(classify(*parsed, out / "rules", t_old, t_new, engine).counts)
+        counts["classify"] = dict(classify(*parsed, out / "rules", t_old, t_new, engine, views=views).counts)
     counts |= _filter_both(out, parsed[1], engine, memory, until, on_step)
     if counts["filter"]["facts"] == 0:
         on_step("no facts are left, so there is nothing to audit")
