@@ -261,8 +261,15 @@ def _asked_words(question: str, m: SubjectMention) -> list[list[str]]:
     return [content_words(" ".join(words[start : m.start] + words[m.end : end])) for start, end in spans]
 
 # %% ../../../nbs/09_editors/memory/11_graph.ipynb #cell-035
+@patch
+def _second_measure(self: FactGraph, numbers: tuple[int, ...], words: QuestionWords) -> tuple[float, int]:
+    "What tells paths with nearly equal evidence apart: whole texts, then how many of the facts are edits."
+    facts = [self.facts[n] for n in numbers]
+    return round(words.whole_texts([f.key for f in facts]), 6), sum(bool(f.question) for f in facts)
+
+# %% ../../../nbs/09_editors/memory/11_graph.ipynb #cell-036
 def _ranked(found: dict) -> list[FactPath]:
-    "Paths, best first; of those of its length that are nearly as good as the best, the one with most whole texts."
+    "Paths, best first; those of its length that are nearly as good as the best are told apart by a second measure."
     ranked = sorted((p for p, _ in found.values()), key=lambda p: (-p.score, len(p.numbers), p.numbers))
     if not ranked:
         return []
@@ -270,10 +277,10 @@ def _ranked(found: dict) -> list[FactPath]:
     for p in ranked:
         if len(p.numbers) == len(best.numbers) and p.score >= best.score - _NEAR_TIE:
             whole[p] = found[p.numbers][1](p.numbers)
-    first = max(whole, key=lambda p: round(whole[p], 6))
+    first = max(whole, key=whole.get)
     return [first, *(p for p in ranked if p != first)]
 
-# %% ../../../nbs/09_editors/memory/11_graph.ipynb #cell-036
+# %% ../../../nbs/09_editors/memory/11_graph.ipynb #cell-037
 _NO_PATH = -1e9
 
 
@@ -291,7 +298,7 @@ def paths(
     for m in self.mentions(question):
         for asked in _asked_words(question, m):
             fit = QuestionWords(self.relations, asked, self.hop_cost)
-            whole = lambda numbers, fit=fit: fit.whole_texts([self.facts[n].key for n in numbers])
+            whole = lambda numbers, fit=fit: self._second_measure(numbers, fit)
             for node in m.owners:
                 for p in self._walk_from(node, fit, hops, beam, hidden, least - _NEAR_TIE):
                     if p.numbers not in found or p > found[p.numbers][0]:
