@@ -21,7 +21,7 @@ from ..results import unedited_model
 from ..tail import TailPass
 from ...lm.models import LM
 from ...lm.passes import causal_inputs, max_batch_tokens
-from ...lm.prompts import get_protocol
+from ...lm.prompts import Protocol, RenderedPrompt, get_protocol
 from ...lm.tokens import strip_final_specials, tokenize_texts
 from ...records import BadArgument, patch
 from ...texts import one_line
@@ -140,6 +140,25 @@ def context_templates(
     return known[key]
 
 # %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-024
+def _texts_in_contexts(
+    lm: LM,
+    r: EditRequest,
+    contexts: list[str],  # an empty one for the bare question
+    p: Protocol,
+) -> list[RenderedPrompt]:
+    "The prompts of a question behind each context."
+    if not p.chat:
+        prompt = p.render(r.question)
+        return [prompt._replace(text=c + prompt.text) for c in contexts]
+    specials = [t for t in map(str, lm.tokenizer.all_special_tokens) if any(t in x for x in (r.question, r.answer))]
+    if specials:
+        raise BadArgument(f"{r.question!r}: it holds {specials[0]!r}, which ends a message; leave the edit out")
+    prompts = [p.render(c + r.question, tokenizer=lm.tokenizer) for c in contexts]
+    if any(one_line(r.question) not in prompt.text for prompt in prompts):
+        raise BadArgument(f"{r.question!r}: the chat template of {lm.name} changes it, so its subject cannot be found")
+    return prompts
+
+# %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-026
 def encode_in_contexts(
     lm: LM,
     r: EditRequest,
@@ -147,24 +166,21 @@ def encode_in_contexts(
     protocol="zero-shot",  # of the question
 ) -> list[SubjectEncoding]:
     "A request behind each context, as tokens."
-    p = get_protocol(protocol)
-    if p.chat:
-        raise BadArgument(f"protocol {p.key}: edits are put without a chat template; use zero-shot or plain")
-    question, prompt = one_line(r.question), p.render(r.question)
-    end = prompt.text.rindex(question) + subject_span(one_line(r.subject), question)[1]
-    texts, ends = [c + prompt.text for c in contexts], [len(c) + end for c in contexts]
-    answers = [one_line(r.answer)] * len(contexts)
-    return encode_subjects(lm, texts, ends, answers, prompt.special, prompt.join)
+    p, question = get_protocol(protocol), one_line(r.question)
+    texts = _texts_in_contexts(lm, r, contexts, p)
+    end = subject_span(one_line(r.subject), question)[1]
+    ends, answers = [t.text.rindex(question) + end for t in texts], [one_line(r.answer)] * len(texts)
+    return encode_subjects(lm, [t.text for t in texts], ends, answers, texts[0].special, texts[0].join)
 
-# %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-027
+# %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-033
 class _StopForward(Exception):
     "Everything that was wanted is computed."
 
-# %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-028
+# %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-034
 def _stop_forward(*_):
     raise _StopForward
 
-# %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-029
+# %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-035
 def _length_batches(lm: LM, sizes: list[int]) -> list[list[int]]:
     "Indices of texts that fit into one pass; nearly equal lengths in one batch."
     room, out = max(max_batch_tokens(lm), 1 << 11), []
@@ -175,7 +191,7 @@ def _length_batches(lm: LM, sizes: list[int]) -> list[list[int]]:
             out.append([i])
     return out
 
-# %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-031
+# %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-037
 def _capture_hook(
     lm: LM,
     want: tuple,  # part, layer, in or out
@@ -189,7 +205,7 @@ def _capture_hook(
 
     return lm.hook(part, layer, hear)
 
-# %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-032
+# %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-038
 @torch.no_grad()
 def capture_activations(
     lm: LM,
@@ -209,7 +225,7 @@ def capture_activations(
             for h in hooks:
                 h.remove()
 
-# %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-033
+# %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-039
 def subject_activations(
     lm: LM,
     texts: list[SubjectEncoding],
@@ -226,7 +242,7 @@ def subject_activations(
     capture_activations(lm, [t.ids[: t.subject_at + 1] for t in texts], wants, keep)
     return {w: torch.stack(rows) for w, rows in out.items()}
 
-# %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-036
+# %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-042
 @dataclass(frozen=True, kw_only=True)
 class ValueHParams(HParams):
     "How keys and values are found."
@@ -246,17 +262,17 @@ class ValueHParams(HParams):
     openings: str = hp("ours", choices=tuple(CONTEXT_OPENINGS))  # what the contexts begin with
     under: str = "zero-shot"  # the protocol of the questions while editing
 
-# %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-038
+# %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-044
 OWN_CHOICES = "openings of contexts, protocol in editing: ours"
 AS_PUBLISHED_VALUES = dict(under="plain", ridge=0.0)
 
-# %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-039
+# %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-045
 def encode_kl_prompt(lm: LM, r: EditRequest) -> SubjectEncoding:
     'The prompt of the KL term: "subject is a".'
     name = one_line(r.question[slice(*r.span)])
     return encode_subjects(lm, [f"{name} is a"], [len(name)], [""])[0]
 
-# %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-042
+# %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-048
 class _LossTerm(NamedTuple):
     "A position whose logits enter the loss."
 
@@ -266,14 +282,14 @@ class _LossTerm(NamedTuple):
     token: int  # of the answer; 0 for a KL prompt
     weight: float  # 0 for a KL prompt
 
-# %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-043
+# %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-049
 def _answer_terms(row: int, request: int, text: SubjectEncoding, contexts: int) -> list[_LossTerm]:
     "The terms of a text: each token of its answer."
     weight = 1 / len(text.answer) / contexts
     positions = range(text.prompt_length - 1, len(text.ids) - 1)
     return [_LossTerm(row, p, request, text.ids[p + 1], weight) for p in positions]
 
-# %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-045
+# %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-051
 class _ValueObjective:
     "The loss of some requests as a function of the change of their values."
 
@@ -287,6 +303,7 @@ class _ValueObjective:
         h: ValueHParams,
     ):
         self.n, self.kl_direction = len(texts), h.kl_direction
+        self.watches, self.right = False, None  # whether `losses` notes which answers are right behind every context
         owners = [n for n, ts in enumerate(texts) for _ in ts] + list(range(self.n))
         rows = [t for ts in texts for t in ts] + kl_prompts
         terms = []
@@ -306,7 +323,7 @@ class _ValueObjective:
         self.kl_before = self.tail.logits[-self.n :].float().log_softmax(-1)  # the KL terms come last
         self.start = self._unchanged_values([sum(map(len, texts[:n])) for n in range(self.n)])
 
-# %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-046
+# %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-052
 @patch
 def _unchanged_values(
     self: _ValueObjective,
@@ -317,7 +334,7 @@ def _unchanged_values(
     self.tail.run(lambda given, out: heard.setdefault("out", out))
     return heard["out"][bare, self.columns[bare].to(heard["out"].device)].float()
 
-# %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-048
+# %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-054
 def kl_divergence(
     p: torch.Tensor,  # log-probabilities: (requests, vocabulary)
     q: torch.Tensor,
@@ -325,7 +342,7 @@ def kl_divergence(
     "D(p ‖ q), of p from q."
     return (p.exp() * (p - q)).sum(-1)
 
-# %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-051
+# %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-057
 @patch
 def losses(
     self: _ValueObjective,
@@ -338,12 +355,15 @@ def losses(
         return out + added.index_put((self.rows, self.columns), delta[self.owner].to(out))
 
     logps = self.tail.run(change, grad=True).float().log_softmax(-1)
+    if self.watches:
+        wrong = (logps.argmax(-1) != self.answer) & (self.weight > 0)
+        self.right = torch.zeros(self.n, device=wrong.device).index_add(0, self.request, wrong.float()) == 0
     answers = logps.gather(1, self.answer[:, None]).squeeze(1) * self.weight
     nll = -torch.zeros(self.n, device=logps.device).index_add(0, self.request, answers)
     old, new = self.kl_before, logps[-self.n :]
     return nll, kl_divergence(new, old) if self.kl_direction == "new_from_old" else kl_divergence(old, new)
 
-# %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-053
+# %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-059
 @dataclass
 class TargetValues:
     "The values that were found for a batch."
@@ -357,17 +377,22 @@ class TargetValues:
     def target(self) -> torch.Tensor:
         return self.start + self.delta
 
-# %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-054
+# %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-060
 def _clamp_length(delta: torch.Tensor, longest: torch.Tensor):
     "Shorten rows that are too long, in place."
     delta.mul_((longest / delta.norm(dim=1).clamp(min=1e-30)).clamp(max=1)[:, None])
 
-# %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-056
-def _optimise_batch(objective: _ValueObjective, h: ValueHParams) -> TargetValues:
+# %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-062
+def _optimise_batch(
+    objective: _ValueObjective,
+    h: ValueHParams,
+    stop_after: int | None = None,  # a request is done so many steps after its answer is first right everywhere
+) -> TargetValues:
     "Gradient descent on the change of the values of a batch."
     delta = torch.zeros_like(objective.start, requires_grad=True)
     adam, out = torch.optim.Adam([delta], lr=h.lr), TargetValues(objective.start, delta)
     done, size = torch.zeros(objective.n, dtype=torch.bool, device=delta.device), objective.start.norm(dim=1)
+    objective.watches, since = stop_after is not None, torch.zeros(objective.n, device=delta.device)
     for step in range(1, h.steps + 1):
         nll, kl = (x.to(delta.device) for x in objective.losses(delta))
         length = (delta.square().sum(1) + 1e-30).sqrt()  # a length of zero has no gradient of its own
@@ -375,6 +400,9 @@ def _optimise_batch(objective: _ValueObjective, h: ValueHParams) -> TargetValues
         out.losses.append(loss.detach().tolist())
         out.log_probabilities.append((-nll).detach().tolist())
         done = done | (loss.detach() < h.enough)
+        if objective.watches:
+            since += (since > 0) | objective.right.to(since.device)  # steps since all was right first, and one
+            done = done | (since > stop_after)
         if bool(done.all()) or (step == h.steps and not h.last_update):
             break
         (delta.grad,) = torch.autograd.grad(loss.sum(), [delta])
@@ -386,7 +414,7 @@ def _optimise_batch(objective: _ValueObjective, h: ValueHParams) -> TargetValues
     out.delta = delta.detach()
     return out
 
-# %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-057
+# %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-063
 def _group_requests(sizes: list[int], room: int) -> list[list[int]]:
     "Consecutive requests that fit into one pass; sizes and room in tokens."
     groups = []
@@ -397,7 +425,7 @@ def _group_requests(sizes: list[int], room: int) -> list[list[int]]:
             groups.append([i])
     return groups
 
-# %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-059
+# %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-065
 def optimise_values(
     lm: LM,
     requests: list[EditRequest],
@@ -405,12 +433,13 @@ def optimise_values(
     layer: int,
     h: ValueHParams,
     part: str = "mlp_out",  # whose output is changed: the MLP's last projection, or block
+    stop_after: int | None = None,  # a request is done so many steps after its answer is first right everywhere
 ) -> TargetValues:
     "The values with which the model generates the new answers."
     kls, sizes = [encode_kl_prompt(lm, r) for r in requests], [sum(len(t.ids) for t in ts) for ts in texts]
     found = []
     for group in _group_requests(sizes, max(max_batch_tokens(lm), 1 << 12)):
         objective = _ValueObjective(lm, [texts[i] for i in group], [kls[i] for i in group], layer, part, h)
-        found.append(_optimise_batch(objective, h))
+        found.append(_optimise_batch(objective, h, stop_after))
     start, delta = (torch.cat([getattr(v, k) for v in found]) for k in ("start", "delta"))
     return TargetValues(start, delta, [v.losses for v in found], [v.log_probabilities for v in found])

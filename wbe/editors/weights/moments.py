@@ -334,7 +334,7 @@ class KeyValueEditor(Editor):
                 pass
 
     def check(self, lm: LM, hparams):
-        get_protocol(hparams.under)
+        get_protocol(hparams.under).render("", tokenizer=lm.tokenizer)  # an error where a chat template is missing
         if not (layers := edited_layers(hparams)):
             raise BadArgument(f"{self.name}: no layers are given")
         for layer in layers:
