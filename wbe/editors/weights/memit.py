@@ -12,7 +12,7 @@ import torch
 
 from ..hparams import NamedPreset, hp
 from ..requests import EditRequest
-from ..results import Delta, WeightEdit, combine_edits
+from ..results import CarriedState, Delta, WeightEdit, _with_details, combine_edits
 from ..tail import residual_scale
 from wbe.editors.weights.keys import (
     AS_PUBLISHED_VALUES,
@@ -142,7 +142,7 @@ def _target_part(
         )
     return ("mlp_out", 1.0) if scale is None else ("block", scale)
 
-# %% ../../../nbs/09_editors/weights/04_memit.ipynb #cell-025
+# %% ../../../nbs/09_editors/weights/04_memit.ipynb #cell-026
 class MEMIT(KeyValueEditor):
     "A least-squares change of several MLP layers for a whole batch."
 
@@ -156,26 +156,41 @@ class MEMIT(KeyValueEditor):
         super().check(lm, hparams)
         _target_part(lm, sorted(set(hparams.layers)))
 
+    def _begin_batch(self, lm: LM, h: MEMITHParams) -> dict:
+        "What the changes of a batch need: here the second moments."
+        if not h.layers:
+            raise BadArgument(f"{self.name}: no layers are given")
+        return self.moments(lm, sorted(set(h.layers)), h.samples)
+
+    def _target_values(self, lm: LM, requests, texts, part: str, h: MEMITHParams, state: dict) -> torch.Tensor:
+        "The wanted outputs of the last edited layer."
+        return optimise_values(lm, requests, texts, max(h.layers), h, part=part).target
+
+    def _change(self, lm: LM, layer: int, keys, missing, h: MEMITHParams, state: dict) -> Delta:
+        "The change of a layer that adds what is missing for each key."
+        return least_squares_update(keys, missing, state[layer], h.moment_weight, h.ridge)
+
+    def _end_batch(self, lm: LM, texts, h: MEMITHParams, state: dict) -> CarriedState | None:
+        "Called when all layers of a batch are changed: what the next batch needs; nothing here."
+
     def _edit(self, lm: LM, requests: list[EditRequest], hparams: MEMITHParams) -> WeightEdit:
         h, layers, done = hparams, sorted(set(hparams.layers)), []
-        if not layers:
-            raise BadArgument("memit: no layers are given")
-        moments, contexts = self.moments(lm, layers, h.samples), self.contexts_for(lm, h)
+        contexts, state = self.contexts_for(lm, h), self._begin_batch(lm, h)
         texts = [encode_in_contexts(lm, r, contexts, h.under) for r in requests]
         part, scale = _target_part(lm, layers)
-        target = optimise_values(lm, requests, texts, layers[-1], h, part=part).target
+        target = self._target_values(lm, requests, texts, part, h, state)
         try:
             for n, layer in enumerate(layers):
                 keys, missing = _keys_and_missing(lm, texts, layer, target, h, part)
-                share = missing / (len(layers) - n) / scale
-                change = least_squares_update(keys, share, moments[layer], h.moment_weight, h.ridge)
+                change = self._change(lm, layer, keys, missing / (len(layers) - n) / scale, h, state)
                 done.append(WeightEdit(deltas={("mlp_out", layer): change}).apply(lm, remember=True))
+            carried = self._end_batch(lm, texts, h, state)
         finally:
             for e in reversed(done):
                 e.undo(lm)
-        return combine_edits(done)
+        return _with_details(combine_edits(done), carried=carried)
 
-# %% ../../../nbs/09_editors/weights/04_memit.ipynb #cell-027
+# %% ../../../nbs/09_editors/weights/04_memit.ipynb #cell-028
 def mean_key(
     keys: torch.Tensor,  # (contexts, in): of a request, the bare question first
     h: MEMITHParams,
@@ -186,7 +201,7 @@ def mean_key(
     counts = [1, *(count for count, _ in h.contexts if count)]
     return torch.stack([k.mean(0) for k in keys.split(counts)]).mean(0)
 
-# %% ../../../nbs/09_editors/weights/04_memit.ipynb #cell-029
+# %% ../../../nbs/09_editors/weights/04_memit.ipynb #cell-030
 def _keys_and_missing(
     lm: LM,
     texts: list[list[SubjectEncoding]],  # of each request, behind contexts; the bare question first
