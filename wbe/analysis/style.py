@@ -7,8 +7,8 @@ __all__ = ['GREY', 'LIGHT_GREY', 'EDITOR_LOOKS', 'TEXT_LOOKS', 'AXIS_LOOKS', 'ME
            'OTHER_FAMILY', 'MOST_LINES', 'COLOUR_VISION', 'FIGURE_FILE_PARAMS', 'Look', 'look', 'display_order',
            'editor_family', 'editor_groups', 'oklab', 'contrast_ratio', 'text_colour', 'figure_theme', 'new_figure',
            'axis_panels', 'panel_title', 'LinePanel', 'line_panels', 'upper_limit', 'percent_axis', 'draw_line',
-           'draw_editor_lines', 'spread_labels', 'label_lines', 'draw_dots', 'draw_heatmap', 'save_figure',
-           'figure_svg']
+           'draw_editor_lines', 'spread_labels', 'label_lines', 'draw_dots', 'draw_heatmap', 'freeze_layout',
+           'save_figure', 'figure_svg']
 
 # %% ../../nbs/11_analysis/01_style.ipynb #cell-002
 import zlib
@@ -35,9 +35,12 @@ EDITOR_LOOKS = {
     "rome": Look("#A81C00", "s"),
     "r-rome": Look("#B17033", "D", (0, (5, 1.5))),
     "memit": Look("#B7A920", "^"),
+    "alphaedit": Look("#A335C1", "D"),
+    "ultraedit": Look("#1B18FF", "P"),
     "wise": Look("#DC72BB", "*", (0, (5, 1.5))),
     "ft": Look("#44B6FA", "v"),
     "ft-l": Look("#1F2656", "<", (0, (5, 1.5))),
+    "locft": Look("#503C68", "s", (0, (5, 1.5))),
     "lora": Look("#996DF1", ">"),
     "lora-merge": Look("#419689", "X", (0, (5, 1.5))),
     "prompt": Look("#8AB485", "p", (0, (5, 1.5))),
@@ -108,8 +111,8 @@ def display_order(names: Iterable[str]) -> list[str]:
 
 # %% ../../nbs/11_analysis/01_style.ipynb #cell-021
 EDITOR_FAMILIES = {
-    "computed weights": ("rome", "r-rome", "memit"),
-    "trained weights": ("ft", "ft-l", "lora", "lora-merge"),
+    "computed weights": ("rome", "r-rome", "memit", "alphaedit", "ultraedit"),
+    "trained weights": ("ft", "ft-l", "locft", "lora", "lora-merge"),
     "beside the weights": ("wise", "prompt", "rag", "graph", "mello", "oracle"),
     "trained on texts": tuple(n for n in TEXT_LOOKS if n != "text-passages"),
     "passages of texts": ("text-passages",),
@@ -546,7 +549,18 @@ _FILE_METADATA = {
     "svg": {"Date": None, "Creator": None, "Format": None, "Type": None},
 }
 
-# %% ../../nbs/11_analysis/01_style.ipynb #cell-089
+# %% ../../nbs/11_analysis/01_style.ipynb #cell-090
+def freeze_layout(
+    fig,  # complete
+):
+    "Lay out a figure, and keep the positions from now on."
+    import matplotlib
+
+    fig.draw_without_rendering()
+    with matplotlib.rc_context({"figure.autolayout": False, "figure.constrained_layout.use": False}):
+        fig.set_layout_engine(None)  # with any engine, also with "none", a figure is drawn twice to be saved
+
+# %% ../../nbs/11_analysis/01_style.ipynb #cell-092
 def save_figure(
     fig,
     path,  # the suffix .png, .pdf or .svg is replaced
@@ -563,7 +577,7 @@ def save_figure(
             fig.savefig(part, format=kind, dpi=dpi, metadata=_FILE_METADATA[kind])
     return out
 
-# %% ../../nbs/11_analysis/01_style.ipynb #cell-091
+# %% ../../nbs/11_analysis/01_style.ipynb #cell-094
 def figure_svg(fig) -> str:
     "A figure as an SVG element for a web page. It needs no other file."
     import io

@@ -358,9 +358,21 @@ EDITOR_CLASSES = {  # name: (where its class is, what it does)
     ),
     "r-rome": ("wbe.editors.weights.rome:RROME", "ROME with the same key on both sides of its formula"),
     "memit": ("wbe.editors.weights.memit:MEMIT", "a least-squares change of several MLP layers for many edits at once"),
+    "alphaedit": (
+        "wbe.editors.weights.alphaedit:AlphaEdit",
+        "MEMIT in the null space of common keys, with the keys of earlier edits kept in place",
+    ),
+    "ultraedit": (
+        "wbe.editors.weights.ultraedit:UltraEdit",
+        "one step against gradients that running statistics have normalised",
+    ),
     "wise": ("wbe.editors.memory.wise:Wise", "a side memory beside one MLP layer, used for prompts that activate it"),
     "ft": ("wbe.editors.training.finetune:FT", "fine-tuning of one MLP layer on the answer"),
     "ft-l": ("wbe.editors.training.finetune:FTL", "the same, with every weight kept near its old value"),
+    "locft": (
+        "wbe.editors.training.locft:LocFT",
+        "fine-tuning of one MLP layer over all edits of a batch, to the end of the text",
+    ),
     "mend": (
         "wbe.editors.training.mend:Mend",
         "one step along a gradient that a trained network has rewritten",

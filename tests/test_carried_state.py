@@ -1,0 +1,67 @@
+"""A run of an editor that carries state is stopped between two batches, continued, and ends with the same scores."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from wbe.editors.results import carried_state
+from wbe.lm.toys import toy_lm
+from wbe.runs.export import restored_model
+from wbe.runs.lifelong import run_lifelong
+from wbe.runs.plan import RunPlan
+from wbe.runs.records import Run, compare_runs
+
+BENCH = Path(__file__).parents[1] / "data_samples" / "benchmark"
+
+
+class Stop(BaseException):
+    pass
+
+
+def stop_when_kept(event, data):
+    if event == "kept":
+        raise Stop
+
+
+def forget(folder):
+    "Remove the carried state from the checkpoint of a run."
+    path = folder / "state" / "current.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | dict(carried=False)))
+
+
+@pytest.fixture(scope="module")
+def toy_folder(tmp_path_factory):
+    folder, toy = tmp_path_factory.mktemp("model") / "toy", toy_lm("gpt2")
+    toy.model.save_pretrained(folder)
+    toy.tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "editor, hparams",
+    [
+        ("ultraedit", dict(out_layers=[1], lr=0.01)),
+        ("locft", dict(preset="replay", layer=1, epochs=3, lr=0.01)),
+    ],
+)
+def test_stopped_and_continued(editor, hparams, toy_folder, tmp_path):
+    asked = dict(axes=("update",), ask_lasting=2, batch=3, max_edits=6, timesteps=(1, 1))
+    plan = RunPlan(benchmark=str(BENCH), model=str(toy_folder), editor=editor, hparams=hparams, device="cpu", **asked)
+    whole = run_lifelong(plan, tmp_path / "whole", progress=False)
+    with pytest.raises(Stop):
+        run_lifelong(plan, tmp_path / "stopped", progress=False, callbacks=[stop_when_kept], checkpoint_seconds=0.0)
+    assert Run.load(tmp_path / "stopped").batches.edits.tolist() == [3]
+    shutil.copytree(tmp_path / "stopped", tmp_path / "forgetful")
+    forget(tmp_path / "forgetful")
+    again = run_lifelong(plan, tmp_path / "stopped", progress=False)
+    columns = ["edit_id", "moment", "log_probability", "token_accuracy"]
+    assert again.scores[columns].equals(whole.scores[columns])
+    now, then = (carried_state(restored_model(run), editor).tensors for run in (again, whole))
+    assert now.keys() == then.keys() and all((now[k] == then[k]).all() for k in then)
+    each = compare_runs([whole])["edits", "bytes each"].iloc[0]
+    assert each * 6 == pytest.approx(sum(t.numel() * t.element_size() for t in then.values()) + 2)
+    forgetful = run_lifelong(plan, tmp_path / "forgetful", progress=False)
+    moved = (again.scores.log_probability - forgetful.scores.log_probability)[again.scores.moment == "current"]
+    assert moved.abs().max() > 1e-4
