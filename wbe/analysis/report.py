@@ -53,6 +53,7 @@ def show_figure(
     called: Mapping[str, str] | None = None,  # of `shown_labels`
 ):
     "Show a figure; its points show their values, and lead to their questions."
+    style.freeze_layout(fig)
     for folder in _OUTPUT_FOLDERS:
         style.save_figure(fig, folder / name)
     data = {"image/svg+xml": style.figure_svg(fig), "text/plain": alt}
