@@ -185,6 +185,7 @@ def test_the_command_prints_the_tables_and_continues(chains, tmp_path):
     assert result.exit_code == 0, result.output
     table = json.loads((tmp_path / "out.json").read_text())
     assert [r["k"] for r in table["k"]] == [0, 1, 2] and {r["hops"] for r in table["hops"]} == {2}
+    assert [(r["k"], r["edits"], r["instances"]) for r in table["edits"]] == [(k, 1, 2) for k in (0, 1, 2)]
     assert CliRunner().invoke(app, words + where).exit_code == 0
     bad = CliRunner().invoke(app, ["mquake", chains, "-k", "1;2"])
-    assert bad.exit_code != 0 and "like -k 1,100,1000" in str(bad.exception)
+    assert bad.exit_code != 0 and "like -k 1,100,all" in str(bad.exception)
