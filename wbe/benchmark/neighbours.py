@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['NEIGHBOUR_COLUMNS', 'NEIGHBOURS_VERSION', 'item_triples', 'entity_features', 'feature_weights', 'write_vectors',
-           'query_vectors', 'nearest_entities', 'facts_at', 'nearest_facts', 'find_neighbours']
+           'query_vectors', 'nearest_entities', 'facts_on_day', 'nearest_facts', 'find_neighbours']
 
 # %% ../../nbs/06_benchmark/29_neighbours.ipynb #cell-002
 from contextlib import nullcontext
@@ -190,7 +190,7 @@ def nearest_entities(
     return rows
 
 # %% ../../nbs/06_benchmark/29_neighbours.ipynb #cell-035
-def facts_at(
+def facts_on_day(
     triples,  # of a screened snapshot
     day: int,  # like 20210104
 ):
@@ -206,7 +206,7 @@ def nearest_facts(
     e,  # an engine
     work: Path,  # with nearest.parquet, queries.parquet and vectors.parquet
     updates,  # frame of the updates' triples: subject, property, value, klass
-    facts,  # frame of `facts_at`
+    facts,  # frame of `facts_on_day`
     k: int = 10,
 ):
     "The first `k` of the nearest entities that have the property of each update, with their facts and similarities."
@@ -336,7 +336,7 @@ def _write_neighbours(e, work: Path, rules: Path, old: Path, t_old: int, views, 
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    facts = facts_at(e.scan(work / "old.parquet"), t_old)
+    facts = facts_on_day(e.scan(work / "old.parquet"), t_old)
     updates = e.scan(rules / "updates.parquet")
     found = nearest_facts(e, work, updates, facts, params["k"])
     if views:

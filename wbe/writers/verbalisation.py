@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SENTENCES_FORM', 'SENTENCE_FAULTS', 'VERBALISER_CLASSES', 'VERBALISERS', 'SentenceRequest', 'render_fact',
-           'sentences_prompt', 'split_sentences', 'sentence_fault', 'template_of', 'MinedTemplate', 'mine_templates',
+           'sentences_prompt', 'listed_sentences', 'sentence_fault', 'template_of', 'MinedTemplate', 'mine_templates',
            'OpenAIVerbaliser', 'TableVerbaliser', 'make_verbaliser', 'write_sentences', 'sentence_quality',
            'write_templates', 'read_templates']
 
@@ -60,7 +60,7 @@ def sentences_prompt(request: SentenceRequest) -> ChatPrompt:
     return chat_prompt(prompt_file(SENTENCES_PROMPT), render_fact(request), "sentences")
 
 # %% ../../nbs/03_writers/22_verbalisation.ipynb #cell-011
-def split_sentences(text: str) -> list[str]:
+def listed_sentences(text: str) -> list[str]:
     "The sentences of an answer."
     parts = (re.sub(r"^\s*(?:\d+[.)]|[-*•])\s+", "", part).strip() for part in re.split(r"\s*\|\s*|\n+", text))
     return [one_line(part.strip('"“”`')) for part in parts if part.strip('"“”`. ')]
@@ -68,7 +68,7 @@ def split_sentences(text: str) -> list[str]:
 
 def _valid_sentences(text: str) -> str:
     "The sentences of an answer on one line, or a `BadAnswer`."
-    if not (found := split_sentences(text)):
+    if not (found := listed_sentences(text)):
         raise BadAnswer("no sentences")
     return " | ".join(found)
 
@@ -199,7 +199,7 @@ def write_sentences(
     "Each fact with its sentences; none where the writer failed."
     requests = list(requests)
     for request, text in zip(requests, writer.write(requests, progress=progress), strict=True):
-        yield request, split_sentences(text.text or "")
+        yield request, listed_sentences(text.text or "")
 
 # %% ../../nbs/03_writers/22_verbalisation.ipynb #cell-037
 def sentence_quality(
