@@ -107,11 +107,10 @@ def test_another_file_or_setting_is_not_continued_and_more_k_are(chains, tmp_pat
 
 
 def test_all_is_the_number_of_instances_of_the_run(chains, tmp_path):
-    plan = MquakePlan(chains, editor="graph", k=(2, "all"), under="zero-shot", sample=5)
-    frame = run_mquake(plan, tmp_path / "run", toy(), progress=False)
-    assert frame.groupby("k").size().to_dict() == {0: 5, 2: 5, 5: 5}
-    same = MquakePlan(chains, editor="graph", k=(5,), under="zero-shot", sample=5)
-    assert len(run_mquake(same, tmp_path / "run", toy(), progress=False)) == len(frame)
+    usual = dict(editor="graph", under="zero-shot", sample=3, questions=1)
+    frame = run_mquake(MquakePlan(chains, k=(2, "all"), **usual), tmp_path / "run", toy(), progress=False)
+    assert frame.groupby("k").size().to_dict() == {0: 3, 2: 3, 3: 3}
+    assert len(run_mquake(MquakePlan(chains, k=(3,), **usual), tmp_path / "run", toy(), progress=False)) == 9
     with pytest.raises(BadArgument, match="k is"):
         MquakePlan(chains, k=("every",))
 
