@@ -29,6 +29,7 @@ from .continued import TextLearner
 from .sources import SourceText, TextStep
 from ...lm.models import LM
 from ...lm.tokens import QAItem
+from ...records import patch
 from ...wikipedia.sentences import split_sentences
 
 # %% ../../../nbs/09_editors/text/09_passages.ipynb #cell-005
@@ -70,26 +71,30 @@ class BM25Index:
             w: (np.array([n for n, _ in p]), np.array([f for _, f in p], np.float32)) for w, p in postings.items()
         }
 
-    def scores(self, question: str) -> np.ndarray:
-        "The score of every passage."
-        out = np.zeros(self.size, np.float32)
-        for word in search_words(question):
-            if word in self.postings:
-                rows, f = self.postings[word]
-                rarity = math.log(1 + (self.size - len(rows) + 0.5) / (len(rows) + 0.5))
-                out[rows] += rarity * f * (self.k1 + 1) / (f + self.norms[rows])
-        return out
+# %% ../../../nbs/09_editors/text/09_passages.ipynb #cell-012
+@patch
+def scores(self: BM25Index, question: str) -> np.ndarray:
+    "The score of every passage."
+    out = np.zeros(self.size, np.float32)
+    for word in search_words(question):
+        if word in self.postings:
+            rows, f = self.postings[word]
+            rarity = math.log(1 + (self.size - len(rows) + 0.5) / (len(rows) + 0.5))
+            out[rows] += rarity * f * (self.k1 + 1) / (f + self.norms[rows])
+    return out
 
-    def search(self, questions: list[str], k: int) -> list[list[int]]:
-        "The numbers of the best passages of each question; none that shares no word with it."
-        found = []
-        for question in questions:
-            scores = self.scores(question)
-            best = np.argsort(-scores, kind="stable")[:k]
-            found.append([int(n) for n in best if scores[n] > 0])
-        return found
+# %% ../../../nbs/09_editors/text/09_passages.ipynb #cell-013
+@patch
+def search(self: BM25Index, questions: list[str], k: int) -> list[list[int]]:
+    "The numbers of the best passages of each question; none that shares no word with it."
+    found = []
+    for question in questions:
+        scores = self.scores(question)
+        best = np.argsort(-scores, kind="stable")[:k]
+        found.append([int(n) for n in best if scores[n] > 0])
+    return found
 
-# %% ../../../nbs/09_editors/text/09_passages.ipynb #cell-014
+# %% ../../../nbs/09_editors/text/09_passages.ipynb #cell-017
 class DenseIndex:
     "Passages, found by the vectors of their texts."
 
@@ -110,7 +115,7 @@ class DenseIndex:
         ids, _ = self.index.search(self.embedder.embed(questions), min(k, len(self.index)))
         return [[int(n) for n in row if n >= 0] for row in ids]
 
-# %% ../../../nbs/09_editors/text/09_passages.ipynb #cell-017
+# %% ../../../nbs/09_editors/text/09_passages.ipynb #cell-020
 class PassageRetriever:
     "A function that puts passages in front of questions."
 
@@ -127,7 +132,7 @@ class PassageRetriever:
         self.seconds += time.perf_counter() - start
         return [with_context(x, [self.passages[n] for n in reversed(best)]) for x, best in zip(items, found)]
 
-# %% ../../../nbs/09_editors/text/09_passages.ipynb #cell-019
+# %% ../../../nbs/09_editors/text/09_passages.ipynb #cell-022
 @dataclass
 class PassageEdit(EditResult):
     "The passages of a day."
@@ -137,21 +142,6 @@ class PassageEdit(EditResult):
     kind: ClassVar[str] = "passages"
     in_forward: ClassVar[bool] = False
     supersedes: ClassVar[bool] = True
-
-    def _attach(self, lm: LM, remember: bool):
-        stack = lm.state.attached.setdefault(self.kind, [])
-        if stack:
-            lm.item_hooks.remove(stack[-1])
-        stack.append(PassageRetriever(self.passages, self.vectors, self.hparams))
-        lm.item_hooks.append(stack[-1])
-
-    def _detach(self, lm: LM):
-        stack = lm.state.attached[self.kind]
-        lm.item_hooks.remove(stack.pop())
-        if stack:
-            lm.item_hooks.append(stack[-1])
-        else:
-            del lm.state.attached[self.kind]
 
     def _take_over(self, lm: LM):
         del lm.state.attached[self.kind][:-1]
@@ -163,17 +153,38 @@ class PassageEdit(EditResult):
     def _combine(results: list) -> "PassageEdit":
         return PassageEdit(passages=results[-1].passages, vectors=results[-1].vectors)
 
-    def _to_saved(self) -> tuple[dict, dict]:
-        texts = torch.frombuffer(bytearray(json.dumps(self.passages).encode()), dtype=torch.uint8)
-        vectors = {} if self.vectors is None else dict(vectors=torch.from_numpy(self.vectors))
-        return dict(texts=texts) | vectors, {}
-
     @classmethod
     def _from_saved(cls, tensors: dict, settings: dict, folder: Path) -> "PassageEdit":
         vectors = tensors["vectors"].numpy() if "vectors" in tensors else None
         return cls(passages=json.loads(bytes(tensors["texts"].numpy())), vectors=vectors)
 
-# %% ../../../nbs/09_editors/text/09_passages.ipynb #cell-021
+# %% ../../../nbs/09_editors/text/09_passages.ipynb #cell-024
+@patch
+def _attach(self: PassageEdit, lm: LM, remember: bool):
+    stack = lm.state.attached.setdefault(self.kind, [])
+    if stack:
+        lm.item_hooks.remove(stack[-1])
+    stack.append(PassageRetriever(self.passages, self.vectors, self.hparams))
+    lm.item_hooks.append(stack[-1])
+
+# %% ../../../nbs/09_editors/text/09_passages.ipynb #cell-025
+@patch
+def _detach(self: PassageEdit, lm: LM):
+    stack = lm.state.attached[self.kind]
+    lm.item_hooks.remove(stack.pop())
+    if stack:
+        lm.item_hooks.append(stack[-1])
+    else:
+        del lm.state.attached[self.kind]
+
+# %% ../../../nbs/09_editors/text/09_passages.ipynb #cell-026
+@patch
+def _to_saved(self: PassageEdit) -> tuple[dict, dict]:
+    texts = torch.frombuffer(bytearray(json.dumps(self.passages).encode()), dtype=torch.uint8)
+    vectors = {} if self.vectors is None else dict(vectors=torch.from_numpy(self.vectors))
+    return dict(texts=texts) | vectors, {}
+
+# %% ../../../nbs/09_editors/text/09_passages.ipynb #cell-029
 @dataclass(frozen=True, kw_only=True)
 class PassageHParams(HParams):
     "Hyper-parameters of retrieval over passages."
@@ -184,7 +195,7 @@ class PassageHParams(HParams):
     embedder: str = hp("hashed")  # for dense search
     index: str = hp("exact", choices=INDEX_CLASSES)  # for dense search
 
-# %% ../../../nbs/09_editors/text/09_passages.ipynb #cell-022
+# %% ../../../nbs/09_editors/text/09_passages.ipynb #cell-030
 class TextPassages(TextLearner):
     "Retrieval over the articles of the newer day."
 
