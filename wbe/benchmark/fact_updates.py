@@ -54,7 +54,7 @@ def _number_in_words(value: str, names: dict, style: str) -> str:
         number = f"{int(number):,}"
     return f"{number} {names.get(unit, '')}".rstrip()
 
-
+# %% ../../nbs/06_benchmark/30_fact_updates.ipynb #cell-011
 def value_in_text(
     value: str,  # as the tables hold it
     value_type: str,
@@ -70,7 +70,7 @@ def value_in_text(
         return value.rpartition("@")[0]
     return value if value_type == "string" else names.get(value)
 
-# %% ../../nbs/06_benchmark/30_fact_updates.ipynb #cell-013
+# %% ../../nbs/06_benchmark/30_fact_updates.ipynb #cell-014
 class NamedEntity(NamedTuple):
     "What a row says of an entity."
 
@@ -82,7 +82,7 @@ class NamedEntity(NamedTuple):
         "The entity as published files have it."
         return dict(id=id, label=self.label, description=self.description)
 
-# %% ../../nbs/06_benchmark/30_fact_updates.ipynb #cell-014
+# %% ../../nbs/06_benchmark/30_fact_updates.ipynb #cell-015
 def _mentioned(e, rules: Path):
     "The ids of all entities of the updates and their neighbours."
     updates, near = e.scan(rules / "updates.parquet"), e.scan(rules / "neighbours.parquet")
@@ -93,7 +93,7 @@ def _mentioned(e, rules: Path):
     parts.append(near.filter(nw.col("neighbour_type") == "item").select(id=nw.col("neighbour_value")))
     return nw.concat(parts).unique()
 
-
+# %% ../../nbs/06_benchmark/30_fact_updates.ipynb #cell-016
 def named_entities(
     e,  # an engine
     snapshots,  # parsed, the one that counts more last
@@ -114,7 +114,7 @@ def named_entities(
                 found[row["id"]] = NamedEntity(row["label"], row["description"] or None, kind)
     return found
 
-# %% ../../nbs/06_benchmark/30_fact_updates.ipynb #cell-017
+# %% ../../nbs/06_benchmark/30_fact_updates.ipynb #cell-019
 def fact_sentences(
     pid: str,  # P-id
     label: str,  # of the property
@@ -128,7 +128,7 @@ def fact_sentences(
     name = with_article(subject.label, subject.kind)
     return [fill_form(form, name, subject.label) for form in mined.get(pid, ())]
 
-# %% ../../nbs/06_benchmark/30_fact_updates.ipynb #cell-020
+# %% ../../nbs/06_benchmark/30_fact_updates.ipynb #cell-022
 _BLANK = " ____"
 
 
@@ -169,7 +169,7 @@ class _RowMaker:
         objects = [dict(object=target, prompt=prompt + _BLANK)]
         return dict(subject=about.as_field(row["neighbour"]), dist=dist, popularity=row["popularity"], objects=objects)
 
-# %% ../../nbs/06_benchmark/30_fact_updates.ipynb #cell-021
+# %% ../../nbs/06_benchmark/30_fact_updates.ipynb #cell-023
 def _update_row(maker: _RowMaker, group: list[dict], neighbours: list[dict]) -> dict | None:
     "A row for the triples of a subject and a property; None where something has no label."
     subject, pid = group[0]["subject"], group[0]["property"]
@@ -198,7 +198,7 @@ def _update_row(maker: _RowMaker, group: list[dict], neighbours: list[dict]) -> 
         scenario=scenario,
     )
 
-# %% ../../nbs/06_benchmark/30_fact_updates.ipynb #cell-023
+# %% ../../nbs/06_benchmark/30_fact_updates.ipynb #cell-025
 def _parquet_dicts(path: Path) -> Iterator[dict]:
     "The rows of a Parquet file."
     import pyarrow.parquet as pq
@@ -207,7 +207,7 @@ def _parquet_dicts(path: Path) -> Iterator[dict]:
         for batch in f.iter_batches(20_000):
             yield from batch.to_pylist()
 
-
+# %% ../../nbs/06_benchmark/30_fact_updates.ipynb #cell-026
 def _neighbours_by_key(path: Path) -> dict[tuple, list[dict]]:
     "The neighbours of each update."
     found = defaultdict(list)
@@ -216,7 +216,7 @@ def _neighbours_by_key(path: Path) -> dict[tuple, list[dict]]:
         found[row["subject"], row["property"]].append(row)
     return found
 
-# %% ../../nbs/06_benchmark/30_fact_updates.ipynb #cell-025
+# %% ../../nbs/06_benchmark/30_fact_updates.ipynb #cell-028
 UPDATES_VERSION = 1  # raised when the same inputs would give another file
 
 
@@ -254,7 +254,7 @@ def write_fact_updates(
             stage.outputs.append(path)
     return stage.manifest
 
-# %% ../../nbs/06_benchmark/30_fact_updates.ipynb #cell-026
+# %% ../../nbs/06_benchmark/30_fact_updates.ipynb #cell-029
 def _write_rows(maker: _RowMaker, rules: Path, path: Path) -> dict:
     "Write the rows of all updates; returns the counts."
     neighbours, counts = _neighbours_by_key(rules / "neighbours.parquet"), Counter()
@@ -267,7 +267,7 @@ def _write_rows(maker: _RowMaker, rules: Path, path: Path) -> dict:
                 counts[row["scenario"]] += 1
     return dict(counts) | dict(maker.left_out)
 
-# %% ../../nbs/06_benchmark/30_fact_updates.ipynb #cell-038
+# %% ../../nbs/06_benchmark/30_fact_updates.ipynb #cell-041
 def facts_to_verbalise(
     e,  # an engine
     folder,  # a parsed snapshot
@@ -297,7 +297,7 @@ def facts_to_verbalise(
             taken.append(r)
     return _sentence_requests(taken, known)
 
-
+# %% ../../nbs/06_benchmark/30_fact_updates.ipynb #cell-042
 def _sentence_requests(rows: list[dict], properties: dict) -> list[SentenceRequest]:
     "A request for each fact; its example is another fact of the property."
     before, out = {r["property"]: r for r in rows}, []

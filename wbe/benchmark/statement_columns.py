@@ -25,7 +25,7 @@ def _sentences_of(row: dict, mined: dict | None) -> list[str]:
     subject = (row.get("subject") or "").strip()
     return [fill_form(form, subject, subject) for form in mined.get(row.get("relation_id"), ())] if subject else []
 
-
+# %% ../../nbs/06_benchmark/31_statement_columns.ipynb #cell-006
 def add_statements(
     edits,  # an Arrow table
     mined: dict | None = None,  # templates by property; those of the table by default
@@ -39,7 +39,7 @@ def add_statements(
     others = pa.array([texts[1:] if texts else None for texts in found], pa.list_(pa.string()))
     return edits.append_column(STATEMENT_COLUMNS[0], first).append_column(STATEMENT_COLUMNS[1], others)
 
-# %% ../../nbs/06_benchmark/31_statement_columns.ipynb #cell-008
+# %% ../../nbs/06_benchmark/31_statement_columns.ipynb #cell-009
 def copy_with_statements(
     benchmark,  # a folder of timesteps
     out,  # folder for the copy
@@ -59,7 +59,7 @@ def copy_with_statements(
         shutil.copy(source / "retired.json", out / "retired.json")
     return made
 
-
+# %% ../../nbs/06_benchmark/31_statement_columns.ipynb #cell-010
 def _copy_timestep(path: Path, to: Path, mined: dict | None) -> Path:
     "Copy the file of a timestep with the columns of statements."
     import pyarrow.parquet as pq

@@ -118,7 +118,7 @@ def _flag(row: LocatedValue, name: str) -> bool:
     value = row[name].value if row.has(name) else False
     return value if isinstance(value, bool) else row[name].fail(f"is {value!r}, expected true or false")
 
-
+# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-021
 def _number(row: LocatedValue, name: str) -> float | None:
     "A field that is a number or missing."
     value = row[name].value if row.has(name) else None
@@ -126,7 +126,7 @@ def _number(row: LocatedValue, name: str) -> float | None:
         row[name].fail(f"is {value!r}, expected a number")
     return value
 
-# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-023
+# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-024
 def _neighbour(row: LocatedValue) -> NeighbourFact | None:
     "A neighbour of a row, with its first object; None if its sentence does not end in the blank."
     first, about = row["objects"].items(1)[0], row["subject"]
@@ -145,26 +145,26 @@ def _neighbour(row: LocatedValue) -> NeighbourFact | None:
         _number(row, "popularity"),
     )
 
-# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-025
+# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-026
 def _update_objects(row: LocatedValue) -> tuple[UpdateObject, ...]:
     "The objects of a row, the new ones first."
     found = objects_by_decision(row).items()
     return tuple(UpdateObject(o["label"].text(), decision, o.text_of("id", "")) for decision, os in found for o in os)
 
-# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-026
+# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-027
 def _facts(row: LocatedValue, name: str) -> tuple[NeighbourFact, ...]:
     "The neighbours of a row that can be asked."
     found = [_neighbour(n) for n in row[name].items()] if row.has(name) else []
     return tuple(n for n in found if n is not None)
 
-
+# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-028
 def _sentences(row: LocatedValue) -> tuple[str, ...]:
     "The sentences of an update up to their blanks, the edit's own first; those with the blank elsewhere are left out."
     more = row["generalization_prompts"].items() if row.has("generalization_prompts") else []
     found = tuple(text for p in (row["update_prompt"], *more) if (text := left_context(p)))
     return found or row["update_prompt"].fail(f"has no blank at its end: {row['update_prompt'].value!r}")
 
-# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-027
+# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-029
 def parse_update(
     row: LocatedValue,
     number: int,  # of the row
@@ -188,7 +188,7 @@ def parse_update(
         _flag(row, "relation_is_temp_func"),
     )
 
-# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-034
+# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-036
 def update_files(
     source,  # a file, a folder, a name on the hub, wikifactdiff or wikifactdiff-new
     release: str | None = None,  # wikifactdiff or wikifactdiff-new, where a folder or a hub has both
@@ -202,7 +202,7 @@ def update_files(
     patterns = dict(patterns=[files]) if files else {}
     return data_files(fetch_dataset(where, revision, **patterns), files)
 
-# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-035
+# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-037
 def read_updates(
     source,  # a file, a folder, a name on the hub, wikifactdiff or wikifactdiff-new
     scenarios=None,  # names of scenarios; all by default
@@ -218,7 +218,7 @@ def read_updates(
     rows = chain.from_iterable(map(read_located_rows, update_files(source, release, revision)))
     return _chosen_updates(rows, wanted, most)
 
-
+# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-038
 def _chosen_updates(rows, wanted: set, most: int | None) -> Iterator[FactUpdate]:
     "The updates of some scenarios, so many at most."
     found = 0
@@ -230,7 +230,7 @@ def _chosen_updates(rows, wanted: set, most: int | None) -> Iterator[FactUpdate]
             if found == most:
                 return
 
-# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-045
+# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-048
 def replacements(
     updates: Iterable[FactUpdate],
     factor: int = 14,  # of updates of a population one in so many is kept
@@ -242,7 +242,7 @@ def replacements(
         if u.is_replacement and kept:
             yield u
 
-# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-048
+# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-051
 def _union_sample(updates: Iterable[FactUpdate], most: int, rng: random.Random) -> list[NeighbourFact]:
     "At most so many of the neighbours of all updates, each equally likely."
     union = []
@@ -253,7 +253,7 @@ def _union_sample(updates: Iterable[FactUpdate], most: int, rng: random.Random) 
             union[at] = fact
     return union
 
-# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-049
+# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-052
 def add_random_neighbours(
     updates: list[FactUpdate],
     n: int = 10,  # for each update
@@ -271,7 +271,7 @@ def add_random_neighbours(
         out.append(u if u.random else replace(u, random=chosen))
     return out
 
-# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-052
+# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-055
 class VerbalisedTriple(NamedTuple):
     "A triple and the sentences that a model wrote for it, up to their blanks."
 
@@ -281,7 +281,7 @@ class VerbalisedTriple(NamedTuple):
     object: str
     sentences: tuple[str, ...]  # the object is to follow; others of the file are left out
 
-# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-053
+# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-056
 def _verbalised(row: LocatedValue) -> VerbalisedTriple | None:
     "The sentences of a row; None where the model failed."
     if row.has("error"):
@@ -293,7 +293,7 @@ def _verbalised(row: LocatedValue) -> VerbalisedTriple | None:
     names = triple["subject"]["label"].text(), triple["relation"]["id"].text(), triple["relation"]["label"].text()
     return VerbalisedTriple(*names, triple["object"]["label"].text(), tuple(texts))
 
-# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-054
+# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-057
 def read_verbalised(
     source,  # a file, a folder of one, wikifactdiff-sentences or wikifactdiff-sentences-2
     revision: str | None = None,  # of the hub

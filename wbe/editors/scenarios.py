@@ -20,7 +20,7 @@ def _listed(labels: tuple[str, ...]) -> str:
     "Labels as a list in a sentence."
     return labels[0] if len(labels) == 1 else f"{', '.join(labels[:-1])} and {labels[-1]}"
 
-
+# %% ../../nbs/09_editors/11_scenarios.ipynb #cell-007
 def scenario_request(u: FactUpdate) -> EditRequest:
     "The request that stands for an update of any scenario."
     new, old = u.labels("new"), u.labels("obsolete")
@@ -28,7 +28,7 @@ def scenario_request(u: FactUpdate) -> EditRequest:
     ids = dict(subject_id=u.subject_id, relation_id=u.relation_id, relation=u.relation)
     return EditRequest(u.prompt, answer, u.subject, u.prompt, u.case_id, u.previous if new else None, **ids)
 
-# %% ../../nbs/09_editors/11_scenarios.ipynb #cell-009
+# %% ../../nbs/09_editors/11_scenarios.ipynb #cell-010
 def object_probabilities(
     lm: LM,
     u: FactUpdate,
@@ -37,7 +37,7 @@ def object_probabilities(
     scores = score(lm, [(u.prompt, o.label) for o in u.objects], "plain", progress=False)
     return [math.exp(x) for x in scores["log_probability"]]
 
-# %% ../../nbs/09_editors/11_scenarios.ipynb #cell-010
+# %% ../../nbs/09_editors/11_scenarios.ipynb #cell-011
 _STAYS = 0.9  # a static object stays if it keeps so much of its probability
 
 
@@ -59,7 +59,7 @@ def scenario_outcomes(
             rows.append(dict(scenario=u.scenario, case=u.case_id, decision=o.decision, before=p, after=q, right=right))
     return pd.DataFrame(rows)
 
-# %% ../../nbs/09_editors/11_scenarios.ipynb #cell-016
+# %% ../../nbs/09_editors/11_scenarios.ipynb #cell-017
 def sample_by_scenario(
     updates: Iterable[FactUpdate],
     each: int,  # updates of a scenario at most

@@ -54,18 +54,18 @@ def render_fact(request: SentenceRequest) -> str:
     lines += [f"object: {one_line(request.object)}{about(request.object_about)}"]
     return "\n".join(lines + ([f"example: {' -> '.join(map(one_line, request.example))}"] if request.example else []))
 
-
+# %% ../../nbs/03_writers/22_verbalisation.ipynb #cell-009
 def sentences_prompt(request: SentenceRequest) -> ChatPrompt:
     "The messages for a request."
     return chat_prompt(prompt_file(SENTENCES_PROMPT), render_fact(request), "sentences")
 
-# %% ../../nbs/03_writers/22_verbalisation.ipynb #cell-011
+# %% ../../nbs/03_writers/22_verbalisation.ipynb #cell-012
 def listed_sentences(text: str) -> list[str]:
     "The sentences of an answer."
     parts = (re.sub(r"^\s*(?:\d+[.)]|[-*•])\s+", "", part).strip() for part in re.split(r"\s*\|\s*|\n+", text))
     return [one_line(part.strip('"“”`')) for part in parts if part.strip('"“”`. ')]
 
-
+# %% ../../nbs/03_writers/22_verbalisation.ipynb #cell-013
 def _valid_sentences(text: str) -> str:
     "The sentences of an answer on one line, or a `BadAnswer`."
     if not (found := listed_sentences(text)):
@@ -75,7 +75,7 @@ def _valid_sentences(text: str) -> str:
 
 SENTENCES_FORM = AnswerForm("sentences", _valid_sentences)
 
-# %% ../../nbs/03_writers/22_verbalisation.ipynb #cell-014
+# %% ../../nbs/03_writers/22_verbalisation.ipynb #cell-016
 SENTENCE_FAULTS = ("subject missing", "object not at the end", "object in the subject's place")
 
 
@@ -89,7 +89,7 @@ def sentence_fault(request: SentenceRequest, sentence: str) -> str | None:  # No
         return SENTENCE_FAULTS[1]
     return None if subject in body[: len(body) - len(object.rstrip("."))] else SENTENCE_FAULTS[2]
 
-# %% ../../nbs/03_writers/22_verbalisation.ipynb #cell-017
+# %% ../../nbs/03_writers/22_verbalisation.ipynb #cell-019
 def template_of(request: SentenceRequest, sentence: str) -> str | None:  # None if it does not pass
     "The template that a sentence follows."
     if sentence_fault(request, sentence):
@@ -101,19 +101,19 @@ def template_of(request: SentenceRequest, sentence: str) -> str | None:  # None 
     clean = form.count("{s}") + form.count("{p}") == 1 and re.search(r"\w$", form)
     return form if clean and not form.endswith(("{s}", "{p}")) else None
 
-
+# %% ../../nbs/03_writers/22_verbalisation.ipynb #cell-020
 def _subject_pattern(subject: str) -> str:
     "A pattern for a name with its article, its quotes and its possessive ending."
     name = rf"(?:(?<!\w)the )?(?<!\w){re.escape(subject)}(?!\w)"
     return rf"(?P<open>[\"'“‘]?){name}(?P<own>['’]s)?(?P<close>[\"'”’]?)"
 
-
+# %% ../../nbs/03_writers/22_verbalisation.ipynb #cell-021
 def _slot(match: re.Match) -> str:
     "{p} for a possessive, else {s}."
     plural = match["close"] in ("'", "’") and not match["open"]  # the Philippines'
     return "{p}" if match["own"] or plural else "{s}"
 
-# %% ../../nbs/03_writers/22_verbalisation.ipynb #cell-022
+# %% ../../nbs/03_writers/22_verbalisation.ipynb #cell-026
 class MinedTemplate(NamedTuple):
     "A template, and how often a model followed it."
 
@@ -123,7 +123,7 @@ class MinedTemplate(NamedTuple):
     count: int
     facts: int  # of the property whose answers were read
 
-
+# %% ../../nbs/03_writers/22_verbalisation.ipynb #cell-027
 def mine_templates(
     answers: Iterable[tuple[SentenceRequest, list[str]]],  # facts and their sentences
     keep: int = 5,
@@ -140,7 +140,7 @@ def mine_templates(
         rows += [MinedTemplate(pid, rank, form, n, facts[pid]) for rank, (form, n) in forms]
     return rows
 
-# %% ../../nbs/03_writers/22_verbalisation.ipynb #cell-025
+# %% ../../nbs/03_writers/22_verbalisation.ipynb #cell-030
 @dataclass(eq=False, repr=False)
 class OpenAIVerbaliser(OpenAIWriter):
     "Writes sentences that end in the object with a model behind an endpoint with the OpenAI protocol."
@@ -158,7 +158,7 @@ class OpenAIVerbaliser(OpenAIWriter):
         version = prompt_file(SENTENCES_PROMPT).version
         return dict(writer=self.name, model=self.model, temperature=self.temperature, prompt=version)
 
-# %% ../../nbs/03_writers/22_verbalisation.ipynb #cell-027
+# %% ../../nbs/03_writers/22_verbalisation.ipynb #cell-032
 class TableVerbaliser:
     "Writes the five sentences that the table of statements has for a fact."
 
@@ -174,7 +174,7 @@ class TableVerbaliser:
             prompts = statement_prompts(r.property_id, r.subject, label=r.property, description=r.property_about)
             yield WrittenText(r.id, " | ".join(f"{p} {r.object}." for p in prompts), self.name)
 
-# %% ../../nbs/03_writers/22_verbalisation.ipynb #cell-028
+# %% ../../nbs/03_writers/22_verbalisation.ipynb #cell-033
 VERBALISER_CLASSES = {  # name: (where its class is, who writes)
     "table": ("wbe.writers.verbalisation:TableVerbaliser", "templates that are written by hand, offline and free"),
     "openai": ("wbe.writers.verbalisation:OpenAIVerbaliser", "any endpoint that is compatible with OpenAI's"),
@@ -190,7 +190,7 @@ def make_verbaliser(
     "A writer of sentences by name."
     return make_by_name(VERBALISERS, name, **options)
 
-# %% ../../nbs/03_writers/22_verbalisation.ipynb #cell-029
+# %% ../../nbs/03_writers/22_verbalisation.ipynb #cell-034
 def write_sentences(
     writer,  # a writer of sentences
     requests: Iterable[SentenceRequest],
@@ -201,7 +201,7 @@ def write_sentences(
     for request, text in zip(requests, writer.write(requests, progress=progress), strict=True):
         yield request, listed_sentences(text.text or "")
 
-# %% ../../nbs/03_writers/22_verbalisation.ipynb #cell-037
+# %% ../../nbs/03_writers/22_verbalisation.ipynb #cell-042
 def sentence_quality(
     answers: Iterable[tuple[SentenceRequest, list[str]]],  # facts and their sentences
 ):
@@ -220,7 +220,7 @@ def sentence_quality(
     rows = [(f, outcomes[f], round(outcomes[f] / total, 3), examples.get(f, "")) for f in order]
     return pd.DataFrame(rows, columns=["outcome", "sentences", "share", "example"]).set_index("outcome")
 
-# %% ../../nbs/03_writers/22_verbalisation.ipynb #cell-042
+# %% ../../nbs/03_writers/22_verbalisation.ipynb #cell-047
 def write_templates(
     path,
     mined: list[MinedTemplate],
@@ -230,7 +230,7 @@ def write_templates(
     lines = [json.dumps(dict(writer=key)), *(json.dumps(t._asdict(), ensure_ascii=False) for t in mined)]
     write_text(path, "\n".join(lines) + "\n")
 
-# %% ../../nbs/03_writers/22_verbalisation.ipynb #cell-043
+# %% ../../nbs/03_writers/22_verbalisation.ipynb #cell-048
 def read_templates(path) -> dict[str, tuple[str, ...]]:  # by property
     "The templates of a file, the most frequent first."
     found = {}
