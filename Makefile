@@ -26,7 +26,7 @@ help:
 	@echo "make export        write wbe/ from nbs/"
 	@echo "make readme        write README.md from nbs/index.ipynb"
 	@echo "make samples       write the dumps and the benchmark in data_samples/ again"
-	@echo "make runs          make data_samples/runs and runs_forms again: every editor (hours on two cores)"
+	@echo "make runs          make data_samples/runs, runs_forms and runs_later again: every editor (hours on two cores)"
 	@echo "make study         train four smaller models and make data_samples/study: seven runs on each, two timesteps"
 	@echo "make bench         the benchmarks in tests/benchmarks/ (minutes)"
 	@echo "make docs          the documentation site in _docs/, offline"
@@ -85,9 +85,10 @@ samples: $(READY)
 	$(BIN)/python data_samples/make.py
 
 runs: $(READY)
-	rm -rf data_samples/runs data_samples/runs_forms
+	rm -rf data_samples/runs data_samples/runs_forms data_samples/runs_later
 	OMP_NUM_THREADS=1 $(BIN)/wbe sweep data_samples/sweep.toml --jobs 2
 	OMP_NUM_THREADS=1 $(BIN)/wbe sweep data_samples/sweep_forms.toml --jobs 2
+	OMP_NUM_THREADS=1 $(BIN)/wbe sweep data_samples/sweep_later.toml --jobs 2
 	rm -rf data_samples/runs*/.before data_samples/runs*/*/state data_samples/runs*/*/output.txt
 
 STUDY := $(foreach m,small-0 small-1 small-2 middle-0,models/wbe-tiny-$m/training.json)
