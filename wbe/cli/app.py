@@ -406,8 +406,8 @@ RolesOption = Annotated[
 AxisOption = Annotated[
     list[str],
     typer.Option(
-        help="Axis of questions: update, rephrase, persona, multi-hop, locality, or statement and statement-paraphrase "
-        "for sentences to complete; may be repeated. \\[default: the first five]"
+        help="Axis of questions: update, rephrase, persona, multi-hop or locality; may be repeated. \\[default: all] "
+        "Sentences to complete are axes, too: statement and statement-paraphrase."
     ),
 ]
 MapOption = Annotated[
