@@ -895,7 +895,7 @@ def export_command(
 
     typer.echo(f"The model: {export_run(Run.load(run), out)}")
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-093
+# %% ../../nbs/12_app/06_runs.ipynb #cell-094
 @app.command(name="leaderboard", rich_help_panel=PANELS["results"])
 def leaderboard_command(
     runs: Annotated[
