@@ -1,9 +1,9 @@
-"""Write wikifactdiff.parquet: the updates of the sample world between its first and its last dump, in WikiFactDiff's form.
+"""Write wikifactdiff.parquet: updates of the sample world from its first to its last dump, in WikiFactDiff's form.
 
     python data_samples/make_wikifactdiff.py
 
-Everything depends only on the world's seed and on the versions of the rules, the neighbours and the statements. Dates and
-numbers are said as the articles of the world say them. Page views are those of the two months before the newer dump.
+Everything depends only on the world's seed and on the versions of the rules, neighbours and statements. Dates and
+numbers are said as the articles of the world say them. Page views: the two months before the newer dump.
 """
 
 import json

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
+import torch
 
 from wbe.editors.protocol import editor
 from wbe.editors.requests import EditRequest
@@ -15,7 +16,9 @@ from wbe.records import BadArgument
 from wbe.store import StoreError
 
 torch.set_num_threads(1)
-ROW = dict(update="Who runs Karsk?", rephrase="Karsk is run by whom?", ans="Nadia", loc="Where is Orland?", loc_ans="Fro")
+ROW = dict(
+    update="Who runs Karsk?", rephrase="Karsk is run by whom?", ans="Nadia", loc="Where is Orland?", loc_ans="Fro"
+)
 REQUEST = EditRequest("Who runs Karsk?", "Nadia", "Karsk", id="1")
 
 

@@ -13,7 +13,7 @@ pytest.importorskip("torch")
 import torch
 
 from wbe.benchmark.reader import Benchmark
-from wbe.editors.text.sources import SourceText, write_texts
+from wbe.wikipedia.texts import SourceText, write_texts
 from wbe.records import BadArgument
 from wbe.runs.lifelong import run_lifelong
 from wbe.runs.plan import RunPlan

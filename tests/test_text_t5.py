@@ -10,7 +10,8 @@ import torch
 from wbe.benchmark.reader import Benchmark
 from wbe.editors.protocol import editor
 from wbe.editors.results import commit_edits
-from wbe.editors.text.sources import SourceText, text_steps, write_texts
+from wbe.editors.text.sources import text_steps
+from wbe.wikipedia.texts import SourceText, write_texts
 from wbe.lm.families import ModelError
 from wbe.lm.scoring import score
 from wbe.lm.spans import masked_loss, masked_rows

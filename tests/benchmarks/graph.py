@@ -75,7 +75,9 @@ def compare_with_model(graph: FactGraph, questions: list[str], model: str) -> st
         for hook in ([], [retriever]):
             lm.item_hooks[:] = hook
             which = "with the graph" if hook else "unedited"
-            spent_on(lambda: score(lm, items, too_long="truncate", progress=False), times, f"scored, {which}")
+            spent_on(
+                lambda items=items: score(lm, items, too_long="truncate", progress=False), times, f"scored, {which}"
+            )
             for q in part:
                 spent_on(lambda q=q: ask(lm, [q], max_tokens=ANSWER_TOKENS, progress=False), times, f"asked, {which}")
         times = times if n else {}  # the first part is asked twice: once to warm up
@@ -87,7 +89,9 @@ def compare_with_model(graph: FactGraph, questions: list[str], model: str) -> st
     lines = [f"          {model}: {tokens[0]:.0f} tokens of a prompt unedited, {tokens[1]:.0f} with the graph"]
     for what, name in {"scored": "scoring an answer", "asked": f"an answer of {ANSWER_TOKENS} tokens, alone"}.items():
         plain, edited = ms[f"{what}, unedited"], ms[f"{what}, with the graph"]
-        lines.append(f"          {name}: {plain:.1f} ms unedited, {edited:.1f} ms with the graph: {edited / plain:.2f}x")
+        lines.append(
+            f"          {name}: {plain:.1f} ms unedited, {edited:.1f} ms with the graph: {edited / plain:.2f}x"
+        )
     return "\n".join([*lines, f"          {ms['searching']:.2f} ms of it searching"])
 
 

@@ -39,7 +39,10 @@ def measure(entities: int):
         end = time.process_time()
     memory = psutil.Process().memory_info()
     peak = getattr(memory, "peak_wset", 0) or resource_peak()
-    print(f"{entities:>9,} {entities // 20:>8,} {middle - start:>8.1f} {end - middle:>8.1f} {peak / 1e6:>10,.0f}", flush=True)
+    print(
+        f"{entities:>9,} {entities // 20:>8,} {middle - start:>8.1f} {end - middle:>8.1f} {peak / 1e6:>10,.0f}",
+        flush=True,
+    )
 
 
 def resource_peak() -> int:

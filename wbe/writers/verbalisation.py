@@ -24,7 +24,6 @@ from .base import WrittenText, make_by_name
 from .llm import OpenAIWriter
 from .prompts import SENTENCES_PROMPT, AnswerForm, BadAnswer, ChatPrompt, chat_prompt, prompt_file
 from .statements import STATEMENTS, statement_prompts
-from .templates import fill_form, with_article
 
 # %% ../../nbs/03_writers/22_verbalisation.ipynb #cell-007
 @dataclass(frozen=True)

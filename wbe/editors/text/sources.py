@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ...records import BadArgument, patch, read_table
 from ...store import StoreError, sha256_of
-from ...wikipedia.texts import SourceText, write_texts
+from ...wikipedia.texts import SourceText
 
 # %% ../../../nbs/09_editors/text/01_sources.ipynb #cell-009
 def _read_texts(path: Path) -> list[SourceText]:
