@@ -37,6 +37,7 @@ EDITOR_LOOKS = {
     "memit": Look("#B7A920", "^"),
     "alphaedit": Look("#A335C1", "D"),
     "ultraedit": Look("#1B18FF", "P"),
+    "mend": Look("#54779B", "X"),
     "wise": Look("#DC72BB", "*", (0, (5, 1.5))),
     "ft": Look("#44B6FA", "v"),
     "ft-l": Look("#1F2656", "<", (0, (5, 1.5))),
@@ -111,7 +112,7 @@ def display_order(names: Iterable[str]) -> list[str]:
 
 # %% ../../nbs/11_analysis/01_style.ipynb #cell-021
 EDITOR_FAMILIES = {
-    "computed weights": ("rome", "r-rome", "memit", "alphaedit", "ultraedit"),
+    "computed weights": ("rome", "r-rome", "memit", "alphaedit", "ultraedit", "mend"),
     "trained weights": ("ft", "ft-l", "locft", "lora", "lora-merge"),
     "beside the weights": ("wise", "prompt", "rag", "graph", "mello", "oracle"),
     "trained on texts": tuple(n for n in TEXT_LOOKS if n != "text-passages"),
