@@ -298,11 +298,11 @@ def rule_fault(row: EvolvingQuestion) -> str | None:
 # %% ../../nbs/06_benchmark/25_evolving.ipynb #cell-057
 def _checks_of(row: EvolvingQuestion, id: str) -> list[FactCheck]:
     "The checks of a question."
-    said = lambda text, answer: FactCheck(id, "supported", row.question, answer, text=f"{row.title}. {text}")
+    check = lambda text, answer: FactCheck(id, "supported", row.question, answer, text=f"{row.title}. {text}")
     if row.outdated is None:
-        return [said(row.passage, row.answer)]
+        return [check(row.passage, row.answer)]
     same = FactCheck(id, "same-meaning", row.question, row.outdated, other=row.answer)
-    return [same, said(row.passage, row.answer), said(row.outdated_passage, row.outdated)]
+    return [same, check(row.passage, row.answer), check(row.outdated_passage, row.outdated)]
 
 # %% ../../nbs/06_benchmark/25_evolving.ipynb #cell-058
 def filter_questions(

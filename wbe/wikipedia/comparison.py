@@ -231,6 +231,21 @@ def rows(self: WikipediaComparison):
             yield from (ChangedArticle(**row) for row in file.read_row_group(g).to_pylist())
 
 # %% ../../nbs/05_wikipedia/06_comparison.ipynb #cell-034
+def _unread_counts(indexes, unread) -> dict:
+    "How many articles of one snapshot could not be read in the other, as a count of the stage."
+    lost = sum(int(np.isin(index.id, ids).sum()) for index, ids in zip(indexes[::-1], unread))
+    return {"unread in the other": lost} if lost else {}
+
+# %% ../../nbs/05_wikipedia/06_comparison.ipynb #cell-036
+def _append_made(files: PieceFiles, made, total: int, progress: bool):
+    "Append pieces as they are made, and the end."
+    with progress_bar(total=total, desc="comparing articles", show=progress) as bar:
+        for parquet, counts in made:
+            files.append(parquet, counts)
+            bar.update(sum(counts.values()))
+    files.end()
+
+# %% ../../nbs/05_wikipedia/06_comparison.ipynb #cell-038
 COMPARISON_VERSION = 2  # raised with every change that alters the files
 
 
@@ -264,16 +279,9 @@ def compare_wikipedia(
                 todo = islice(_pieces_of_work(*indexes, pairs, size), files.done, None)
                 work = partial(comparison_piece, old=str(old.path), new=str(new.path), tables=tables)
                 made = mapped(work, todo) if mapped else parallel_map(work, todo, workers)
-                with progress_bar(total=len(pairs.new), desc="comparing articles", show=progress) as bar:
-                    for parquet, counts in made:
-                        files.append(parquet, counts)
-                        bar.update(sum(counts.values()))
-                files.end()
+                _append_made(files, made, len(pairs.new), progress)
         finally:
             files.spool.close()
-        lost = sum(int(np.isin(index.id, ids).sum()) for index, ids in zip(indexes[::-1], unread))
-        stage.counts.update(
-            {"same": pairs.same, **files.state["counts"], **({"unread in the other": lost} if lost else {})}
-        )
+        stage.counts.update({"same": pairs.same, **files.state["counts"], **_unread_counts(indexes, unread)})
         stage.outputs += files.finish()
     return WikipediaComparison(folder)

@@ -226,6 +226,25 @@ def _diff_piece(articles: tuple, faults) -> tuple[dict, Counter]:
     return {"diffset": (parquet_piece(table), len(table))}, counts
 
 # %% ../../nbs/05_wikipedia/08_diffs.ipynb #cell-042
+def _chosen_faults(as_published: bool | list) -> list | None:
+    "The names of faults: all, none at all (None), or those of a list."
+    if isinstance(as_published, bool):
+        return list(PUBLISHED_FAULTS) if as_published else None
+    for fault in as_published:
+        check_choice(fault, PUBLISHED_FAULTS, "fault")
+    return list(as_published)
+
+# %% ../../nbs/05_wikipedia/08_diffs.ipynb #cell-044
+def _append_pieces(files: PieceFiles, articles, work, size: int, workers: int, progress: bool):
+    "Append the pieces of some articles, and the end."
+    todo = iter(lambda: tuple(islice(articles, size)), ())
+    with progress_bar(desc="comparing sentences", unit=" pieces", show=progress) as bar:
+        for parquet, counts in parallel_map(work, todo, workers):
+            files.append(parquet, counts)
+            bar.update(1)
+    files.end()
+
+# %% ../../nbs/05_wikipedia/08_diffs.ipynb #cell-046
 DIFFSET_VERSION = 2  # raised with every change that alters the files
 
 
@@ -239,9 +258,7 @@ def write_diffset(
     size: int = 2_000,  # articles in a piece
 ) -> Diffset:
     "Write what is new between two snapshots; killed work is resumed."
-    faults = list(PUBLISHED_FAULTS) if as_published is True else None if as_published is False else list(as_published)
-    for fault in faults or ():
-        check_choice(fault, PUBLISHED_FAULTS, "fault")
+    faults = _chosen_faults(as_published)
     params = dict(faults=faults, size=size, version=DIFFSET_VERSION)
     stage = Stage(Path(folder), "diffset", params, [comparison.path])
     if stage.done and not force:
@@ -250,13 +267,8 @@ def write_diffset(
         files = PieceFiles(stage.folder, {"diffset": DiffText}, stage.key())
         try:
             if not files.state["ended"]:
-                rows = islice(comparison.rows(), files.done * size, None)
-                todo = iter(lambda: tuple(islice(rows, size)), ())
-                with progress_bar(desc="comparing sentences", unit=" pieces", show=progress) as bar:
-                    for parquet, counts in parallel_map(partial(_diff_piece, faults=faults), todo, workers):
-                        files.append(parquet, counts)
-                        bar.update(1)
-                files.end()
+                left = islice(comparison.rows(), files.done * size, None)
+                _append_pieces(files, left, partial(_diff_piece, faults=faults), size, workers, progress)
         finally:
             files.spool.close()
         stage.counts.update(files.state["counts"])
