@@ -1,28 +1,33 @@
 """All methods that learn from texts, over the eight intervals of the small world, on a tiny model.
 
     python data_samples/texts/make.py FOLDER [--model wbe-tiny] [--only METHOD …]
+    python data_samples/texts/make.py FOLDER --merge
 
 The world that the tiny model knows from its first day is written here, with its Wikidata and Wikipedia on nine days. A
 method learns one interval after the other; after each, perplexities are taken, and answers after light tuning. FOLDER
 gets a file for each method, and a method that has one is not run again, so a killed recording goes on. `readers.csv`
 shows what a passage in front of a question helps: models with and without a reader's training, edited questions of the
-first two intervals with five contexts.
+first two intervals with five contexts. `--merge` puts the files of the methods together as months.csv, and counts in
+counts.csv what an interval is made of.
 """
 
 import argparse
 from functools import cache, partial
 from pathlib import Path
 
+import pandas as pd
 import torch
 import transformers
 
 from wbe.benchmark.evolving_series import EvolvingQuestion, evolve_benchmark
 from wbe.benchmark.probes import make_probes
 from wbe.editors.text.answers import TuningHParams, answer_scores, light_tuning
+from wbe.editors.protocol import editor
 from wbe.editors.text.by_month import MONTH_METHODS, Month, record_months, write_month_rows
 from wbe.editors.text.passages import BM25Index, article_passages
 from wbe.editors.text.reader import passages_by_title, reader_tuning, stating_passage
 from wbe.editors.text.sources import text_steps
+from wbe.editors.text.training import text_rows
 from wbe.lm.models import load
 from wbe.lm.scoring import ask
 from wbe.records import read_table
@@ -138,6 +143,31 @@ def record_readers(path: Path, model: str, data: Path):
     write_month_rows(path, out)
 
 
+def month_counts(model: str, data: Path) -> list[dict]:
+    "How many questions, facts and articles an interval has, and rows of tokens to learn from."
+    lm, out = load(model, device="cpu"), []
+    h = editor("text-full").hparams_for(lm)
+    for n, month in enumerate(make_months(data), 1):
+        kinds = [r["category"] if not r["outdated"] else "edited" for r in month.asked]
+        probes = [p["category"] == "unchanged" for p in month.probes]
+        row = dict(month=n) | {k: kinds.count(k) for k in ("new", "edited", "unchanged")}
+        row |= {"first month": len(month.first), "tuning": len(month.tuning), "stayed articles": len(month.stayed)}
+        row |= {"changed facts": probes.count(False), "unchanged facts": probes.count(True)}
+        row |= {"rows, FULL": len(text_rows(lm, month.texts.articles, h))}
+        out.append(row | {"rows, DIFF": len(text_rows(lm, month.texts.diff, h))})
+    return out
+
+
+def merge(folder: Path, model: str, data: Path):
+    "Write months.csv and counts.csv from the files of the methods."
+    files = [folder / f"{name}.csv" for name in MONTH_METHODS]
+    if missing := [f.name for f in files if not f.exists()]:
+        raise SystemExit(f"{folder} lacks {', '.join(missing)}; record these methods first")
+    table = pd.concat(map(pd.read_csv, files), ignore_index=True).drop(columns="cpu", errors="ignore")
+    table.assign(seconds=table.seconds.round(1)).to_csv(folder / "months.csv", index=False, float_format="%.6g")
+    write_month_rows(folder / "counts.csv", month_counts(model, data))
+
+
 def main():
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("folder", type=Path)
@@ -149,16 +179,23 @@ def main():
     p.add_argument(
         "--steps", type=int, help="steps of the optimiser in an interval, in place of what follows from the texts"
     )
+    p.add_argument("--gain", type=float, help="of K-Adapter's layer norm, at first")
+    p.add_argument("--merge", action="store_true", help="put the recorded methods together, and nothing else")
     p.add_argument("--readers", action="store_true", help="record readers.csv first")
     args = p.parse_args()
     torch.set_num_threads(1)
     transformers.utils.logging.set_verbosity_error()
     data = args.data or args.folder / "data"
+    if args.merge:
+        return merge(args.folder, args.model, data)
     if args.readers:
         record_readers(args.folder / "readers.csv", args.model, data)
     methods = {name: MONTH_METHODS[name] for name in args.only}
     if args.steps:
         methods = {name: (m[0], m[1] | dict(steps=args.steps)) for name, m in methods.items() if m}
+    if args.gain is not None and "K-Adapter" in methods:
+        name, options = methods["K-Adapter"]
+        methods["K-Adapter"] = name, options | dict(gain=args.gain)
     once = {"BM25": lambda lm: tuned_once(args.model, "swapped answers", data)}
     months = make_months(data)[: args.months]
     record_months(args.folder, partial(load, args.model, device="cpu"), months, TUNING, methods, once, args.after)
