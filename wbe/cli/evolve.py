@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['EvolvingFolder', 'EvolvingDumps', 'SourceOption', 'EvolvingWriter', 'EvolvingModel', 'EvolvingAddress',
            'CheckerOption', 'CheckerModelOption', 'LeastOption', 'UnchangedOption', 'TuningOption', 'ArticlesOption',
-           'TextDumps', 'PublishedOption', 'evolve_command', 'texts_command']
+           'EvolvingTitle', 'EvolvingSeed', 'EvolvingLanguage', 'TextDumps', 'PublishedOption', 'evolve_command',
+           'texts_command']
 
 # %% ../../nbs/12_app/10_evolve.ipynb #cell-002
 from pathlib import Path
@@ -42,6 +43,8 @@ SourceOption = Annotated[
         **_QUESTIONS,
     ),
 ]
+
+# %% ../../nbs/12_app/10_evolve.ipynb #cell-007
 EvolvingWriter = Annotated[
     str,
     typer.Option(
@@ -63,7 +66,7 @@ CheckerOption = Annotated[
 ]
 CheckerModelOption = Annotated[str, typer.Option(help="Model of the checker.", **_QUESTIONS)]
 
-# %% ../../nbs/12_app/10_evolve.ipynb #cell-006
+# %% ../../nbs/12_app/10_evolve.ipynb #cell-009
 _SIZES = dict(rich_help_panel="What goes in")
 LeastOption = Annotated[
     int, typer.Option(help="An article counts if its update has more characters. \\[default: 500]", min=0, **_SIZES)
@@ -79,7 +82,12 @@ ArticlesOption = Annotated[
     ),
 ]
 
-# %% ../../nbs/12_app/10_evolve.ipynb #cell-008
+# %% ../../nbs/12_app/10_evolve.ipynb #cell-010
+EvolvingTitle = Annotated[str, typer.Option(help="Title on the benchmark's card.")]
+EvolvingSeed = Annotated[int, typer.Option(help="Random seed: which unchanged facts are asked about. \\[default: 0]")]
+EvolvingLanguage = Annotated[str, typer.Option(help="Language of the labels. \\[default: en]")]
+
+# %% ../../nbs/12_app/10_evolve.ipynb #cell-012
 def _named_model(what: str, name: str | None, model: str | None, base_url: str | None) -> dict | None:
     "The options of a writer or a checker; None if none are given."
     flag = "--model" if what == "writer" else "--checker-model"
@@ -94,7 +102,7 @@ def _named_model(what: str, name: str | None, model: str | None, base_url: str |
     settings = dict(name=name, model=model, base_url=base_url if name == "openai" else None)
     return {k: v for k, v in settings.items() if v}
 
-# %% ../../nbs/12_app/10_evolve.ipynb #cell-010
+# %% ../../nbs/12_app/10_evolve.ipynb #cell-014
 def _writer_and_checker(writer: tuple, checker: tuple, base_url: str | None) -> dict:
     "The settings of both; an address is for those that ask an endpoint."
     if base_url and "openai" not in (writer[0], checker[0]):
@@ -102,7 +110,7 @@ def _writer_and_checker(writer: tuple, checker: tuple, base_url: str | None) -> 
     both = dict(writer=writer, checker=checker)
     return {what: _named_model(what, name, model, base_url) for what, (name, model) in both.items()}
 
-# %% ../../nbs/12_app/10_evolve.ipynb #cell-012
+# %% ../../nbs/12_app/10_evolve.ipynb #cell-016
 def _print_evolving(release, out: TableOutput):
     "The timesteps of an evolving benchmark."
     from wbe.benchmark.evolving_series import evolving_table
@@ -117,7 +125,7 @@ def _print_evolving(release, out: TableOutput):
         f"Train it on texts:  wbe run -b {release.folder} -m MODEL -e text-diff"
     )
 
-# %% ../../nbs/12_app/10_evolve.ipynb #cell-014
+# %% ../../nbs/12_app/10_evolve.ipynb #cell-018
 @app.command(name="evolve", rich_help_panel=PANELS["benchmark"])
 def evolve_command(
     folder: EvolvingFolder,
@@ -135,11 +143,9 @@ def evolve_command(
     unchanged: UnchangedOption = None,
     tuning: TuningOption = None,
     articles: ArticlesOption = None,
-    title: Annotated[str, typer.Option(help="Title on the benchmark's card.")] = None,
-    seed: Annotated[
-        int, typer.Option(help="Random seed: which unchanged facts are asked about. \\[default: 0]")
-    ] = None,
-    language: Annotated[str, typer.Option(help="Language of the labels. \\[default: en]")] = None,
+    title: EvolvingTitle = None,
+    seed: EvolvingSeed = None,
+    language: EvolvingLanguage = None,
     fallback: FallbackOption = None,
     insist: InsistOption = False,
     engine: EngineOption = "duckdb",
@@ -170,7 +176,7 @@ def evolve_command(
     with TableOutput(csv, json) as out:
         _print_evolving(evolve_benchmark(folder, dumps or (), how, **machine, **settings), out)
 
-# %% ../../nbs/12_app/10_evolve.ipynb #cell-024
+# %% ../../nbs/12_app/10_evolve.ipynb #cell-031
 TextDumps = Annotated[
     list[str],
     typer.Argument(
@@ -185,7 +191,7 @@ PublishedOption = Annotated[
     ),
 ]
 
-# %% ../../nbs/12_app/10_evolve.ipynb #cell-025
+# %% ../../nbs/12_app/10_evolve.ipynb #cell-032
 @app.command(name="texts", rich_help_panel=PANELS["benchmark"])
 def texts_command(
     folder: Annotated[Path, typer.Argument(help="Folder for the texts; what is made on the way goes into work.")],
