@@ -213,6 +213,8 @@ def benchmark_command(
 
     Stop the command at any time: the same command continues, and the files are the same to the byte.
 
+    Sentences that the answers complete are added to a copy by `wbe statements`.
+
     For example:  wbe benchmark bench wikidata-20240201-all.json.gz wikidata-20240220-all.json.gz
     """
     from wbe.benchmark.series import make_benchmark
