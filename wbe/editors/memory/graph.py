@@ -262,14 +262,14 @@ def _asked_words(question: str, m: SubjectMention) -> list[list[str]]:
 
 # %% ../../../nbs/09_editors/memory/11_graph.ipynb #cell-035
 @patch
-def _second_measure(self: FactGraph, numbers: tuple[int, ...], words: QuestionWords) -> tuple[float, int]:
-    "What tells paths with nearly equal evidence apart: whole texts, then how many of the facts are edits."
+def _tie_break(self: FactGraph, numbers: tuple[int, ...], words: QuestionWords) -> tuple[float, int]:
+    "The tie-break score of a path: of its relations' words, then how many of its facts are edits."
     facts = [self.facts[n] for n in numbers]
-    return round(words.whole_texts([f.key for f in facts]), 6), sum(bool(f.question) for f in facts)
+    return round(words.tie_break([f.key for f in facts]), 6), sum(bool(f.question) for f in facts)
 
 # %% ../../../nbs/09_editors/memory/11_graph.ipynb #cell-036
 def _ranked(found: dict) -> list[FactPath]:
-    "Paths, best first; those of its length that are nearly as good as the best are told apart by a second measure."
+    "Paths, best first; near ties of one length are ordered by their tie-break scores."
     ranked = sorted((p for p, _ in found.values()), key=lambda p: (-p.score, len(p.numbers), p.numbers))
     if not ranked:
         return []
@@ -298,7 +298,7 @@ def paths(
     for m in self.mentions(question):
         for asked in _asked_words(question, m):
             fit = QuestionWords(self.relations, asked, self.hop_cost)
-            whole = lambda numbers, fit=fit: self._second_measure(numbers, fit)
+            whole = lambda numbers, fit=fit: self._tie_break(numbers, fit)
             for node in m.owners:
                 for p in self._walk_from(node, fit, hops, beam, hidden, least - _NEAR_TIE):
                     if p.numbers not in found or p > found[p.numbers][0]:

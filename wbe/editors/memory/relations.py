@@ -220,7 +220,7 @@ def texts_of(self: RelationWords, relation: str) -> list[tuple[str, ...]]:
 
 # %% ../../../nbs/09_editors/memory/10_relations.ipynb #cell-037
 @patch
-def whole_texts(
+def tie_break(
     self: QuestionWords,
     relations,
 ) -> float:
