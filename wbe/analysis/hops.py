@@ -336,10 +336,12 @@ def _draw_graph_share(ax, graph: pd.DataFrame, x):
     "Draw for how many questions a graph shows both facts; it has no k."
     how, r = look("graph"), graph.iloc[0]
     ax.fill_between(x, [r["both_low"]] * len(x), [r["both_high"]] * len(x), color=how.colour, alpha=0.15, lw=0)
-    style = dict(color=how.colour, ls=how.dash, marker=how.marker, ms=5, lw=1.7)
-    ax.plot(x, [r["both"]] * len(x), **style, label="both, by the graph")
+    ax.plot(x, [r["both"]] * len(x), color=how.colour, lw=1.7, label="graph: both")
 
 # %% ../../nbs/11_analysis/12_hops.ipynb #cell-067
+_PAPER_BOTH = 0.1  # WikiBigEdit: both facts of about 10% of the questions are found
+
+
 def _draw_retrieval_shares(ax, shares: pd.DataFrame):
     "Draw what is found for each k. The second fact's line is broad, since that of both may lie on it."
     ax.grid(axis="y", color="#E6E6E6", lw=0.7)
@@ -351,8 +353,10 @@ def _draw_retrieval_shares(ax, shares: pd.DataFrame):
         ax.plot(x, shares[name], **style, label=name)
     ax.set_xticks(x, shares.k)
     ax.set_xlabel("pairs retrieved")
+    ax.plot(x, [_PAPER_BOTH] * len(x), color="#555555", ls=":", lw=1.4, label="paper: both")
     panel_title(ax, "questions whose facts are found")
-    percent_axis(ax)
+    percent_axis(ax, high=1.06)
+    ax.set_yticks([0, 0.2, 0.4, 0.6, 0.8, 1])
 
 # %% ../../nbs/11_analysis/12_hops.ipynb #cell-068
 def _draw_accuracy_rows(ax, rows: pd.DataFrame, names: list[str], looks: list[Look], title: str, metric: str):
@@ -376,7 +380,7 @@ def draw_hops(
     "Draw what is found for each k, accuracy by what was found, and accuracy with given facts."
     ks, n = [k] if isinstance(k, int) else list(k), 2 + (by_hand is not None)
     rows = table[table.k.isin(ks) & (table.found != "all")]
-    size = (2 + 2.5 * n, max(3, 0.8 + 0.3 * len(rows)))
+    size = (1.5 + 2.5 * n, max(3, 0.8 + 0.3 * len(rows)))
     fig, axes = new_figure(*size, 1, n, grid=None, width_ratios=[1.25, 1, 1][:n])
     _draw_retrieval_shares(axes[0], shares)
     if graph is not None:
@@ -448,7 +452,7 @@ def summarise_hops(
         out.append(f"Given by hand: nothing {e['nothing']}, {given}.")
     return out
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-088
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-091
 def _search_findings(of: str, places: pd.DataFrame, k: int):
     "The paper's findings on what is retrieved."
     one, two = places["first"] <= k, places["second"] <= k
@@ -461,7 +465,7 @@ def _search_findings(of: str, places: pd.DataFrame, k: int):
     often = "seen" if both.low <= 0.1 <= both.high else "not seen: more often" if both.low > 0.1 else "not seen: rarer"
     yield "both for about 10%", of, format_percent(*both[:3]), often
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-089
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-092
 def _answer_findings(name: str, answers: pd.DataFrame, handed: pd.DataFrame, k: int):
     "The paper's findings on answers over two facts."
     at_k = answers[answers.k == k]
@@ -477,7 +481,7 @@ def _answer_findings(name: str, answers: pd.DataFrame, handed: pd.DataFrame, k: 
     seen = f"more right by {format_percent(*more[:3])}"
     yield "the same, given by hand", f"{name}, n = {more.n}", seen, zero_verdict(more.low, more.high)
 
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-090
+# %% ../../nbs/11_analysis/12_hops.ipynb #cell-093
 def retrieval_findings(
     places: pd.DataFrame,  # of `locate_facts`
     answers: pd.DataFrame,  # of `score_with_retrieval`
