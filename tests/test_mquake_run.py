@@ -122,13 +122,16 @@ def test_the_limit_on_popularity_reaches_the_chains_and_nothing_else_does(tmp_pa
 
     calls = []
     monkeypatch.setattr(series, "find_chains", lambda *a, **k: calls.append(k))
-    monkeypatch.setattr(series, "write_chains", lambda *a, **k: (a[2] / "chains.json").write_text("[]"))
+    monkeypatch.setattr(
+        series, "write_chains", lambda *a, **k: [(a[2] / f"chains_{s}.json").write_text("[]") for s in ("T", "CF")]
+    )
     (tmp_path / "work/chains").mkdir(parents=True)
     (tmp_path / "release").mkdir()
     step = SimpleNamespace(name="t", facts=(1, 2), work=tmp_path / "work", parsed=tmp_path, older=tmp_path)
     for settings in (dict(seed=0), dict(seed=0, popular=0.2)):
         series._build_chains(SimpleNamespace(settings=settings, folder=tmp_path), step, None, {})
     assert calls == [dict(seed=0), dict(seed=0, popular=0.2, labels=tmp_path / "labels.parquet")]
+    assert sorted(p.name for p in (tmp_path / "release").iterdir()) == ["chains_t_CF.json", "chains_t_T.json"]
 
 
 def test_weights_are_unedited_after_every_group(chains, tmp_path):
@@ -188,3 +191,71 @@ def test_the_command_prints_the_tables_and_continues(chains, tmp_path):
     assert CliRunner().invoke(app, words + where).exit_code == 0
     bad = CliRunner().invoke(app, ["mquake", chains, "-k", "1;2"])
     assert bad.exit_code != 0 and "like -k 1,100,all" in str(bad.exception)
+
+
+def test_runs_lists_a_run_of_mquake_and_compare_and_report_leave_it_out(chains, tmp_path):
+    from typer.testing import CliRunner
+
+    from wbe.cli.main import app
+
+    runs = tmp_path / "runs"
+    run_mquake(
+        MquakePlan(chains, editor="graph", k=(2,), under="zero-shot", sample=2), runs / "m", toy(), progress=False
+    )
+    old = json.loads((runs / "m" / "config.json").read_text())
+    assert old.pop("kind") == "mquake"
+    (runs / "before").mkdir()
+    (runs / "before" / "config.json").write_text(json.dumps(old))  # of a version that wrote no kind
+    listed = CliRunner().invoke(app, ["runs", str(runs), "--json", "-"])
+    assert listed.exit_code == 0, listed.output
+    others = json.loads(listed.stdout)["others"]
+    assert [(r["run"], r["kind"], r["editor"], r["recorded"]) for r in others] == [
+        ("before", "mquake", "graph", 0),
+        ("m", "mquake", "graph", 4),
+    ]
+    for command in (["compare", str(runs)], ["report", str(runs), "-o", str(tmp_path / "r.html")]):
+        why = str(CliRunner().invoke(app, command).exception)
+        assert "left out; a run of `wbe mquake`" in why and "'benchmark'" not in why, command
+    assert not (tmp_path / "r.html").exists()
+
+
+def contradicting_chains():
+    "A chain from the dumps, and one with an invented edit of a fact that the first one passes through."
+    from wbe.benchmark.chains import Chain
+
+    town, river = ("Q2", "Karsk"), ("Q3", "Olda")
+    about = dict(
+        hops=2, subject_id="Q1", subject="Ida", property_ids=["P551", "P206"], properties=["residence", "river"]
+    )
+    old = [("Q8", "Berg"), ("Q9", "Lind")]
+    for style, edited, after in (("T", [1], [town, river]), ("CF", [2], [town, ("Q4", "Vara")])):
+        before = old if style == "T" else [town, river]
+        paths = [list(x) for pairs in (before, after) for x in zip(*pairs)]
+        was = [[before[i - 1][n] for i in edited] for n in (0, 1)]
+        yield Chain(style, *about.values(), *paths, edited, *was, before[-1][1], after[-1][1])
+
+
+def test_each_file_of_chains_is_free_of_contradictions(tmp_path):
+    import pyarrow as pa
+
+    from wbe.benchmark.chains import Chain
+    from wbe.benchmark.mquake import write_chains
+    from wbe.records import to_table
+    from wbe.store import write_table
+
+    write_table(tmp_path / "chains.parquet", to_table(list(contradicting_chains()), Chain))
+    labels = [dict(id=f"Q{n}", label=f"Label{n}", aliases=["other"]) for n in range(1, 10)]
+    write_table(tmp_path / "labels.parquet", pa.Table.from_pylist(labels))
+    counts = write_chains(tmp_path / "chains.parquet", tmp_path / "labels.parquet", tmp_path).counts
+    assert (counts["instances"], counts["T"], counts["CF"]) == (2, 1, 1)
+    parts = [read_instances(MquakePlan(str(tmp_path), style=style).chains) for style in ("T", "CF")]
+    assert [find_conflicts(part) for part in parts] == [[], []]
+    both = parts[0] + parts[1]
+    assert [(c["case"], c["other"]) for c in find_conflicts(both)] == [(1, 2)]
+    (tmp_path / "one.json").write_text(json.dumps(both))  # a file of an older build
+    assert [x["case_id"] for x in read_instances(tmp_path / "one.json")] == [1, 2]
+    assert [x["case_id"] for x in read_instances(tmp_path / "one.json", "CF")] == [2]
+    with pytest.raises(BadArgument, match="style"):
+        read_instances(tmp_path / "one.json", "X")
+    with pytest.raises(BadArgument, match="give --style T"):
+        MquakePlan(str(tmp_path))

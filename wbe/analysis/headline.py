@@ -24,7 +24,7 @@ from .timesteps import ability_table, accuracy_changes, mean_accuracy
 from ..metrics.answers import MEASURES, OPTIONAL_MEASURES
 from ..records import BadArgument, WbeError
 from ..runs.plan import RunPlan
-from ..runs.records import Run, run_differences
+from ..runs.records import Run, left_out_line, run_differences
 from ..store import StoreError
 
 # %% ../../nbs/11_analysis/23_headline.ipynb #cell-008
@@ -50,6 +50,8 @@ def _load_reportable(path) -> tuple[Run | None, list[str]]:
     "A run whose tables can be used, or None, and what is wrong with it."
     try:
         run = Run.load(path)
+        if run.kind != "timesteps":
+            return None, [left_out_line(run)]
         run.editor, run.config["model"]["name"], run.config["benchmark"]["name"]
     except (WbeError, KeyError, TypeError) as e:
         return None, [f"{path}: left out; {e if isinstance(e, WbeError) else f'config.json has no {e}'}"]

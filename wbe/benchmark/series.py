@@ -16,7 +16,7 @@ from pathlib import Path
 
 from .chains import find_chains
 from .locality import SIMILARITY_METHODS, change_files, changed_pairs, entity_numbers, find_locality
-from .mquake import write_chains
+from .mquake import CHAIN_STYLES, write_chains
 from .multihop import find_two_hops
 from .questions import write_questions
 from .reader import timestep_name
@@ -225,8 +225,9 @@ def _build_chains(
     limit = dict(popular=popular, labels=labels) if popular else {}
     find_chains(*step.facts, out, step.older / "statements.parquet", seed=series.settings["seed"], **use, **limit)
     write_chains(out / "chains.parquet", labels, out, writer, **use)
-    with atomic_write(series.folder / "release" / f"chains_{step.name}.json") as part:
-        shutil.copyfile(out / "chains.json", part)
+    for style in CHAIN_STYLES:
+        with atomic_write(series.folder / "release" / f"chains_{step.name}_{style}.json") as part:
+            shutil.copyfile(out / f"chains_{style}.json", part)
 
 # %% ../../nbs/06_benchmark/14_series.ipynb #cell-034
 _EDIT_KEY = ["subject_id", "relation_id", "object_id"]

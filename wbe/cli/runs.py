@@ -11,10 +11,10 @@ __all__ = ['BenchmarkOption', 'EditorOption', 'ModelOption', 'TimestepsOption', 
            'JudgeOption', 'JudgeAddressOption', 'LocalOption', 'JudgeBudgetOption', 'JudgePricesOption',
            'JudgeYesOption', 'VerdictTokensOption', 'VerdictCacheOption', 'MarksOption', 'JudgedAxisOption',
            'JudgedMomentOption', 'JudgedSampleOption', 'SweepArgument', 'JobsOption', 'EstimateOption',
-           'MeasuredOption', 'CopyOption', 'ChainsArgument', 'GroupSizesOption', 'WordingsOption', 'InstancesOption',
-           'ThoughtOption', 'DemonstrationsOption', 'RecallOption', 'EndpointOption', 'FolderBudgetOption',
-           'TokenPricesOption', 'MquakeNameOption', 'FilesOption', 'ReportBenchmarkOption', 'AuditsOption',
-           'AskModelOption', 'CountsOption', 'PageViewsOption', 'ContactOption', 'ServiceCacheOption',
+           'MeasuredOption', 'CopyOption', 'ChainsArgument', 'StyleOption', 'GroupSizesOption', 'WordingsOption',
+           'InstancesOption', 'ThoughtOption', 'DemonstrationsOption', 'RecallOption', 'EndpointOption',
+           'FolderBudgetOption', 'TokenPricesOption', 'MquakeNameOption', 'FilesOption', 'ReportBenchmarkOption',
+           'AuditsOption', 'AskModelOption', 'CountsOption', 'PageViewsOption', 'ContactOption', 'ServiceCacheOption',
            'format_recorded', 'run_command', 'runs_command', 'short_names', 'print_comparison', 'print_by_verdict',
            'compare_command', 'judge_command', 'sweep_command', 'parse_group_sizes', 'mquake_command', 'report_command',
            'export_command', 'leaderboard_command']
@@ -318,17 +318,20 @@ def runs_command(
 ):
     """List the runs in a folder: editor, model, and how far each is.
 
+    Runs of `wbe mquake` and `wbe wikifactdiff` are listed in a table of their own.
+
     For example:  wbe runs wbe-demo/runs
     """
-    from wbe.runs.records import load_runs
+    from wbe.runs.records import RUN_KINDS, load_runs
 
     if not folder.is_dir():
         raise BadArgument(f"{folder}: there is no such folder")
-    found = load_runs(folder)
+    found = load_runs(folder, RUN_KINDS)
     with TableOutput(csv, json) as out:
         if not found:
             out.line(f"No runs in {folder}. Start one with:  wbe run --benchmark BENCH --editor rome")
-        _print_runs(found, out)
+        _print_runs([r for r in found if r.kind == "timesteps"], out)
+        _print_other_runs([r for r in found if r.kind != "timesteps"], out)
 
 # %% ../../nbs/12_app/06_runs.ipynb #cell-033
 _RUN_COLUMNS = ("run", "editor", "model", "benchmark", "edits", "state")
@@ -349,7 +352,36 @@ def _print_runs(runs: list, out: TableOutput):
     for i in same:
         out.line(f"The {_RUN_COLUMNS[i]} of all: {rows[0][i]}")
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-036
+# %% ../../nbs/12_app/06_runs.ipynb #cell-034
+def _print_other_runs(runs: list, out: TableOutput):
+    "The runs of `wbe mquake` and `wbe wikifactdiff`: their kind, what they ask about, and how many rows they have."
+    from wbe.runs.records import RUN_KINDS, PartitionedTable
+
+    rows = []
+    for r in runs:
+        file, table = RUN_KINDS[r.kind]
+        recorded = len(PartitionedTable(r.folder, table).frame())
+        rows.append((r.name, r.kind, r.editor, r.config["model"]["name"], r.config["plan"][file], recorded))
+    if rows:
+        header = ("run", "kind", "editor", "model", "file", "recorded")
+        out.table("others", header, rows, "Runs of other commands; recorded: instances or edits so far")
+
+
+def _runs_of_timesteps(folders: list[Path]) -> list:
+    "The runs of `wbe run` in folders; a line for each other one that is left out."
+    from wbe.runs.records import RUN_KINDS, left_out_line, load_runs
+
+    found = [r for f in folders for r in load_runs(f, RUN_KINDS)]
+    runs, others = [[r for r in found if (r.kind == "timesteps") == same] for same in (True, False)]
+    if not runs:
+        why = "; ".join(map(left_out_line, others))
+        where = ", ".join(map(str, folders))
+        raise BadArgument(why or f"no runs in {where}; list what is there with: wbe runs FOLDER")
+    for r in others:
+        print_step(left_out_line(r))
+    return runs
+
+# %% ../../nbs/12_app/06_runs.ipynb #cell-037
 def _format_cell(column: tuple, x) -> str:
     if column[1].startswith("just edited, "):
         return format_recorded(x)
@@ -361,7 +393,7 @@ def _format_cell(column: tuple, x) -> str:
         return "not broken" if x == float("inf") else f"{x:,.0f}"
     return f"{x:,.0f}" if column[1] in ("made", "bytes each") else f"{x:.3f}" if column[0] == "edits" else f"{x:.1%}"
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-039
+# %% ../../nbs/12_app/06_runs.ipynb #cell-040
 def _shared_part(names: list[str]) -> str:
     "The longest sequence of words, separated by hyphens, that all names hold."
     words = min(names, key=len).split("-")
@@ -371,7 +403,7 @@ def _shared_part(names: list[str]) -> str:
             return "-".join(words[i:j])
     return ""
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-041
+# %% ../../nbs/12_app/06_runs.ipynb #cell-042
 def short_names(
     names: list[str],
 ) -> tuple[list[str], str]:  # the short names, and what was left out
@@ -380,7 +412,7 @@ def short_names(
     short = [f"-{name}-".replace(f"-{shared}-", "-", 1).strip("-") for name in names]
     return (short, shared) if shared and all(short) and len(set(short)) == len(names) else (names, "")
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-044
+# %% ../../nbs/12_app/06_runs.ipynb #cell-045
 def _by_moment(
     columns: list[tuple[str, str]],  # axis and moment
 ) -> dict[str, list[tuple[str, str]]]:  # by title
@@ -391,7 +423,7 @@ def _by_moment(
     rest = [c for group in groups.values() if len(group) == 1 for c in group]
     return {m: group for m, group in groups.items() if len(group) > 1} | ({"": rest} if rest else {})
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-046
+# %% ../../nbs/12_app/06_runs.ipynb #cell-047
 def _moment_title(title: str, moment: str) -> str:
     "The title of a table of one moment; other measures have their own name."
     when, _, measure = moment.partition(", ")
@@ -399,7 +431,7 @@ def _moment_title(title: str, moment: str) -> str:
         return f"{measure[0].upper()}{measure[1:]}: {when}"
     return f"{title}: {moment}" if moment else "Facts that should stay, cost, other measures"
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-048
+# %% ../../nbs/12_app/06_runs.ipynb #cell-049
 def _print_moments(out: TableOutput, names: list[str], columns: list, texts: list[list[str]], title: str):
     "A table for each moment, with runs as rows."
     for moment, group in _by_moment(columns).items():
@@ -407,7 +439,7 @@ def _print_moments(out: TableOutput, names: list[str], columns: list, texts: lis
         rows = [[name, *(row[columns.index(c)] for c in group)] for name, row in zip(names, texts)]
         out.show(header, rows, _moment_title(title, moment))
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-049
+# %% ../../nbs/12_app/06_runs.ipynb #cell-050
 def print_comparison(
     runs: list,
     metric: str = "exact_match",  # one of RUN_MEASURES
@@ -436,7 +468,7 @@ def print_comparison(
     for line in [*about["health"], *about["set_aside"], *about["judged"]]:
         out.line(f"{line}.")
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-051
+# %% ../../nbs/12_app/06_runs.ipynb #cell-052
 def print_by_verdict(
     runs: list,
     verdicts,  # of `read_verdicts`
@@ -455,7 +487,7 @@ def print_by_verdict(
     rows = [(r.run, r.verdict, r.when, mean, f"{r.n:,}") for r, mean in zip(shown.itertuples(), means)]
     out.show(("run", "verdict", "asked", metric, "edits"), rows, "By the audit's verdict")
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-052
+# %% ../../nbs/12_app/06_runs.ipynb #cell-053
 RunFoldersArgument = Annotated[list[Path], typer.Argument(help="Runs, or folders of runs.")]
 MeasureOption = Annotated[
     str,
@@ -472,7 +504,7 @@ VerdictsOption = Annotated[
     ),
 ]
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-053
+# %% ../../nbs/12_app/06_runs.ipynb #cell-054
 @app.command(name="compare", rich_help_panel=PANELS["results"])
 def compare_command(
     folders: RunFoldersArgument,
@@ -490,12 +522,9 @@ def compare_command(
     """
     from wbe.metrics.answers import RUN_MEASURES
     from wbe.records import check_choice
-    from wbe.runs.records import load_runs
 
     check_choice(metric, RUN_MEASURES, "metric")
-    runs = [r for f in folders for r in load_runs(f)]
-    if not runs:
-        raise BadArgument(f"no runs in {', '.join(map(str, folders))}; list what is there with: wbe runs FOLDER")
+    runs = _runs_of_timesteps(folders)
     verdicts = None
     if audit:
         from wbe.analysis.verdicts import read_verdicts
@@ -506,7 +535,7 @@ def compare_command(
         if verdicts is not None:
             print_by_verdict(runs, verdicts, metric, out)
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-057
+# %% ../../nbs/12_app/06_runs.ipynb #cell-058
 def _make_judge(
     model: str,
     base_url: str | None,
@@ -527,7 +556,7 @@ def _make_judge(
 
     return LocalJudge(model, **options)
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-059
+# %% ../../nbs/12_app/06_runs.ipynb #cell-060
 JUDGED_NAMES = dict(
     judge="who judges",
     no_verdict="without verdict",
@@ -552,7 +581,7 @@ def _print_judged(runs: list, out: TableOutput):
     for reason, n in reasons.most_common(3):
         out.line(f"{n:,} answers without a verdict: {reason}")
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-060
+# %% ../../nbs/12_app/06_runs.ipynb #cell-061
 def _print_marked(judge, marks, out: TableOutput):
     "How a judge agrees with a person who marked answers."
     from wbe.analysis.agreement import format_agreement, judge_agreement, judge_marks
@@ -564,7 +593,7 @@ def _print_marked(judge, marks, out: TableOutput):
     title = f"Agreement with a reader of {len(marks):,} answers; {int(read.verdict.isna().sum())} have no verdict"
     out.show(shown.columns, shown.astype(str).values.tolist(), title)
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-062
+# %% ../../nbs/12_app/06_runs.ipynb #cell-063
 _JUDGE = dict(rich_help_panel="The judge")
 JudgeOption = Annotated[str, typer.Option("--model", "-m", help="Model that judges, like gpt-4o-mini.", **_JUDGE)]
 JudgeAddressOption = Annotated[
@@ -587,7 +616,7 @@ VerdictTokensOption = Annotated[
 ]
 VerdictCacheOption = Annotated[Path, typer.Option(help="File for the verdicts that were paid for.", **_JUDGE)]
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-063
+# %% ../../nbs/12_app/06_runs.ipynb #cell-064
 MarksOption = Annotated[
     Path, typer.Option(help="CSV file of answers that a person marked; the judge is compared with that person.")
 ]
@@ -599,19 +628,14 @@ JudgedMomentOption = Annotated[
 ]
 JudgedSampleOption = Annotated[int, typer.Option(help="Judge the answers to this many edits. \\[default: all]", min=1)]
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-065
+# %% ../../nbs/12_app/06_runs.ipynb #cell-066
 def _runs_to_judge(folders: list[Path] | None, marks) -> list:
     "The runs of folders; an error if there is nothing to judge."
-    from wbe.runs.records import load_runs
-
-    runs = [r for f in folders or () for r in load_runs(f)]
-    if not runs and folders:
-        raise BadArgument(f"no runs in {', '.join(map(str, folders))}; list what is there with: wbe runs FOLDER")
-    if not runs and not marks:
+    if not folders and not marks:
         raise BadArgument("nothing to judge: give folders of runs, or --marks FILE")
-    return runs
+    return _runs_of_timesteps(folders) if folders else []
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-066
+# %% ../../nbs/12_app/06_runs.ipynb #cell-067
 @app.command(name="judge", rich_help_panel=PANELS["results"])
 def judge_command(
     model: JudgeOption,
@@ -656,7 +680,7 @@ def judge_command(
         if stats := getattr(judge, "stats", None):
             out.line(f"Readings: {stats!r}")
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-070
+# %% ../../nbs/12_app/06_runs.ipynb #cell-071
 def _print_estimate(file: Path, measured: list[Path] | None, out: TableOutput):
     "The estimated cost of a sweep, and what it rests on."
     from wbe.runs.description import format_duration
@@ -676,7 +700,7 @@ def _print_estimate(file: Path, measured: list[Path] | None, out: TableOutput):
     if not known.all():
         out.line("The others were not measured; a short run does it: wbe run … --max-edits 20 --name trial")
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-071
+# %% ../../nbs/12_app/06_runs.ipynb #cell-072
 SweepArgument = Annotated[
     Path,
     typer.Argument(
@@ -694,7 +718,7 @@ MeasuredOption = Annotated[
 ]
 CopyOption = Annotated[Path, typer.Option("--copy", help="Copy the sweep to this file, to change it; run nothing.")]
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-072
+# %% ../../nbs/12_app/06_runs.ipynb #cell-073
 @app.command(name="sweep", rich_help_panel=PANELS["runs"])
 def sweep_command(
     file: SweepArgument,
@@ -728,7 +752,7 @@ def sweep_command(
         if any(s.startswith("failed") for s in states.values()):
             raise typer.Exit(1)
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-075
+# %% ../../nbs/12_app/06_runs.ipynb #cell-076
 def parse_group_sizes(
     text: str,  # like 1,100,all
 ) -> tuple[int | str, ...]:
@@ -738,7 +762,7 @@ def parse_group_sizes(
         raise BadArgument(f"-k {text}: give numbers of instances with commas between them, or all, like -k 1,100,all")
     return tuple(w if w == "all" else int(w) for w in words)
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-077
+# %% ../../nbs/12_app/06_runs.ipynb #cell-078
 def _print_mquake(frame, out: TableOutput):
     "Accuracy by the number of instances edited together, of hops, and of edits of an instance."
     from wbe.runs.mquake import summarise_mquake
@@ -752,8 +776,13 @@ def _print_mquake(frame, out: TableOutput):
     for k, n in clashes[clashes > 0].items():
         out.line(f"k = {k}: {n} instances are contradicted by others of their group.")
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-079
-ChainsArgument = Annotated[Path, typer.Argument(help="Instances in MQuAKE's format, such as chains.json of a build.")]
+# %% ../../nbs/12_app/06_runs.ipynb #cell-080
+ChainsArgument = Annotated[
+    Path, typer.Argument(help="Instances in MQuAKE's format: a file, or with --style the folder of a benchmark.")
+]
+StyleOption = Annotated[
+    str, typer.Option(help="Only T (edits from the dumps) or only CF (invented edits). \\[default: all of a file]")
+]
 GroupSizesOption = Annotated[str, typer.Option("-k", help="Instances that are edited together, like 1,100,all.")]
 WordingsOption = Annotated[int, typer.Option(help="Wordings of each chain; any right answer counts.")]
 InstancesOption = Annotated[int, typer.Option(help="Number of instances, sampled. \\[default: all]")]
@@ -773,7 +802,7 @@ MquakeNameOption = Annotated[
     str, typer.Option(help="Name of the run's folder. \\[default: made of editor, model and file]")
 ]
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-080
+# %% ../../nbs/12_app/06_runs.ipynb #cell-081
 @app.command(name="mquake", rich_help_panel=PANELS["runs"])
 def mquake_command(
     chains: ChainsArgument,
@@ -790,6 +819,7 @@ def mquake_command(
     cot: ThoughtOption = False,
     demonstrations: DemonstrationsOption = 0,
     recall: RecallOption = False,
+    style: StyleOption = None,
     endpoint: EndpointOption = None,
     budget: FolderBudgetOption = None,
     prices: TokenPricesOption = None,
@@ -809,16 +839,20 @@ def mquake_command(
 
     _check_run_name(name)
     spending = {n: v for n, v in dict(budget=budget, prices=_parse_prices(prices)).items() if v is not None}
-    more = dict(cot=cot, demonstrations=demonstrations, recall=recall, endpoint=endpoint, spending=spending)
+    more = dict(
+        cot=cot, demonstrations=demonstrations, recall=recall, style=style, endpoint=endpoint, spending=spending
+    )
     made = dict(editor=editor, model=model, hparams=_parse_settings(hparams), k=parse_group_sizes(k), seed=seed)
     asked = dict(questions=questions, sample=sample, under=protocol, device=device, dtype=dtype)
     plan = MquakePlan(str(chains), **made, **asked, **more)
-    folder = runs / (name or f"mquake-{editor.replace(':', '-')}-{Path(model).name}-{chains.stem}")
+    file = Path(plan.chains).stem
+    file += f"-{style}" if style and not file.endswith(f"_{style}") else ""
+    folder = runs / (name or f"mquake-{editor.replace(':', '-')}-{Path(model).name}-{file}")
     with TableOutput(csv, json) as out:
         _print_mquake(run_mquake(plan, folder), out)
         out.line(f"The run: {folder}")
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-085
+# %% ../../nbs/12_app/06_runs.ipynb #cell-086
 FilesOption = Annotated[Path, typer.Option(help="Folder for figures (PNG and PDF) and tables (Markdown and LaTeX).")]
 ReportBenchmarkOption = Annotated[
     str, typer.Option("--benchmark", "-b", help="Benchmark of the runs. \\[default: the one that their plans name]")
@@ -832,7 +866,7 @@ AskModelOption = Annotated[
     typer.Option("--ask", help="Load the model, for sections that need it: hops that a memory finds, gradients."),
 ]
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-087
+# %% ../../nbs/12_app/06_runs.ipynb #cell-088
 CountsOption = Annotated[
     str,
     typer.Option(
@@ -851,7 +885,7 @@ ServiceCacheOption = Annotated[
     Path, typer.Option(help="File that keeps the answers of services. \\[default: beside the page]")
 ]
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-088
+# %% ../../nbs/12_app/06_runs.ipynb #cell-089
 @app.command(name="report", rich_help_panel=PANELS["results"])
 def report_command(
     runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or a folder of such folders.")],
@@ -880,7 +914,7 @@ def report_command(
     page = make_report(runs, out, title, notebook, files, **sources, log=print_step)
     typer.echo(f"The report: {page}")
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-091
+# %% ../../nbs/12_app/06_runs.ipynb #cell-092
 @app.command(name="export", rich_help_panel=PANELS["results"])
 def export_command(
     run: Annotated[Path, typer.Argument(help="Folder of a run.")],
@@ -895,7 +929,7 @@ def export_command(
 
     typer.echo(f"The model: {export_run(Run.load(run), out)}")
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-094
+# %% ../../nbs/12_app/06_runs.ipynb #cell-095
 @app.command(name="leaderboard", rich_help_panel=PANELS["results"])
 def leaderboard_command(
     runs: Annotated[

@@ -221,7 +221,7 @@ def _wikifactdiff_config(plan: WikiFactDiffPlan, lm: LM, hparams: dict) -> dict:
     path = Path(plan.updates)
     about = dict(plan=asdict(plan) | dict(updates=path.name), sha256=sha256_of(path) if path.is_file() else None)
     about |= dict(model=dict(name=str(lm.name), fingerprint=model_fingerprint(lm)), hparams=hparams)
-    return json.loads(json.dumps(about | dict(versions=versions())))
+    return json.loads(json.dumps(dict(kind="wikifactdiff") | about | dict(versions=versions())))
 
 # %% ../../nbs/10_runs/15_wikifactdiff.ipynb #cell-042
 def _begin_wikifactdiff(folder: Path, config: dict):
