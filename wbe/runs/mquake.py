@@ -125,7 +125,8 @@ class MquakePlan:
     style: str | None = None  # T or CF: only instances with edits from dumps, or with invented ones
 
     def __post_init__(self):
-        object.__setattr__(self, "chains", str(find_chains_file(self.chains, self.style)))
+        if Path(self.chains) != Path():
+            object.__setattr__(self, "chains", str(find_chains_file(self.chains, self.style)))
         object.__setattr__(self, "k", tuple(self.k))
         object.__setattr__(self, "endpoint", self.endpoint or None)
         if self.recall and not self.demonstrations:
