@@ -320,7 +320,7 @@ def _summarise_bytes(runs) -> list[str]:
     for name, run in labelled_runs(runs):
         moments = getattr(run, "moments", pd.DataFrame())
         kept = moments.bytes_beside.dropna() if "bytes_beside" in moments else ()
-        if len(kept) and run.batches.edits.sum():
+        if len(kept) and len(run.batches):
             found[name] = kept.iloc[-1] / run.batches.edits.sum()
     beside = [f"{format_bytes(found[name])} ({name})" for name in display_order(found) if found[name]]
     return [f"Beside the weights an editor keeps, per edit: {', '.join(beside)}."] if beside else []
