@@ -31,7 +31,7 @@ P7779 | military unit in which {s} served | organisation | military, unit, serve
 
 # %% ../../nbs/03_writers/03_rarer_phrases.ipynb #cell-006
 _COURTS = """
-P1595 | charge brought against {s} | thing | charge, accus
+P1595 | charge against | thing | charge, accus
   What was {s} charged with? | {s} was charged with what? | With what was {s} charged?
   Which charge was brought against {s}?
 P1596 | penalty given to {s} | thing | penalt, punish, sentence
