@@ -211,6 +211,8 @@ TaskOption = Annotated[
         **_ASKED,
     ),
 ]
+
+# %% ../../nbs/12_app/06_runs.ipynb #cell-027
 AbilityOption = Annotated[
     list[str],
     typer.Option(
@@ -234,7 +236,7 @@ NormsOption = Annotated[
     bool, typer.Option("--norms", help="Record the norms of edited matrices after each timestep.", **_ASKED)
 ]
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-027
+# %% ../../nbs/12_app/06_runs.ipynb #cell-029
 def _texts_or_folder(texts: str | None, texts_dir: str | None) -> tuple[str | None, str | None]:
     "The file whose perplexity is measured, and the folder of texts to learn from."
     if texts is None or not Path(texts).is_dir():
@@ -243,7 +245,7 @@ def _texts_or_folder(texts: str | None, texts_dir: str | None) -> tuple[str | No
         raise BadArgument(f"--texts {texts} and --texts-dir {texts_dir} are two folders: give one of them")
     return None, texts
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-029
+# %% ../../nbs/12_app/06_runs.ipynb #cell-031
 @app.command(name="run", rich_help_panel=PANELS["runs"])
 def run_command(
     benchmark: BenchmarkOption,
@@ -309,7 +311,7 @@ def run_command(
     with TableOutput(csv, json) as out:
         _carry_out(plan, runs, name, track or [], out)
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-032
+# %% ../../nbs/12_app/06_runs.ipynb #cell-034
 @app.command(name="runs", rich_help_panel=PANELS["results"])
 def runs_command(
     folder: Annotated[Path, typer.Argument(help="Folder of runs.")] = Path("runs"),
@@ -333,7 +335,7 @@ def runs_command(
         _print_runs([r for r in found if r.kind == "timesteps"], out)
         _print_other_runs([r for r in found if r.kind != "timesteps"], out)
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-033
+# %% ../../nbs/12_app/06_runs.ipynb #cell-035
 _RUN_COLUMNS = ("run", "editor", "model", "benchmark", "edits", "state")
 
 
@@ -352,7 +354,7 @@ def _print_runs(runs: list, out: TableOutput):
     for i in same:
         out.line(f"The {_RUN_COLUMNS[i]} of all: {rows[0][i]}")
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-034
+# %% ../../nbs/12_app/06_runs.ipynb #cell-036
 def _print_other_runs(runs: list, out: TableOutput):
     "The runs of `wbe mquake` and `wbe wikifactdiff`: their kind, what they ask about, and how many rows they have."
     from wbe.runs.records import RUN_KINDS, PartitionedTable
@@ -381,7 +383,7 @@ def _runs_of_timesteps(folders: list[Path]) -> list:
         print_step(left_out_line(r))
     return runs
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-037
+# %% ../../nbs/12_app/06_runs.ipynb #cell-039
 def _format_cell(column: tuple, x) -> str:
     if column[1].startswith("just edited, "):
         return format_recorded(x)
@@ -393,7 +395,7 @@ def _format_cell(column: tuple, x) -> str:
         return "not broken" if x == float("inf") else f"{x:,.0f}"
     return f"{x:,.0f}" if column[1] in ("made", "bytes each") else f"{x:.3f}" if column[0] == "edits" else f"{x:.1%}"
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-040
+# %% ../../nbs/12_app/06_runs.ipynb #cell-042
 def _shared_part(names: list[str]) -> str:
     "The longest sequence of words, separated by hyphens, that all names hold."
     words = min(names, key=len).split("-")
@@ -403,7 +405,7 @@ def _shared_part(names: list[str]) -> str:
             return "-".join(words[i:j])
     return ""
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-042
+# %% ../../nbs/12_app/06_runs.ipynb #cell-044
 def short_names(
     names: list[str],
 ) -> tuple[list[str], str]:  # the short names, and what was left out
@@ -412,7 +414,7 @@ def short_names(
     short = [f"-{name}-".replace(f"-{shared}-", "-", 1).strip("-") for name in names]
     return (short, shared) if shared and all(short) and len(set(short)) == len(names) else (names, "")
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-045
+# %% ../../nbs/12_app/06_runs.ipynb #cell-047
 def _by_moment(
     columns: list[tuple[str, str]],  # axis and moment
 ) -> dict[str, list[tuple[str, str]]]:  # by title
@@ -423,7 +425,7 @@ def _by_moment(
     rest = [c for group in groups.values() if len(group) == 1 for c in group]
     return {m: group for m, group in groups.items() if len(group) > 1} | ({"": rest} if rest else {})
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-047
+# %% ../../nbs/12_app/06_runs.ipynb #cell-049
 def _moment_title(title: str, moment: str) -> str:
     "The title of a table of one moment; other measures have their own name."
     when, _, measure = moment.partition(", ")
@@ -431,7 +433,7 @@ def _moment_title(title: str, moment: str) -> str:
         return f"{measure[0].upper()}{measure[1:]}: {when}"
     return f"{title}: {moment}" if moment else "Facts that should stay, cost, other measures"
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-049
+# %% ../../nbs/12_app/06_runs.ipynb #cell-051
 def _print_moments(out: TableOutput, names: list[str], columns: list, texts: list[list[str]], title: str):
     "A table for each moment, with runs as rows."
     for moment, group in _by_moment(columns).items():
@@ -439,7 +441,7 @@ def _print_moments(out: TableOutput, names: list[str], columns: list, texts: lis
         rows = [[name, *(row[columns.index(c)] for c in group)] for name, row in zip(names, texts)]
         out.show(header, rows, _moment_title(title, moment))
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-050
+# %% ../../nbs/12_app/06_runs.ipynb #cell-052
 def print_comparison(
     runs: list,
     metric: str = "exact_match",  # one of RUN_MEASURES
@@ -468,7 +470,7 @@ def print_comparison(
     for line in [*about["health"], *about["set_aside"], *about["judged"]]:
         out.line(f"{line}.")
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-052
+# %% ../../nbs/12_app/06_runs.ipynb #cell-054
 def print_by_verdict(
     runs: list,
     verdicts,  # of `read_verdicts`
@@ -487,7 +489,7 @@ def print_by_verdict(
     rows = [(r.run, r.verdict, r.when, mean, f"{r.n:,}") for r, mean in zip(shown.itertuples(), means)]
     out.show(("run", "verdict", "asked", metric, "edits"), rows, "By the audit's verdict")
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-053
+# %% ../../nbs/12_app/06_runs.ipynb #cell-055
 RunFoldersArgument = Annotated[list[Path], typer.Argument(help="Runs, or folders of runs.")]
 MeasureOption = Annotated[
     str,
@@ -504,7 +506,7 @@ VerdictsOption = Annotated[
     ),
 ]
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-054
+# %% ../../nbs/12_app/06_runs.ipynb #cell-056
 @app.command(name="compare", rich_help_panel=PANELS["results"])
 def compare_command(
     folders: RunFoldersArgument,
@@ -535,7 +537,7 @@ def compare_command(
         if verdicts is not None:
             print_by_verdict(runs, verdicts, metric, out)
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-058
+# %% ../../nbs/12_app/06_runs.ipynb #cell-060
 def _make_judge(
     model: str,
     base_url: str | None,
@@ -556,7 +558,7 @@ def _make_judge(
 
     return LocalJudge(model, **options)
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-060
+# %% ../../nbs/12_app/06_runs.ipynb #cell-062
 JUDGED_NAMES = dict(
     judge="who judges",
     no_verdict="without verdict",
@@ -581,7 +583,7 @@ def _print_judged(runs: list, out: TableOutput):
     for reason, n in reasons.most_common(3):
         out.line(f"{n:,} answers without a verdict: {reason}")
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-061
+# %% ../../nbs/12_app/06_runs.ipynb #cell-063
 def _print_marked(judge, marks, out: TableOutput):
     "How a judge agrees with a person who marked answers."
     from wbe.analysis.agreement import format_agreement, judge_agreement, judge_marks
@@ -593,7 +595,7 @@ def _print_marked(judge, marks, out: TableOutput):
     title = f"Agreement with a reader of {len(marks):,} answers; {int(read.verdict.isna().sum())} have no verdict"
     out.show(shown.columns, shown.astype(str).values.tolist(), title)
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-063
+# %% ../../nbs/12_app/06_runs.ipynb #cell-065
 _JUDGE = dict(rich_help_panel="The judge")
 JudgeOption = Annotated[str, typer.Option("--model", "-m", help="Model that judges, like gpt-4o-mini.", **_JUDGE)]
 JudgeAddressOption = Annotated[
@@ -616,7 +618,7 @@ VerdictTokensOption = Annotated[
 ]
 VerdictCacheOption = Annotated[Path, typer.Option(help="File for the verdicts that were paid for.", **_JUDGE)]
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-064
+# %% ../../nbs/12_app/06_runs.ipynb #cell-066
 MarksOption = Annotated[
     Path, typer.Option(help="CSV file of answers that a person marked; the judge is compared with that person.")
 ]
@@ -628,14 +630,14 @@ JudgedMomentOption = Annotated[
 ]
 JudgedSampleOption = Annotated[int, typer.Option(help="Judge the answers to this many edits. \\[default: all]", min=1)]
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-066
+# %% ../../nbs/12_app/06_runs.ipynb #cell-068
 def _runs_to_judge(folders: list[Path] | None, marks) -> list:
     "The runs of folders; an error if there is nothing to judge."
     if not folders and not marks:
         raise BadArgument("nothing to judge: give folders of runs, or --marks FILE")
     return _runs_of_timesteps(folders) if folders else []
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-067
+# %% ../../nbs/12_app/06_runs.ipynb #cell-069
 @app.command(name="judge", rich_help_panel=PANELS["results"])
 def judge_command(
     model: JudgeOption,
@@ -680,7 +682,7 @@ def judge_command(
         if stats := getattr(judge, "stats", None):
             out.line(f"Readings: {stats!r}")
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-071
+# %% ../../nbs/12_app/06_runs.ipynb #cell-073
 def _print_estimate(file: Path, measured: list[Path] | None, out: TableOutput):
     "The estimated cost of a sweep, and what it rests on."
     from wbe.runs.description import format_duration
@@ -700,7 +702,7 @@ def _print_estimate(file: Path, measured: list[Path] | None, out: TableOutput):
     if not known.all():
         out.line("The others were not measured; a short run does it: wbe run … --max-edits 20 --name trial")
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-072
+# %% ../../nbs/12_app/06_runs.ipynb #cell-074
 SweepArgument = Annotated[
     Path,
     typer.Argument(
@@ -718,7 +720,7 @@ MeasuredOption = Annotated[
 ]
 CopyOption = Annotated[Path, typer.Option("--copy", help="Copy the sweep to this file, to change it; run nothing.")]
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-073
+# %% ../../nbs/12_app/06_runs.ipynb #cell-075
 @app.command(name="sweep", rich_help_panel=PANELS["runs"])
 def sweep_command(
     file: SweepArgument,
@@ -752,7 +754,7 @@ def sweep_command(
         if any(s.startswith("failed") for s in states.values()):
             raise typer.Exit(1)
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-076
+# %% ../../nbs/12_app/06_runs.ipynb #cell-078
 def parse_group_sizes(
     text: str,  # like 1,100,all
 ) -> tuple[int | str, ...]:
@@ -762,7 +764,7 @@ def parse_group_sizes(
         raise BadArgument(f"-k {text}: give numbers of instances with commas between them, or all, like -k 1,100,all")
     return tuple(w if w == "all" else int(w) for w in words)
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-078
+# %% ../../nbs/12_app/06_runs.ipynb #cell-080
 def _print_mquake(frame, out: TableOutput):
     "Accuracy by the number of instances edited together, of hops, and of edits of an instance."
     from wbe.runs.mquake import summarise_mquake
@@ -776,7 +778,7 @@ def _print_mquake(frame, out: TableOutput):
     for k, n in clashes[clashes > 0].items():
         out.line(f"k = {k}: {n} instances are contradicted by others of their group.")
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-080
+# %% ../../nbs/12_app/06_runs.ipynb #cell-082
 ChainsArgument = Annotated[
     Path, typer.Argument(help="Instances in MQuAKE's format: a file, or with --style the folder of a benchmark.")
 ]
@@ -802,7 +804,7 @@ MquakeNameOption = Annotated[
     str, typer.Option(help="Name of the run's folder. \\[default: made of editor, model and file]")
 ]
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-081
+# %% ../../nbs/12_app/06_runs.ipynb #cell-083
 @app.command(name="mquake", rich_help_panel=PANELS["runs"])
 def mquake_command(
     chains: ChainsArgument,
@@ -852,7 +854,7 @@ def mquake_command(
         _print_mquake(run_mquake(plan, folder), out)
         out.line(f"The run: {folder}")
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-086
+# %% ../../nbs/12_app/06_runs.ipynb #cell-088
 FilesOption = Annotated[Path, typer.Option(help="Folder for figures (PNG and PDF) and tables (Markdown and LaTeX).")]
 ReportBenchmarkOption = Annotated[
     str, typer.Option("--benchmark", "-b", help="Benchmark of the runs. \\[default: the one that their plans name]")
@@ -866,7 +868,7 @@ AskModelOption = Annotated[
     typer.Option("--ask", help="Load the model, for sections that need it: hops that a memory finds, gradients."),
 ]
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-088
+# %% ../../nbs/12_app/06_runs.ipynb #cell-090
 CountsOption = Annotated[
     str,
     typer.Option(
@@ -885,7 +887,7 @@ ServiceCacheOption = Annotated[
     Path, typer.Option(help="File that keeps the answers of services. \\[default: beside the page]")
 ]
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-089
+# %% ../../nbs/12_app/06_runs.ipynb #cell-091
 @app.command(name="report", rich_help_panel=PANELS["results"])
 def report_command(
     runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or a folder of such folders.")],
@@ -914,7 +916,7 @@ def report_command(
     page = make_report(runs, out, title, notebook, files, **sources, log=print_step)
     typer.echo(f"The report: {page}")
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-092
+# %% ../../nbs/12_app/06_runs.ipynb #cell-094
 @app.command(name="export", rich_help_panel=PANELS["results"])
 def export_command(
     run: Annotated[Path, typer.Argument(help="Folder of a run.")],
@@ -929,7 +931,7 @@ def export_command(
 
     typer.echo(f"The model: {export_run(Run.load(run), out)}")
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-095
+# %% ../../nbs/12_app/06_runs.ipynb #cell-097
 @app.command(name="leaderboard", rich_help_panel=PANELS["results"])
 def leaderboard_command(
     runs: Annotated[

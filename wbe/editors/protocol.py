@@ -377,6 +377,10 @@ EDITOR_CLASSES = {  # name: (where its class is, what it does)
         "wbe.editors.training.mend:Mend",
         "one step along a gradient that a trained network has rewritten",
     ),
+}
+
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-077
+EDITOR_CLASSES |= {
     "prompt": (
         "wbe.editors.memory.prompt:PromptEditor",
         "the edited facts in front of every question, weights untouched",
@@ -404,7 +408,7 @@ EDITOR_CLASSES = {  # name: (where its class is, what it does)
     ),
 }
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-077
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-079
 EDITOR_CLASSES |= {
     "text-diff": ("wbe.editors.text.continued:TextDiff", "continued training on what is new"),
     "text-full": ("wbe.editors.text.continued:TextFull", "continued training on all articles of the newer day"),
@@ -427,7 +431,7 @@ EDITOR_CLASSES |= {
     ),
 }
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-079
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-081
 EDITORS = Registry("editor", "wbe.editors", EDITOR_CLASSES, "wbe.editors.protocol:Editor")
 
 
@@ -438,7 +442,7 @@ def editor_class(
     name = str(name).strip()
     return EDITORS.get(name.lower() if name.lower() in EDITOR_CLASSES else name)
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-080
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-082
 def editor(
     name: str,  # one of EDITORS.names(), or module:Class
     **options,  # hyper-parameters, and `batch`
@@ -446,7 +450,7 @@ def editor(
     "An editor by name."
     return editor_class(name)(**options)
 
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-081
+# %% ../../nbs/09_editors/04_protocol.ipynb #cell-083
 def editor_hparams(
     name: str,  # one of EDITORS.names(), or module:Class
     lm: LM,

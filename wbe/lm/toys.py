@@ -77,7 +77,7 @@ OTHER_TOYS = {  # family: type, configuration
     "mamba": ("mamba", dict(hidden_size=32, num_hidden_layers=3, state_size=4)),
 }
 
-# %% ../../nbs/07_lm/03_toys.ipynb #cell-009
+# %% ../../nbs/07_lm/03_toys.ipynb #cell-010
 def _randomise(model, kind: str):
     "Larger random weights and biases than those of a new model."
     for name, p in model.named_parameters():
@@ -86,7 +86,7 @@ def _randomise(model, kind: str):
         elif "bias" in name:
             p.normal_(0, 0.1)
 
-# %% ../../nbs/07_lm/03_toys.ipynb #cell-010
+# %% ../../nbs/07_lm/03_toys.ipynb #cell-011
 def toy_model(
     family: str = "gpt2",
     vocab: int = 400,
@@ -107,7 +107,7 @@ def toy_model(
         _randomise(model, kind)
     return model.eval()
 
-# %% ../../nbs/07_lm/03_toys.ipynb #cell-014
+# %% ../../nbs/07_lm/03_toys.ipynb #cell-015
 _TOY_TEXTS = [
     "Q: What is the capital of France? A: Paris\n",
     "answering about people, places and works. ",
@@ -127,7 +127,7 @@ _CHAT_TEMPLATE = (
     "{% if add_generation_prompt %}{{ '<|start|>assistant\n\n' }}{% endif %}"
 )
 
-# %% ../../nbs/07_lm/03_toys.ipynb #cell-015
+# %% ../../nbs/07_lm/03_toys.ipynb #cell-016
 TOKENIZER_STYLES = {  # style: special tokens, first padding and the end of text
     "byte-level": ("<|pad|>", "<|endoftext|>"),
     "llama-3": ("<|pad|>", "<|end|>", "<|begin_of_text|>", "<|start|>"),
@@ -135,7 +135,7 @@ TOKENIZER_STYLES = {  # style: special tokens, first padding and the end of text
     "t5": ("<pad>", "</s>", "<unk>"),
 }
 
-# %% ../../nbs/07_lm/03_toys.ipynb #cell-017
+# %% ../../nbs/07_lm/03_toys.ipynb #cell-018
 def _byte_level_tokenizer(style: str, specials: list[str], vocab: int):
     "GPT-2's and Llama 3's: byte-level BPE."
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
@@ -153,7 +153,7 @@ def _byte_level_tokenizer(style: str, specials: list[str], vocab: int):
     options = dict(special_tokens=specials, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
     return t, trainers.BpeTrainer(vocab_size=vocab, **options)
 
-# %% ../../nbs/07_lm/03_toys.ipynb #cell-018
+# %% ../../nbs/07_lm/03_toys.ipynb #cell-020
 def _sentencepiece_tokenizer(specials: list[str], vocab: int):
     "Llama 2's: BPE with `▁` for blanks and bytes for unknown characters."
     from tokenizers import Tokenizer, decoders, models, normalizers, processors, trainers
@@ -166,7 +166,7 @@ def _sentencepiece_tokenizer(specials: list[str], vocab: int):
     specials = [*specials, *(f"<0x{i:02X}>" for i in range(256))]
     return t, trainers.BpeTrainer(vocab_size=vocab, special_tokens=specials, max_token_length=8, show_progress=False)
 
-# %% ../../nbs/07_lm/03_toys.ipynb #cell-019
+# %% ../../nbs/07_lm/03_toys.ipynb #cell-022
 def _counted_pieces(texts: list[str], size: int, longest: int = 4) -> list[tuple[str, float]]:
     "The commonest pieces of words, characters first, with the logarithm of their share."
     words = ["▁" + w for text in texts for w in re.split("[ ]+", text) if w]
@@ -174,7 +174,7 @@ def _counted_pieces(texts: list[str], size: int, longest: int = 4) -> list[tuple
     order = sorted(counts.items(), key=lambda kv: (len(kv[0]) > 1, -kv[1] * len(kv[0]), kv[0]))[:size]
     return [(piece, math.log(count / counts.total())) for piece, count in order]
 
-# %% ../../nbs/07_lm/03_toys.ipynb #cell-020
+# %% ../../nbs/07_lm/03_toys.ipynb #cell-023
 def _t5_tokenizer(specials: list[str], vocab: int):
     "T5's: unigrams with `▁` for blanks; the pieces are counted, as the library's trainer breaks ties by chance."
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
@@ -186,7 +186,7 @@ def _t5_tokenizer(specials: list[str], vocab: int):
     t.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
     return t, None
 
-# %% ../../nbs/07_lm/03_toys.ipynb #cell-024
+# %% ../../nbs/07_lm/03_toys.ipynb #cell-027
 @cache
 def _trained_tokenizer_json(style: str, vocab: int) -> str:
     "A trained tokenizer of a style, as text."
@@ -204,7 +204,7 @@ def _trained_tokenizer_json(style: str, vocab: int) -> str:
     made["added_tokens"] = [a for a in made["added_tokens"] if not a["content"].startswith("<0x")]
     return json.dumps(made)
 
-# %% ../../nbs/07_lm/03_toys.ipynb #cell-025
+# %% ../../nbs/07_lm/03_toys.ipynb #cell-028
 def toy_tokenizer(style: str = "byte-level", vocab: int = 400):
     "A tokenizer of the style, trained on a few sentences."
     from tokenizers import Tokenizer
@@ -220,7 +220,7 @@ def toy_tokenizer(style: str = "byte-level", vocab: int = 400):
     trained = Tokenizer.from_str(_trained_tokenizer_json(style, vocab))
     return PreTrainedTokenizerFast(tokenizer_object=trained, clean_up_tokenization_spaces=False, **options)
 
-# %% ../../nbs/07_lm/03_toys.ipynb #cell-030
+# %% ../../nbs/07_lm/03_toys.ipynb #cell-033
 _STYLE_OF_FAMILY = {
     **dict.fromkeys(("llama", "mistral", "gemma", "gemma2", "gemma3", "mixtral"), "sentencepiece"),
     **dict.fromkeys(("qwen2", "qwen3", "qwen2_moe", "qwen3_moe"), "llama-3"),
