@@ -13,7 +13,15 @@ import torch
 
 from ..hparams import NamedPreset, hp
 from ..results import Delta
-from .continued import TEXT_NAMED, TEXT_PRESETS, TextLearner, training_work
+from wbe.editors.text.continued import (
+    _EVOLVING,
+    _EVOLVING_SOURCE,
+    EVOLVING_NAMED,
+    TEXT_NAMED,
+    TEXT_PRESETS,
+    TextLearner,
+    training_work,
+)
 from .parameters import model_parameters, parameters_restored
 from .sources import TextStep
 from .training import TextHParams, text_rows, train_on_rows
@@ -70,6 +78,11 @@ class TextLora(TextLearner):
             {"": (p.values[""][0] | dict(scaling="rank/alpha", head=True), p.values[""][1])},
         )
         for name, p in TEXT_NAMED.items()
+    } | {
+        name: NamedPreset(
+            f"{p.about}; the scale is rank / alpha", {"": (_EVOLVING | dict(scaling="rank/alpha"), _EVOLVING_SOURCE)}
+        )
+        for name, p in EVOLVING_NAMED.items()
     }
 
     def changed_parts(self, hparams: TextLoraHParams) -> tuple:

@@ -18,7 +18,15 @@ import torch.nn.functional as F
 from ..hparams import NamedPreset, hp
 from ..results import CarriedState, Delta, EditError, EditResult, EditStack, WeightEdit, carried_state
 from .adapters import head_parameter
-from .continued import TEXT_NAMED, TEXT_PRESETS, TextLearner, training_work
+from wbe.editors.text.continued import (
+    _EVOLVING,
+    _EVOLVING_SOURCE,
+    EVOLVING_NAMED,
+    TEXT_NAMED,
+    TEXT_PRESETS,
+    TextLearner,
+    training_work,
+)
 from .parameters import model_parameters, parameters_restored
 from .sources import TextStep
 from .training import TextHParams, text_rows, train_on_rows
@@ -221,6 +229,7 @@ def adapter_shape(lm: LM, h: KAdapterHParams) -> dict:
 
 # %% ../../../nbs/09_editors/text/08_k_adapter.ipynb #cell-030
 _RELEASED_ADAPTER = dict(places=(1, 11), gain=1.0, head=True)
+_EVOLVING_ADAPTER = dict(batch_size=360, places=(2, -1), gain=1.0)
 
 
 class TextKAdapter(TextLearner):
@@ -241,6 +250,12 @@ class TextKAdapter(TextLearner):
             {"": (p.values[""][0] | _RELEASED_ADAPTER, p.values[""][1])},
         )
         for name, p in TEXT_NAMED.items()
+    } | {
+        name: NamedPreset(
+            f"{p.about}; after the second and the last layer (text)",
+            {"": (_EVOLVING | _EVOLVING_ADAPTER, f"{_EVOLVING_SOURCE}; the gain: TemporalWiki's code")},
+        )
+        for name, p in EVOLVING_NAMED.items()
     }
 
 # %% ../../../nbs/09_editors/text/08_k_adapter.ipynb #cell-031

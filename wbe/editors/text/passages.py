@@ -19,7 +19,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from ..hparams import HParams, hp
+from ..hparams import HParams, NamedPreset, hp
 from ..memory.embed import check_embedder
 from ..memory.index import INDEX_CLASSES, vector_index
 from ..memory.prompt import with_context
@@ -208,6 +208,12 @@ class TextPassages(TextLearner):
     presets = {
         "": ({}, "one passage of 100 words: EvolvingQA; BM25 in place of DPR: ours, it needs no other model"),
         "wbe-tiny": (dict(words=60), "as for others, but passages that fit into its 192 tokens"),
+    }
+    named_presets = {
+        "as_evolvingqa": NamedPreset(
+            "the best passage by vectors; DPR's embedder is to be given, as embedder=FOLDER",
+            {"": (dict(search="dense", k=1, words=100), "EvolvingQA (text and code, 052115e)")},
+        )
     }
 
     def check(self, lm: LM, hparams: PassageHParams):
