@@ -15,7 +15,13 @@ from pathlib import Path
 from ..protocol import editor
 from ..results import commit_edits
 from .answers import TuningHParams, choose_as_released, choose_forced, evolving_answers, light_tuning
-from .measures import gap_perplexity, learning_table, probe_perplexity, written_perplexity
+from wbe.editors.text.measures import (
+    gap_perplexity,
+    gap_probe_perplexity,
+    learning_table,
+    probe_perplexity,
+    written_perplexity,
+)
 from .sources import SourceText, TextStep
 from ...lm.models import LM
 from ...progress import progress_bar
@@ -46,19 +52,30 @@ class Month:
     asked: list[dict]  # questions about new, edited and unchanged facts
     first: list[dict] = field(default_factory=list)  # questions of the first month whose answers stayed since
     tuning: list[dict] = field(default_factory=list)  # questions that show the form of answers
+    dated: str | None = None  # put in front of the edited questions, asked once more
 
 # %% ../../../nbs/09_editors/text/13_by_month.ipynb #cell-012
 def perplexity_columns(lm: LM, month: Month) -> dict:
     "Perplexities of a month's texts and facts."
     kinds = (("changed", month.texts.diff), ("stayed", month.stayed))
     if lm.family.seq2seq:
-        return {f"text, {name}": gap_perplexity(lm, texts) for name, texts in kinds}
+        return _gap_columns(lm, kinds, month.probes)
     out = learning_table(lm, month.texts.diff, month.stayed, month.probes)
     for name, texts in kinds:
         out[f"text, {name}, all tokens"] = written_perplexity(lm, texts, names=False).perplexity.value
     return out | {"facts, all tokens": probe_perplexity(lm, month.probes, on="all").perplexity.value}
 
-# %% ../../../nbs/09_editors/text/13_by_month.ipynb #cell-015
+# %% ../../../nbs/09_editors/text/13_by_month.ipynb #cell-013
+def _gap_columns(lm: LM, kinds: tuple, probes: list[dict]) -> dict:
+    "The perplexities of an encoder-decoder."
+    ways = {"": "salient", ", all tokens": "random"}
+    out = {f"text, {n}{end}": gap_perplexity(lm, t, objective=o) for end, o in ways.items() for n, t in kinds}
+    for name in ("unchanged", "changed"):
+        some = [p for p in probes if (p["category"] == "unchanged") == (name == "unchanged")]
+        out[f"facts, {name}"] = gap_probe_perplexity(lm, some) if some else float("nan")
+    return out | {"facts, average": (out["facts, unchanged"] + out["facts, changed"]) / 2}
+
+# %% ../../../nbs/09_editors/text/13_by_month.ipynb #cell-016
 def answer_columns_of(lm: LM, month: Month) -> dict:
     "Exact match, F1 and choices of a model that knows the form of answers."
     out = {" ".join(key): value for key, value in evolving_answers(lm, month.asked).items()}
@@ -66,12 +83,15 @@ def answer_columns_of(lm: LM, month: Month) -> dict:
     for name, choose in (("forced", choose_forced), ("as released", choose_as_released)):
         chosen = choose(lm, edited) if edited else []
         out[f"choice {name}"] = 100 * sum(chosen) / len(chosen) if chosen else float("nan")
+    if month.dated and edited:
+        then = evolving_answers(lm, edited, dated=month.dated)
+        out |= {f"EM {q}, dated": then["EM", q] for q in ("updated", "outdated")}
     if month.first:
         again = evolving_answers(lm, [row | dict(category="new", outdated=None) for row in month.first])
         out["EM first month"] = again["EM", "new"]
     return out
 
-# %% ../../../nbs/09_editors/text/13_by_month.ipynb #cell-018
+# %% ../../../nbs/09_editors/text/13_by_month.ipynb #cell-019
 def month_columns(
     lm: LM,  # after it has learnt the month
     month: Month,
@@ -85,7 +105,7 @@ def month_columns(
     with tuned.on(lm):
         return out | answer_columns_of(lm, month)
 
-# %% ../../../nbs/09_editors/text/13_by_month.ipynb #cell-021
+# %% ../../../nbs/09_editors/text/13_by_month.ipynb #cell-022
 def follow_months(
     lm: LM,  # is changed
     method,  # editor and hyper-parameters; None learns nothing
@@ -112,7 +132,7 @@ def follow_months(
                 yield about | month_columns(lm, month, None if once else tuning)
             bar.update(1)
 
-# %% ../../../nbs/09_editors/text/13_by_month.ipynb #cell-026
+# %% ../../../nbs/09_editors/text/13_by_month.ipynb #cell-027
 def write_month_rows(path: Path, rows: list[dict]):
     "Rows as CSV, floats with six digits."
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -122,7 +142,7 @@ def write_month_rows(path: Path, rows: list[dict]):
         writer.writeheader()
         writer.writerows(short)
 
-# %% ../../../nbs/09_editors/text/13_by_month.ipynb #cell-028
+# %% ../../../nbs/09_editors/text/13_by_month.ipynb #cell-029
 def record_months(
     folder,  # for a file for each method
     load_model,  # a function that gives the unedited model
