@@ -65,7 +65,7 @@ def test_every_question_of_a_timestep_has_its_true_facts(tmp_path, rows):
     lm = toy()
     runner = Runner(plan("oracle", max_edits=200), tmp_path / "r", lm, progress=False)
     runner.edit_timestep(1)
-    asked = runner.questions
+    asked = runner.questions.of(1)
     for axis, found in zip(asked.axis, contexts(lm, asked.question)):
         assert len(found) == (2 if axis == "multi-hop" else 1)
     multi = asked[asked.axis == "multi-hop"]

@@ -27,6 +27,7 @@ from ..lm.cost import PeakMeter, time_rounds, timing_summary
 from ..lm.general import AbilityTask, ability_task, check_abilities_for, measure_ability
 from ..lm.health import HealthCheck, is_broken, matrix_norm, matrix_norms
 from ..lm.models import LM, load
+from ..lm.probes import describe_set_aside
 from ..lm.prompts import get_protocol
 from ..lm.scoring import process_rank, score
 from ..lm.tokens import encode_items
@@ -42,12 +43,14 @@ from .description import estimate_seconds, format_duration, utc_now
 from .plan import RunPlan, check_plan, plan_editor
 from wbe.runs.questions import (
     lasting_items,
+    near_facts,
     planned_moments,
-    run_questions,
     score_questions,
     select_questions,
-    split_askable,
+    step_questions,
+    why_unaskable,
 )
+from .question_table import QuestionTable, write_questions
 from .records import RUN_TABLES, PartitionedTable, Run, broken_after, recorded_plan, with_normalised_match
 from .records import with_probe_column, write_frame
 from ..store import explain_read_errors, lock, make_folder, write_text
@@ -88,7 +91,8 @@ class Runner:
         if self.rows is not None:
             self.plan = plan = replace(plan, benchmark=str(self.folder / "rows.json"))
         self.planned = planned_edits(self.bench, plan)
-        self.questions = run_questions(self.bench, plan, self.planned)
+        self.near = near_facts(self.bench, plan, self.planned)
+        self._questions: QuestionTable | None = None  # see `questions`
         self.lasting = lasting_items(self.bench, plan)
         self.texts = run_texts(self.bench, plan, self.planned, self.editor)  # for an editor that takes texts
         if self.editor is not None and not self.texts:
@@ -138,26 +142,53 @@ def notify(
 
 # %% ../../nbs/10_runs/07_lifelong.ipynb #cell-016
 @patch
-def check(self: Runner):
-    "Raise an error if the model cannot be asked or edited as planned, and set aside what it cannot be asked."
-    encode_items(self.lm, self.lasting[:1], get_protocol(self.plan.under), "truncate")
-    check_abilities_for(self.lm, self.abilities)
-    self.questions, self.set_aside = split_askable(self.lm, self.questions, self.plan.under)
-    if self.editor is None:
-        return
+def _check_editor(self: Runner):
+    "Raise an error if the editor cannot edit this model; a run that continues keeps its hyper-parameters."
     if (self.folder / "config.json").exists():
         recorded = Run.load(self.folder).config
         if RunPlan.from_config(recorded["plan"]).identity() == self.plan.identity():
             self.editor.use_recorded(recorded["hparams"])
     self.editor.check_for(self.lm)
 
-# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-019
+# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-017
+@patch
+def check(self: Runner):
+    "Raise an error if the model cannot be asked or edited as planned."
+    encode_items(self.lm, self.lasting[:1], get_protocol(self.plan.under), "truncate")
+    check_abilities_for(self.lm, self.abilities)
+    if self.editor is not None:
+        self._check_editor()
+
+# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-020
+@patch
+def _askable_questions(
+    self: Runner,
+    reasons: list[str],  # gets for each question why it cannot be asked; empty if it can
+):
+    "The questions of each timestep that the model can be asked."
+    for n, count in self.planned.items():
+        questions = step_questions(self.bench, self.plan, n, count, self.near)
+        found = why_unaskable(self.lm, questions, self.plan.under)
+        reasons.extend(found)
+        yield questions[[not reason for reason in found]]
+
+# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-021
+@patch(as_prop=True)
+def questions(self: Runner) -> QuestionTable:
+    "The questions of the run. When first wanted they are written into a file, which `begin` names questions.parquet."
+    if self._questions is None:
+        reasons, path = [], self.folder / f".questions-{self.rank}.parquet"
+        self._questions = QuestionTable(write_questions(path, self._askable_questions(reasons)))
+        self.set_aside = describe_set_aside(reasons)
+    return self._questions
+
+# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-024
 @patch(as_prop=True)
 def batch_size(self: Runner) -> int | None:
     "Edits per batch at most; None for no limit."
     return None if self.editor is None else self.plan.batch or self.editor.batch
 
-# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-020
+# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-025
 @patch
 def config(self: Runner) -> dict:
     "All that describes the run."
@@ -168,7 +199,7 @@ def config(self: Runner) -> dict:
         benchmark |= dict(texts={n: step.digest(self.editor.uses) for n, step in self.texts.items()})
     return describe_run(self.plan, self.lm, self.fingerprint, self.editor, self.batch_size, benchmark)
 
-# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-022
+# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-027
 @patch
 def begin(self: Runner):
     "Write what describes the run, or check that the folder holds this run."
@@ -182,9 +213,9 @@ def begin(self: Runner):
     if self.rows is not None:
         write_rows(self.plan.benchmark, self.rows)
     write_text(path, json.dumps(new, indent=1, ensure_ascii=False) + "\n")
-    write_frame(self.folder / "questions.parquet", self.questions)
+    self._questions = QuestionTable(self.questions.path.replace(self.folder / "questions.parquet"))
 
-# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-025
+# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-030
 SCORING_VERSION = 2  # increased whenever the same model would get other scores, or prompts are built in another way
 
 
@@ -200,7 +231,7 @@ def _unedited_path(
     name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:20]
     return self.folder.parent / ".before" / f"{name}.parquet"
 
-# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-026
+# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-031
 @patch
 def _stored_unedited(
     self: Runner,
@@ -218,7 +249,7 @@ def _stored_unedited(
         write_frame(path, scores)
     return scores
 
-# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-028
+# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-033
 @patch
 def unedited_scores(
     self: Runner,
@@ -227,12 +258,12 @@ def unedited_scores(
     "The unedited model's scores on the questions of a timestep, stored or computed now."
     import pandas as pd
 
-    questions = self.questions[self.questions.asked_of == timestep]
+    questions = self.questions.of(timestep)
     published = questions.axis.isin(list(AXIS_FIELDS))
     parts = [self._stored_unedited(part) for part in (questions[published], questions[~published]) if len(part)]
     return pd.concat(parts, ignore_index=True)
 
-# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-030
+# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-035
 @patch
 def score_selected(
     self: Runner,
@@ -247,7 +278,7 @@ def score_selected(
     known = [c for c in questions if c not in QUESTION_KEY and c in scores]
     return questions.merge(scores.drop(columns=known), on=list(QUESTION_KEY), how="left")
 
-# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-032
+# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-037
 @patch
 def score_lasting(self: Runner) -> list[dict]:
     "Scores of facts that no edit is about, of the plan's tasks, and perplexity if it names texts."
@@ -265,7 +296,7 @@ def score_lasting(self: Runner) -> list[dict]:
         rows.append(dict(what="text", metric="perplexity", **held_out.perplexity._asdict()))
     return rows
 
-# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-037
+# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-042
 ABILITY_VERSION = 1  # increased whenever a task would give the same model another value
 
 
@@ -287,7 +318,7 @@ def _unedited_ability(
         write_frame(path, pd.DataFrame(rows))
     return rows
 
-# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-038
+# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-043
 @patch
 def measure_abilities(
     self: Runner,
@@ -309,7 +340,7 @@ def measure_abilities(
         rows += found
     return rows
 
-# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-041
+# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-046
 @patch
 def start_health(self: Runner):
     "Measure the unedited model, where the plan asks for perplexity or norms."
@@ -322,7 +353,7 @@ def start_health(self: Runner):
     if self.plan.norms:
         self.norms = matrix_norms(self.lm)
 
-# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-042
+# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-047
 @patch
 def check_health(self: Runner) -> dict:  # columns for the table of batches; empty unless the plan asks for them
     "The perplexity after a batch; the first one that is too high is told to the callbacks."
@@ -334,7 +365,7 @@ def check_health(self: Runner) -> dict:  # columns for the table of batches; emp
         self.notify("broken", edits_done=self.edits_done, ratio=row["perplexity_ratio"], limit=self.plan.broken)
     return row
 
-# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-043
+# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-048
 @patch
 def write_norms(
     self: Runner,
@@ -352,7 +383,7 @@ def write_norms(
     if rows:
         self.tables["norms"].add(key, pd.DataFrame(rows))
 
-# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-046
+# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-051
 SCORE_COLUMNS = (
     *(
         "edit_id",
@@ -375,17 +406,17 @@ def _lookup_seconds(lm: LM) -> float:
     "Seconds spent so far on retrieval for questions."
     return sum(getattr(hook, "seconds", 0.0) for hook in lm.item_hooks)
 
-# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-048
+# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-053
 TIMED_QUESTIONS, TIMED_TOKENS = 2, 6  # questions of the first timestep; tokens after each
 
 
 @patch
 def time_answers(self: Runner) -> dict:
     "The time of an answer and of a generated token, with its spread, for the table `moments`."
-    rows = self.questions[self.questions.asked_of == min(self.planned)]
+    rows = self.questions.of(min(self.planned))
     return timing_summary(time_rounds(self.lm, rows.question.head(TIMED_QUESTIONS), self.plan.under, TIMED_TOKENS))
 
-# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-049
+# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-054
 @patch
 def ask(
     self: Runner,
@@ -396,9 +427,10 @@ def ask(
     key = f"{self.edits_done:08d}-{timestep:03d}-{moment}"
     if self.broadcast(key in self.tables["scores"].keys):
         return
-    questions = select_questions(self.questions, moment, timestep, self.bench, self.plan, self.edited_at)
+    questions = select_questions(self.questions.keys, moment, timestep, self.bench, self.plan, self.edited_at)
     if questions.empty:
         return
+    questions = self.questions.take(questions)
     start, looked_up = time.perf_counter(), _lookup_seconds(self.lm)
     scores = self.score_selected(questions)
     cost = dict(questions=len(scores), seconds=time.perf_counter() - start, model_seconds=float(scores.seconds.sum()))
@@ -416,7 +448,7 @@ def ask(
     self._write_scores(key, scores, lasting, dict(moment=moment, **at, **cost))
     self.notify("asked", moment=moment, **at, scores=scores, ability=lasting + general)
 
-# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-050
+# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-055
 @patch
 def _write_scores(
     self: Runner,
@@ -436,7 +468,7 @@ def _write_scores(
     known = [c for c in SCORE_COLUMNS if c != "retrieved" or ("retrieved" in scores and scores[c].notna().any())]
     self.tables["scores"].add(key, scores[known])
 
-# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-053
+# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-058
 @patch
 def _split_failed(
     self: Runner,
@@ -454,7 +486,7 @@ def _split_failed(
         return named, [rest] if rest else []
     return [], [batch[: len(batch) // 2], batch[len(batch) // 2 :]]
 
-# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-055
+# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-060
 @patch
 def _make_edits(
     self: Runner,
@@ -477,7 +509,7 @@ def _make_edits(
         self.edited_at |= {r.id: timestep for r in batch}
     return refused
 
-# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-056
+# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-061
 @patch
 def _note_batch(
     self: Runner,
@@ -496,7 +528,7 @@ def _note_batch(
     self.unsaved["batches"].append(row)
     return row
 
-# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-057
+# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-062
 @patch
 def edit_batch(
     self: Runner,
@@ -511,7 +543,7 @@ def edit_batch(
     made = len(requests) - len(refused)
     return self._note_batch(timestep, start, made, len(batch) - made)
 
-# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-062
+# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-067
 @patch
 def write_checkpoint(
     self: Runner,
@@ -532,7 +564,7 @@ def write_checkpoint(
     self.checkpoint.save(self.lm, edits_done=self.edits_done, timestep=timestep, offset=offset, whole=whole)
     self.notify("kept", edits_done=self.edits_done, timestep=timestep)
 
-# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-063
+# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-068
 @patch
 def _requests_of(self: Runner, timestep: int) -> tuple[list[EditRequest | None], list[dict]]:  # as `validate_requests`
     "The planned edits of a timestep."
@@ -543,7 +575,7 @@ def _requests_of(self: Runner, timestep: int) -> tuple[list[EditRequest | None],
             rows[n].setdefault("probes", []).append(tuple(extra))
     return validate_requests(rows, step.edit_ids[:count], self.editor.needs_subject, sees_probes)
 
-# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-066
+# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-071
 ESTIMATE_AFTER = 60.0  # seconds; a run with less left says nothing
 
 
@@ -551,10 +583,10 @@ ESTIMATE_AFTER = 60.0  # seconds; a run with less left says nothing
 def _moments_left(self: Runner) -> list[dict]:
     "The planned moments that were not asked yet."
     done = self.tables["scores"].keys
-    left = planned_moments(self.questions, self.plan, self.planned)
+    left = planned_moments(self.questions.keys, self.plan, self.planned)
     return [m for m in left if f"{m['edits_done']:08d}-{m['timestep']:03d}-{m['moment']}" not in done]
 
-# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-068
+# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-073
 @patch
 def estimate(self: Runner):
     "Tell how long the run will take; once for the questions, and once for all of it."
@@ -572,7 +604,7 @@ def estimate(self: Runner):
         text = f"about {format_duration(seconds)} left, until {end}: {rates}{more}"
         self.notify("estimated", seconds=round(seconds), text=text)
 
-# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-071
+# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-076
 @patch
 def _progress_bar(
     self: Runner,
@@ -583,14 +615,14 @@ def _progress_bar(
     about = dict(desc=f"T{timestep} {self.editor.name}", unit=" edits")
     return progress_bar(total=total, initial=done, show=self.progress and self.rank == 0, **about)
 
-# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-072
+# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-077
 @patch
 def _curve_is_due(self: Runner) -> bool:
     "Whether the plan wants a score now, within a timestep."
     every, first = self.plan.every, self.plan.first
     return bool(every) and self.edits_done % every == 0 and self.edits_done <= first
 
-# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-073
+# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-078
 @patch
 def edit_timestep(
     self: Runner,
@@ -617,7 +649,7 @@ def edit_timestep(
                 saved_at = time.monotonic()
     self.write_checkpoint(timestep, len(requests), whole=True)
 
-# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-076
+# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-081
 @patch
 def learn_timestep(self: Runner, timestep: int):
     "Learn from what was written in a timestep."
@@ -631,7 +663,7 @@ def learn_timestep(self: Runner, timestep: int):
     self.estimate()
     self.write_checkpoint(timestep, count, whole=True)
 
-# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-079
+# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-084
 @patch
 def _made_until(
     self: Runner,
@@ -645,7 +677,7 @@ def _made_until(
         counts[last] = offset
     return {i: n for n, count in counts.items() for i in self.bench[n - 1].edit_ids[:count] if i not in refused}
 
-# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-080
+# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-085
 @patch
 def resume(
     self: Runner,
@@ -670,7 +702,7 @@ def resume(
     self.notify("resumed", edits_done=self.edits_done, timestep=timestep)
     return (timestep + 1, 0) if whole else (timestep, now["offset"])
 
-# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-085
+# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-090
 @patch
 def close(self: Runner):
     "Merge the parts of the tables, and mark the run as finished."
@@ -682,7 +714,7 @@ def close(self: Runner):
         config = dict(config, finished=utc_now())
         write_text(path, json.dumps(config, indent=1, ensure_ascii=False) + "\n")
 
-# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-087
+# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-092
 def _log_to(folder: Path) -> Callable:
     "A callback that appends a line for each event to log.txt."
 
@@ -693,7 +725,7 @@ def _log_to(folder: Path) -> Callable:
 
     return write
 
-# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-089
+# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-094
 @patch
 def run_all(
     self: Runner,
@@ -718,7 +750,7 @@ def run_all(
     self.broadcast()
     self.notify("finished", edits_done=self.edits_done)
 
-# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-091
+# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-096
 @contextmanager
 def _run_folder(folder: Path):
     "The folder of a run, locked; if nothing was begun, what this call has made of it is removed."
@@ -727,13 +759,15 @@ def _run_folder(folder: Path):
         with lock(make_folder(folder) / ".lock"):
             yield
     finally:
+        for path in folder.glob(".questions-*.parquet"):
+            path.unlink()
         if made and not (folder / "config.json").exists():
             (folder / ".lock").unlink(missing_ok=True)
             with suppress(OSError):  # something else is in it
                 for p in made:
                     p.rmdir()
 
-# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-093
+# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-098
 def run_lifelong(
     plan: RunPlan,
     folder: Path,  # of the run

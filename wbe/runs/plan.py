@@ -30,6 +30,7 @@ class RunPlan:
     batch: int | None = None  # edits per batch; the editor's own number by default
     timesteps: tuple[int, int] | None = None  # the first and the last, counted from 1; all by default
     max_edits: int | None = None  # stop after this many edits
+    ask: int | None = None  # of how many edits of each timestep the questions are asked; of all by default
     sample: int = 1000  # how many edits of each earlier timestep are scored again
     every: int | None = None  # also score after every so many edits (figure 4 of the paper) …
     first: int = 10_000  # … over the first so many edits
@@ -67,7 +68,7 @@ class RunPlan:
 
 # %% ../../nbs/10_runs/01_plan.ipynb #cell-007
 _MINIMUM = dict(batch=1, max_edits=1, sample=1, every=1, first=1, curve=1, ability_size=1)
-_MINIMUM |= dict(ask_lasting=1, ask_forms=1, ask_near=1)
+_MINIMUM |= dict(ask=1, ask_lasting=1, ask_forms=1, ask_near=1)
 
 
 def _check_numbers(plan: RunPlan):

@@ -12,7 +12,7 @@ import wbe
 from ..records import BadArgument, check_choice
 from .batches import planned_edits
 from .plan import RunPlan
-from .questions import planned_moments, run_questions
+from .questions import near_facts, planned_moments, step_questions
 from .records import Run
 from .sweep import read_sweep
 
@@ -48,11 +48,15 @@ def measured_rates(runs: list[Run]) -> tuple[dict, dict]:
 # %% ../../nbs/10_runs/13_study.ipynb #cell-013
 def _planned_work(plan: RunPlan) -> tuple[int, int]:
     "How many edits a run makes, and how many questions it asks."
+    import pandas as pd
+
     from wbe.benchmark.opening import open_benchmark
 
     bench = open_benchmark(plan.benchmark, plan.map)
     planned = planned_edits(bench, plan)
-    moments = planned_moments(run_questions(bench, plan, planned), plan, planned)
+    facts, keys = near_facts(bench, plan, planned), ["edit_id", "axis", "asked_of"]
+    parts = [step_questions(bench, plan, n, count, facts)[keys] for n, count in planned.items()]
+    moments = planned_moments(pd.concat(parts, ignore_index=True), plan, planned)
     return sum(planned.values()), sum(m["questions"] for m in moments)
 
 # %% ../../nbs/10_runs/13_study.ipynb #cell-014
