@@ -5,10 +5,10 @@
 # %% auto #0
 __all__ = ['BenchmarkOption', 'EditorOption', 'ModelOption', 'TimestepsOption', 'MaxEditsOption', 'HParamOption', 'BatchOption',
            'CorpusOption', 'RunsOption', 'NameOption', 'TrackOption', 'GenerateOption', 'FormsOption', 'AskFormsOption',
-           'NearOption', 'AskNearOption', 'LastingOption', 'EveryOption', 'FirstOption', 'CurveOption', 'SampleOption',
-           'SeedOption', 'TextsOption', 'TextsDirOption', 'TaskOption', 'AbilityOption', 'AbilitySizeOption',
-           'BrokenOption', 'NormsOption', 'RunFoldersArgument', 'MeasureOption', 'VerdictsOption', 'JUDGED_NAMES',
-           'JudgeOption', 'JudgeAddressOption', 'LocalOption', 'JudgeBudgetOption', 'JudgePricesOption',
+           'NearOption', 'AskNearOption', 'LastingOption', 'EveryOption', 'FirstOption', 'CurveOption', 'AskOption',
+           'SampleOption', 'SeedOption', 'TextsOption', 'TextsDirOption', 'TaskOption', 'AbilityOption',
+           'AbilitySizeOption', 'BrokenOption', 'NormsOption', 'RunFoldersArgument', 'MeasureOption', 'VerdictsOption',
+           'JUDGED_NAMES', 'JudgeOption', 'JudgeAddressOption', 'LocalOption', 'JudgeBudgetOption', 'JudgePricesOption',
            'JudgeYesOption', 'VerdictTokensOption', 'VerdictCacheOption', 'MarksOption', 'JudgedAxisOption',
            'JudgedMomentOption', 'JudgedSampleOption', 'SweepArgument', 'JobsOption', 'EstimateOption',
            'MeasuredOption', 'CopyOption', 'ChainsArgument', 'StyleOption', 'GroupSizesOption', 'WordingsOption',
@@ -183,6 +183,9 @@ EveryOption = Annotated[
 ]
 FirstOption = Annotated[int, typer.Option(help="… over the first so many edits …", **_ASKED)]
 CurveOption = Annotated[int, typer.Option(help="… on this many of the edits made so far.", **_ASKED)]
+AskOption = Annotated[
+    int, typer.Option(help="Ask about so many edits of each timestep, a random sample; about all by default.", **_ASKED)
+]
 SampleOption = Annotated[int, typer.Option(help="How many edits of each earlier timestep are scored again.", **_ASKED)]
 SeedOption = Annotated[int, typer.Option(help="Random seed of all samples.", **_ASKED)]
 
@@ -261,6 +264,7 @@ def run_command(
     eval_every: EveryOption = None,
     first: FirstOption = 10_000,
     curve: CurveOption = 500,
+    ask: AskOption = None,
     sample: SampleOption = 1000,
     axis: AxisOption = None,
     protocol: ProtocolOption = "paper",
@@ -301,7 +305,7 @@ def run_command(
 
     what = dict(benchmark=benchmark, map=parse_column_map(map), model=model, editor=editor, batch=batch)
     when = dict(timesteps=parse_timesteps(timesteps), max_edits=max_edits, every=eval_every, first=first, curve=curve)
-    asked = dict(axes=tuple(axis or ()), under=protocol, say=tuple(say or ()), sample=sample, seed=seed)
+    asked = dict(axes=tuple(axis or ()), under=protocol, say=tuple(say or ()), ask=ask, sample=sample, seed=seed)
     asked |= dict(forms=tuple(forms or ()), ask_forms=ask_forms, near=tuple(near or ()), ask_near=ask_near)
     texts, texts_dir = _texts_or_folder(texts, texts_dir)
     files = dict(lasting=lasting, texts=texts, tasks=tuple(tasks or ()), corpus=corpus, texts_dir=texts_dir)
