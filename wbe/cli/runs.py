@@ -11,13 +11,13 @@ __all__ = ['BenchmarkOption', 'EditorOption', 'ModelOption', 'TimestepsOption', 
            'JUDGED_NAMES', 'JudgeOption', 'JudgeAddressOption', 'LocalOption', 'JudgeBudgetOption', 'JudgePricesOption',
            'JudgeYesOption', 'VerdictTokensOption', 'VerdictCacheOption', 'MarksOption', 'JudgedAxisOption',
            'JudgedMomentOption', 'JudgedSampleOption', 'SweepArgument', 'JobsOption', 'EstimateOption',
-           'MeasuredOption', 'CopyOption', 'ChainsArgument', 'StyleOption', 'GroupSizesOption', 'WordingsOption',
-           'InstancesOption', 'ThoughtOption', 'DemonstrationsOption', 'RecallOption', 'EndpointOption',
-           'FolderBudgetOption', 'TokenPricesOption', 'MquakeNameOption', 'FilesOption', 'ReportBenchmarkOption',
-           'AuditsOption', 'AskModelOption', 'CountsOption', 'PageViewsOption', 'ContactOption', 'ServiceCacheOption',
-           'format_recorded', 'run_command', 'runs_command', 'short_names', 'print_comparison', 'print_by_verdict',
-           'compare_command', 'judge_command', 'sweep_command', 'parse_group_sizes', 'mquake_command', 'report_command',
-           'export_command', 'leaderboard_command']
+           'MeasuredOption', 'PartOption', 'CopyOption', 'ChainsArgument', 'StyleOption', 'GroupSizesOption',
+           'WordingsOption', 'InstancesOption', 'ThoughtOption', 'DemonstrationsOption', 'RecallOption',
+           'EndpointOption', 'FolderBudgetOption', 'TokenPricesOption', 'MquakeNameOption', 'FilesOption',
+           'ReportBenchmarkOption', 'AuditsOption', 'AskModelOption', 'CountsOption', 'PageViewsOption',
+           'ContactOption', 'ServiceCacheOption', 'format_recorded', 'run_command', 'runs_command', 'short_names',
+           'print_comparison', 'print_by_verdict', 'compare_command', 'judge_command', 'sweep_command',
+           'parse_group_sizes', 'mquake_command', 'report_command', 'export_command', 'leaderboard_command']
 
 # %% ../../nbs/12_app/06_runs.ipynb #cell-002
 import json
@@ -722,6 +722,9 @@ EstimateOption = Annotated[
 MeasuredOption = Annotated[
     list[Path], typer.Option(help="Folder of measured runs for --estimate. \\[default: the sweep's own folder]")
 ]
+PartOption = Annotated[
+    str, typer.Option(help="Carry out the runs of one part, like 2/8: for array jobs on several machines.")
+]
 CopyOption = Annotated[Path, typer.Option("--copy", help="Copy the sweep to this file, to change it; run nothing.")]
 
 # %% ../../nbs/12_app/06_runs.ipynb #cell-075
@@ -729,6 +732,7 @@ CopyOption = Annotated[Path, typer.Option("--copy", help="Copy the sweep to this
 def sweep_command(
     file: SweepArgument,
     jobs: JobsOption = 1,
+    part: PartOption = None,
     estimate: EstimateOption = False,
     measured: MeasuredOption = None,
     copy: CopyOption = None,
@@ -752,7 +756,7 @@ def sweep_command(
     with TableOutput(csv, json) as out:
         if estimate:
             return _print_estimate(file, measured, out)
-        states = run_sweep(file, jobs)
+        states = run_sweep(file, jobs, part=part)
         out.table("runs", ("run", "state"), states.items())
         out.line(f"Compare them:  wbe compare {read_sweep(file)[0]}")
         if any(s.startswith("failed") for s in states.values()):
