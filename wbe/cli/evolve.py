@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['EvolvingFolder', 'EvolvingDumps', 'SourceOption', 'EvolvingWriter', 'EvolvingModel', 'EvolvingAddress',
            'CheckerOption', 'CheckerModelOption', 'LeastOption', 'UnchangedOption', 'TuningOption', 'ArticlesOption',
-           'EvolvingTitle', 'EvolvingSeed', 'EvolvingLanguage', 'TextDumps', 'PublishedOption', 'evolve_command',
-           'texts_command']
+           'EvolvingTitle', 'EvolvingSeed', 'EvolvingLanguage', 'FetchedFolder', 'WikipediaKind', 'TextDumps',
+           'PublishedOption', 'evolve_command', 'texts_command']
 
 # %% ../../nbs/12_app/10_evolve.ipynb #cell-002
 from pathlib import Path
@@ -15,8 +15,8 @@ from typing import Annotated
 import typer
 
 from .app import CsvOption, EngineOption, FallbackOption, InsistOption, JsonOption
-from .app import MemoryOption, TempOption, WorkersOption
-from .app import PANELS, TableOutput, app, print_step
+from .app import MemoryOption, MirrorOption, TempOption, WorkersOption
+from .app import PANELS, TableOutput, app, checked, print_step
 from .bench import BudgetOption, PricesOption, YesOption, _spending
 from ..records import BadArgument
 
@@ -31,8 +31,8 @@ EvolvingDumps = Annotated[
     typer.Argument(
         help="Dumps of Wikidata and Wikipedia, two files for each day, told apart by their names: "
         "wikidata-DATE-all.json.gz, enwiki-DATE-pages-articles.xml.bz2 (or HTML: "
-        "enwiki-NS0-DATE-ENTERPRISE-HTML.json.tar.gz). Later: those of the new day alone. "
-        "None: continue what was stopped."
+        "enwiki-NS0-DATE-ENTERPRISE-HTML.json.tar.gz); or a date like 2024-02-01 for both (then they are fetched). "
+        "Later: those of the new day alone. None: continue what was stopped."
     ),
 ]
 SourceOption = Annotated[
@@ -88,6 +88,38 @@ EvolvingSeed = Annotated[int, typer.Option(help="Random seed: which unchanged fa
 EvolvingLanguage = Annotated[str, typer.Option(help="Language of the labels. \\[default: en]")]
 
 # %% ../../nbs/12_app/10_evolve.ipynb #cell-012
+_FETCHED = dict(rich_help_panel="Dumps by date")
+FetchedFolder = Annotated[
+    Path, typer.Option("--dumps", help="Where dumps are fetched to. \\[default: dumps in the folder]", **_FETCHED)
+]
+WikipediaKind = Annotated[
+    str,
+    typer.Option(
+        "--wikipedia",
+        help="Kind of the Wikipedia that is fetched, like dewiki.xml.bz2 or enwiki.html.",
+        callback=checked("wbe.wikidata.dumps:dump_kinds"),
+        **_FETCHED,
+    ),
+]
+
+# %% ../../nbs/12_app/10_evolve.ipynb #cell-013
+def _files_of(whats, folder: Path, kinds: tuple, mirror: str | None) -> list:
+    "The files of dumps; of a date one of each kind, fetched if need be."
+    from wbe.wikidata.build import locate_dump, locate_dumps
+    from wbe.wikidata.dumps import WIKIMEDIA, dumps_back
+
+    out = []
+    for what in whats or ():
+        if dumps_back(what) is not None and not Path(what).exists():
+            raise BadArgument(f"{what}: name the day, like 2024-02-01; the newest dumps of two wikis may differ in it")
+        if locate_dump(what):
+            out.append(what)
+        else:
+            where = dict(mirror=mirror or WIKIMEDIA, log=print_step)
+            out += [path for kind in kinds for path in locate_dumps([what], folder, kind=kind, **where)]
+    return out
+
+# %% ../../nbs/12_app/10_evolve.ipynb #cell-019
 def _named_model(what: str, name: str | None, model: str | None, base_url: str | None) -> dict | None:
     "The options of a writer or a checker; None if none are given."
     flag = "--model" if what == "writer" else "--checker-model"
@@ -102,7 +134,7 @@ def _named_model(what: str, name: str | None, model: str | None, base_url: str |
     settings = dict(name=name, model=model, base_url=base_url if name == "openai" else None)
     return {k: v for k, v in settings.items() if v}
 
-# %% ../../nbs/12_app/10_evolve.ipynb #cell-014
+# %% ../../nbs/12_app/10_evolve.ipynb #cell-021
 def _writer_and_checker(writer: tuple, checker: tuple, base_url: str | None) -> dict:
     "The settings of both; an address is for those that ask an endpoint."
     if base_url and "openai" not in (writer[0], checker[0]):
@@ -110,7 +142,7 @@ def _writer_and_checker(writer: tuple, checker: tuple, base_url: str | None) -> 
     both = dict(writer=writer, checker=checker)
     return {what: _named_model(what, name, model, base_url) for what, (name, model) in both.items()}
 
-# %% ../../nbs/12_app/10_evolve.ipynb #cell-016
+# %% ../../nbs/12_app/10_evolve.ipynb #cell-023
 def _print_evolving(release, out: TableOutput):
     "The timesteps of an evolving benchmark."
     from wbe.benchmark.evolving_series import evolving_table
@@ -125,7 +157,24 @@ def _print_evolving(release, out: TableOutput):
         f"Train it on texts:  wbe run -b {release.folder} -m MODEL -e text-diff"
     )
 
-# %% ../../nbs/12_app/10_evolve.ipynb #cell-018
+# %% ../../nbs/12_app/10_evolve.ipynb #cell-024
+_SERIES_OPTIONS = ("source", "least", "unchanged", "tuning", "articles", "title", "seed", "language")
+
+
+def _evolve(given: dict):
+    "Make or extend the benchmark from the options of `wbe evolve`, by name."
+    from wbe.benchmark.evolving_series import evolve_benchmark
+
+    how = _spending(given["budget"], given["prices"], given["yes"])
+    both = (given["writer"], given["model"]), (given["checker"], given["checker_model"])
+    settings = _writer_and_checker(*both, given["base_url"]) | {name: given[name] for name in _SERIES_OPTIONS}
+    settings["fallback"] = list(given["fallback"]) if given["fallback"] else None
+    machine = {name: given[name] for name in ("engine", "memory", "workers", "insist")}
+    fetched = given["fetched"] or given["folder"] / "dumps"
+    files = _files_of(given["dumps"], fetched, ("auto", given["wikipedia"]), given["mirror"])
+    return evolve_benchmark(given["folder"], files, how, log=print_step, **machine, **settings)
+
+# %% ../../nbs/12_app/10_evolve.ipynb #cell-026
 @app.command(name="evolve", rich_help_panel=PANELS["benchmark"])
 def evolve_command(
     folder: EvolvingFolder,
@@ -147,6 +196,9 @@ def evolve_command(
     seed: EvolvingSeed = None,
     language: EvolvingLanguage = None,
     fallback: FallbackOption = None,
+    fetched: FetchedFolder = None,
+    wikipedia: WikipediaKind = "enwiki.xml.bz2",
+    mirror: MirrorOption = None,
     insist: InsistOption = False,
     engine: EngineOption = "duckdb",
     memory: MemoryOption = None,
@@ -160,28 +212,21 @@ def evolve_command(
     Each timestep holds what changed (questions, with the outdated answer) and what was written (texts).
     An editor takes the questions, a text learner the texts, and both are asked the same.
 
-    Called with the dumps of another day it adds a timestep; what was released is not changed.
-    Settings are those of the first call. Stop it at any time: the same command continues.
+    Called with the dumps of another day it adds a timestep, with the settings of the first call.
+    Stop it at any time: the same command continues.
 
-    For example:  wbe evolve months wikidata-20240201-all.json.gz enwiki-20240201-pages-articles.xml.bz2
-    wikidata-20240301-all.json.gz enwiki-20240301-pages-articles.xml.bz2
+    For example:  wbe evolve months 2024-02-01 wikidata-20240301-all.json.gz enwiki-20240301-pages-articles.xml.bz2
     """
-    from wbe.benchmark.evolving_series import evolve_benchmark
-
-    how, names = _spending(budget, prices, yes), dict(title=title, seed=seed, language=language)
-    models = _writer_and_checker((writer, model), (checker, checker_model), base_url)
-    sizes = dict(source=source, least=least, unchanged=unchanged, tuning=tuning, articles=articles)
-    settings = models | sizes | names | dict(fallback=list(fallback) if fallback else None)
-    machine = dict(engine=engine, memory=memory, workers=workers, log=print_step, insist=insist)
     with TableOutput(csv, json) as out:
-        _print_evolving(evolve_benchmark(folder, dumps or (), how, **machine, **settings), out)
+        _print_evolving(_evolve(locals()), out)
 
-# %% ../../nbs/12_app/10_evolve.ipynb #cell-031
+# %% ../../nbs/12_app/10_evolve.ipynb #cell-039
 TextDumps = Annotated[
     list[str],
     typer.Argument(
         help="Dumps of a Wikipedia, of two days at least: enwiki-DATE-pages-articles.xml.bz2, in one file or several, "
-        "or enwiki-NS0-DATE-ENTERPRISE-HTML.json.tar.gz. Later: those of the new day alone. None: continue."
+        "or enwiki-NS0-DATE-ENTERPRISE-HTML.json.tar.gz; or dates (then they are fetched). Later: those of the new day "
+        "alone. None: continue."
     ),
 ]
 PublishedOption = Annotated[
@@ -191,13 +236,16 @@ PublishedOption = Annotated[
     ),
 ]
 
-# %% ../../nbs/12_app/10_evolve.ipynb #cell-032
+# %% ../../nbs/12_app/10_evolve.ipynb #cell-040
 @app.command(name="texts", rich_help_panel=PANELS["benchmark"])
 def texts_command(
     folder: Annotated[Path, typer.Argument(help="Folder for the texts; what is made on the way goes into work.")],
     dumps: TextDumps = None,
     as_published: PublishedOption = False,
     articles: ArticlesOption = True,
+    fetched: FetchedFolder = None,
+    wikipedia: WikipediaKind = "enwiki.xml.bz2",
+    mirror: MirrorOption = None,
     engine: EngineOption = "duckdb",
     temp: TempOption = None,
     workers: WorkersOption = None,
@@ -211,12 +259,14 @@ def texts_command(
 
     Called with the dump of another day it adds that day. Stop it at any time: the same command continues.
 
+    For example:  wbe texts written 2024-02-01 2024-03-01 --wikipedia simplewiki.xml.bz2
     For example:  wbe texts written enwiki-20240201-pages-articles.xml.bz2 enwiki-20240301-pages-articles.xml.bz2
     """
     from wbe.wikipedia.days import dumps_by_day
     from wbe.wikipedia.written import texts_table, write_wiki_texts
 
-    days = {day.replace("-", ""): files.articles for day, files in dumps_by_day(dumps or (), ["wikipedia"]).items()}
+    files = _files_of(dumps, fetched or folder / "dumps", (wikipedia,), mirror)
+    days = {day.replace("-", ""): found.articles for day, found in dumps_by_day(files, ["wikipedia"]).items()}
     how = dict(as_published=as_published, articles=articles, engine=engine, workers=workers)
     write_wiki_texts(days, folder, **how)
     table = texts_table(folder)

@@ -14,7 +14,7 @@ from functools import lru_cache
 from ..records import patch
 from .templates import holds_text, template_text
 
-# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-007
+# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-009
 _PROTECTED = "[]{}'=*#:;|<>&_!"
 _PROTECT = str.maketrans({c: chr(0xE000 + i) for i, c in enumerate(_PROTECTED)})
 _RESTORE = str.maketrans({chr(0xE000 + i): c for i, c in enumerate(_PROTECTED)})
@@ -28,7 +28,7 @@ def _without_comments(text: str) -> str:
         text = _NOWIKI.sub(lambda m: (m[1] or "").translate(_PROTECT), text)
     return _COMMENT.sub("", text) if "<!--" in text else text
 
-# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-009
+# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-011
 _TAGS_WITHOUT_TEXT = (
     "ref|references|math|chem|ce|gallery|timeline|score|syntaxhighlight|source|pre|templatestyles|imagemap|graph|hiero|"
     "section|indicator|mapframe|maplink|inputbox|categorytree|templatedata|includeonly"
@@ -48,7 +48,7 @@ def _without_tags(text: str) -> str:
     text = _BLOCK_TAG.sub("\n", _WITH_CONTENT.sub("", _SELF_CLOSED.sub("", text)))
     return _ANY_TAG.sub("", _BREAK.sub(" ", text))
 
-# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-012
+# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-014
 _BRACES = re.compile(r"\{\{|\}\}")
 _BRACKETS = re.compile(r"\[\[|\]\]")
 _TABLE_MARKS = re.compile(r"^[ \t:*#;]*\{\||^[ \t]*\|\}(?!\})", re.M)
@@ -72,7 +72,7 @@ def _outermost(
             pairs.append((start, m.end()))
     return pairs
 
-# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-015
+# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-017
 _SEPARATOR = re.compile(r"\s*[;,]\s*")
 
 
@@ -90,7 +90,7 @@ def _cut_pairs(
             at = found.end() if found else end
     return "".join([*out, text[at:]])
 
-# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-017
+# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-019
 _TEMPLATE_NAME = re.compile(r"\{\{\s*([^|{}\[\]<>]*?)\s*(?:\||\}\}|\n|\Z)")
 _DROPPED_LINK = re.compile(r"\[\[\s*(?:file|image|media|category)\s*:|\[\[\s*[a-z]{2,3}(?:-[a-z]+)*:[^|\]]*\]\]", re.I)
 
@@ -100,12 +100,12 @@ def _has_no_text(template: str) -> bool:
     found = _TEMPLATE_NAME.match(template)
     return not (found and holds_text(found[1]))
 
-# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-018
+# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-020
 def _is_dropped_link(link: str) -> bool:
     "Whether a link shows a file, names a category or leads to another language."
     return bool(_DROPPED_LINK.match(link))
 
-# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-020
+# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-022
 _ARGUMENT = re.compile(r"\{\{\{[^{}]*\}\}\}")
 _MAGIC_WORD = re.compile(r"__[A-Z]+__")
 
@@ -122,7 +122,7 @@ def _without_nested(text: str, tables: bool = False) -> str:
         text = _cut_pairs(text, _outermost(text, _BRACKETS), _is_dropped_link)
     return _MAGIC_WORD.sub("", text) if "__" in text else text
 
-# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-023
+# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-025
 _SPACES = re.compile(r"[ \t\n\r\f\v\u00a0\u2000-\u200a\u202f\u205f\u3000]+")
 _QUOTES = re.compile(r"'{2,}")
 
@@ -150,13 +150,13 @@ class TextBuilder:
         "What was added, without a space at the end."
         return "".join(self.parts).rstrip(" ").translate(_RESTORE)
 
-# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-026
+# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-028
 def link_target(target: str) -> str:
     "The title of the page that a link leads to; empty for a section of the same page."
     title = " ".join(html.unescape(target).replace("_", " ").partition("#")[0].split()).lstrip(": ")
     return title[:1].upper() + title[1:]
 
-# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-028
+# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-030
 _TRAIL = re.compile(r"[a-z]*")
 
 
@@ -176,7 +176,7 @@ def add_link(
         self.links.append((start, length, title))
     return len(trail)
 
-# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-031
+# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-033
 _SIMPLE_LINK = re.compile(r"\[\[([^\[\]|{}<>\n]+)(?:\|([^\[\]{}]*))?\]\]|\[(?:https?:)?//[^\s\[\]]+ *([^\[\]]*)\]")
 
 
@@ -192,12 +192,12 @@ def _add_simple(builder: TextBuilder, text: str):
             at += builder.add_link(m[1], m[1].lstrip(": ") if m[2] is None else m[2].rpartition("|")[2], text[at:])
     builder.add(text[at:])
 
-# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-032
+# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-034
 def _is_simple(text: str) -> bool:
     "Whether a line needs no parser."
     return "{{" not in text and ("[" not in text or "[" not in _SIMPLE_LINK.sub("", text))
 
-# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-035
+# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-037
 _SIMPLE_TEMPLATE = re.compile(r"\{\{([^{}\[\]]*)\}\}")
 
 
@@ -212,7 +212,7 @@ def _simple_template_text(found) -> str:
     text = template_text(name, values) or ""
     return _QUOTES.sub("", text) if parts else text.translate(_PROTECT)
 
-# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-036
+# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-038
 def _without_simple_templates(text: str) -> str:
     "Wikitext whose simple templates are text, from the inside out."
     n = 1
@@ -220,12 +220,12 @@ def _without_simple_templates(text: str) -> str:
         text, n = _SIMPLE_TEMPLATE.subn(_simple_template_text, text)
     return text
 
-# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-039
+# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-041
 def _template_values(template) -> dict:
     "The values of a parsed template as plain text."
     return {str(p.name).strip(): plain_line(str(p.value), keep_lines=True)[0] for p in template.params}
 
-# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-040
+# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-042
 def _add_node(builder: TextBuilder, node, after: str) -> int:
     "Add a node of a parsed text; how many characters of the text behind it belong to it."
     kind = type(node).__name__
@@ -242,7 +242,7 @@ def _add_node(builder: TextBuilder, node, after: str) -> int:
         builder.add(str(node))
     return 0
 
-# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-041
+# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-043
 def _add_nodes(builder: TextBuilder, nodes):
     skip = 0
     for node, following in zip(nodes, [*map(str, nodes[1:]), ""]):
@@ -252,14 +252,14 @@ def _add_nodes(builder: TextBuilder, nodes):
         else:
             skip = _add_node(builder, node, following)
 
-# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-042
+# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-044
 def _add_parsed(builder: TextBuilder, text: str):
     "Add wikitext with the parser."
     import mwparserfromhell
 
     _add_nodes(builder, mwparserfromhell.parse(text, skip_style_tags=True).nodes)
 
-# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-044
+# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-046
 @lru_cache(4096)
 def _read_line(text: str) -> tuple[str, tuple]:
     "A line of wikitext as plain text, and its links."
@@ -267,7 +267,7 @@ def _read_line(text: str) -> tuple[str, tuple]:
     (_add_simple if _is_simple(text) else _add_parsed)(builder, text)
     return builder.text(), tuple(builder.links)
 
-# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-045
+# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-047
 def plain_line(
     text: str,  # wikitext without what `_without_nested` drops
     keep_lines: bool = False,  # line breaks stay
@@ -278,7 +278,7 @@ def plain_line(
     plain, links = _read_line(text)
     return plain, list(links)
 
-# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-050
+# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-052
 @dataclass
 class Paragraph:
     "A paragraph of plain text."
@@ -291,7 +291,7 @@ class Paragraph:
 _HEADING = re.compile(r"(={1,6})\s*(.+?)\s*\1\s*$")
 _DEBRIS = ("|", "!", "{|", "----")  # what is left of tables that are not closed; rules
 
-# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-051
+# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-053
 def _whole_lines(text: str):
     "The lines of a text; a template is not broken across two."
     held, depth = [], 0
@@ -307,7 +307,7 @@ def _whole_lines(text: str):
         else:
             yield line
 
-# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-053
+# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-055
 def _line_kind(line: str) -> tuple[str, str]:
     "What a line is (text, item, heading with its level, or nothing), and its content."
     stripped = line.strip()
@@ -317,7 +317,7 @@ def _line_kind(line: str) -> tuple[str, str]:
         return f"heading {len(found[1])}", found[2]
     return ("item", stripped.lstrip("*#:; ")) if line[0] in "*#:;" else ("text", stripped)
 
-# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-055
+# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-057
 def _group_lines(text: str):
     "Kinds and contents of paragraphs: lines of text without an empty line between them belong together."
     held = []
@@ -334,7 +334,7 @@ def _group_lines(text: str):
     if held:
         yield "text", "\n".join(held)
 
-# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-057
+# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-059
 def _without_empty_sections(found: list) -> list:
     "Paragraphs without headings that have no text below them."
     out, below = [], None  # the level of the heading that follows; 0 for text
@@ -345,7 +345,7 @@ def _without_empty_sections(found: list) -> list:
             below = level
     return [paragraph for _, paragraph in reversed(out)]
 
-# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-060
+# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-062
 def _cell_rows(nodes):
     "The cells of each row of parsed tables; the first row may stand in the table itself."
     tags = [n for n in nodes if type(n).__name__ == "Tag" and n.contents is not None]
@@ -355,7 +355,7 @@ def _cell_rows(nodes):
         if tag.tag in ("table", "tr", "td", "th"):
             yield from _cell_rows(tag.contents.nodes)
 
-# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-061
+# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-063
 _CAPTION = re.compile(r"^[ \t]*\|\+[^\n]*\n", re.M)
 
 
@@ -370,7 +370,7 @@ def _table_rows(table: str) -> list[Paragraph]:
             out.append(Paragraph(text, "table"))
     return out
 
-# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-064
+# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-066
 def _split_tables(text: str):
     "Tables and the text between them: whether it is a table, and the text."
     at = 0
@@ -380,7 +380,7 @@ def _split_tables(text: str):
         at = end
     yield False, text[at:]
 
-# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-066
+# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-068
 def _paragraphs(text: str, tables: bool):
     "Kinds and paragraphs."
     for is_table, part in _split_tables(text) if tables else [(False, text)]:
@@ -392,7 +392,7 @@ def _paragraphs(text: str, tables: bool):
             if line.strip(" .,;:()"):
                 yield kind, Paragraph(line, kind.split()[0], links)
 
-# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-067
+# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-069
 def plain_text(
     wikitext: str,
     tables: bool = False,  # also the rows of tables
