@@ -10,7 +10,6 @@ __all__ = ['scenario_of', 'UpdateObject', 'NeighbourFact', 'FactUpdate', 'parse_
 import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import chain
 from typing import NamedTuple
 
@@ -85,40 +84,45 @@ class FactUpdate:
     popularity: float | None = None  # of the subject
     temporal: bool = False  # whether the property has one value at a time
 
-    def labels(self, decision: str) -> tuple[str, ...]:
-        "The labels of the objects with a decision."
-        return tuple(o.label for o in self.objects if o.decision == decision)
+# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-019
+@patch
+def labels(self: FactUpdate, decision: str) -> tuple[str, ...]:
+    "The labels of the objects with a decision."
+    return tuple(o.label for o in self.objects if o.decision == decision)
 
-    @cached_property
-    def object(self) -> str | None:
-        "The new object, where there is exactly one."
-        new = self.labels("new")
-        return new[0] if len(new) == 1 else None
+# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-020
+@patch(as_prop=True)
+def object(self: FactUpdate) -> str | None:
+    "The new object, where there is exactly one."
+    new = self.labels("new")
+    return new[0] if len(new) == 1 else None
 
-    @cached_property
-    def previous(self) -> str | None:
-        "The obsolete object, where there is exactly one."
-        old = self.labels("obsolete")
-        return old[0] if len(old) == 1 else None
+# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-021
+@patch(as_prop=True)
+def previous(self: FactUpdate) -> str | None:
+    "The obsolete object, where there is exactly one."
+    old = self.labels("obsolete")
+    return old[0] if len(old) == 1 else None
 
-    @property
-    def is_replacement(self) -> bool:
-        "Whether one object takes the place of another, whatever the subject is."
-        return len(self.objects) == 2 and self.object is not None and self.previous is not None
+# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-022
+@patch(as_prop=True)
+def is_replacement(self: FactUpdate) -> bool:
+    "Whether one object takes the place of another, whatever the subject is."
+    return len(self.objects) == 2 and self.object is not None and self.previous is not None
 
-# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-018
+# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-023
 @patch
 def __str__(self: FactUpdate) -> str:
     objects = ", ".join(f"{o.label} ({o.decision})" for o in self.objects)
     return f"{self.scenario}: {self.subject} – {self.relation} – {objects}"
 
-# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-020
+# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-026
 def _flag(row: LocatedValue, name: str) -> bool:
     "A field that is true, false or missing."
     value = row[name].value if row.has(name) else False
     return value if isinstance(value, bool) else row[name].fail(f"is {value!r}, expected true or false")
 
-# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-021
+# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-027
 def _number(row: LocatedValue, name: str) -> float | None:
     "A field that is a number or missing."
     value = row[name].value if row.has(name) else None
@@ -126,7 +130,7 @@ def _number(row: LocatedValue, name: str) -> float | None:
         row[name].fail(f"is {value!r}, expected a number")
     return value
 
-# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-024
+# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-030
 def _neighbour(row: LocatedValue) -> NeighbourFact | None:
     "A neighbour of a row, with its first object; None if its sentence does not end in the blank."
     first, about = row["objects"].items(1)[0], row["subject"]
@@ -145,26 +149,26 @@ def _neighbour(row: LocatedValue) -> NeighbourFact | None:
         _number(row, "popularity"),
     )
 
-# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-026
+# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-032
 def _update_objects(row: LocatedValue) -> tuple[UpdateObject, ...]:
     "The objects of a row, the new ones first."
     found = objects_by_decision(row).items()
     return tuple(UpdateObject(o["label"].text(), decision, o.text_of("id", "")) for decision, os in found for o in os)
 
-# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-027
+# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-033
 def _facts(row: LocatedValue, name: str) -> tuple[NeighbourFact, ...]:
     "The neighbours of a row that can be asked."
     found = [_neighbour(n) for n in row[name].items()] if row.has(name) else []
     return tuple(n for n in found if n is not None)
 
-# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-028
+# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-034
 def _sentences(row: LocatedValue) -> tuple[str, ...]:
     "The sentences of an update up to their blanks, the edit's own first; those with the blank elsewhere are left out."
     more = row["generalization_prompts"].items() if row.has("generalization_prompts") else []
     found = tuple(text for p in (row["update_prompt"], *more) if (text := left_context(p)))
     return found or row["update_prompt"].fail(f"has no blank at its end: {row['update_prompt'].value!r}")
 
-# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-029
+# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-035
 def parse_update(
     row: LocatedValue,
     number: int,  # of the row
@@ -188,7 +192,7 @@ def parse_update(
         _flag(row, "relation_is_temp_func"),
     )
 
-# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-036
+# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-042
 def update_files(
     source,  # a file, a folder, a name on the hub, wikifactdiff or wikifactdiff-new
     release: str | None = None,  # wikifactdiff or wikifactdiff-new, where a folder or a hub has both
@@ -202,7 +206,7 @@ def update_files(
     patterns = dict(patterns=[files]) if files else {}
     return data_files(fetch_dataset(where, revision, **patterns), files)
 
-# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-037
+# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-043
 def read_updates(
     source,  # a file, a folder, a name on the hub, wikifactdiff or wikifactdiff-new
     scenarios=None,  # names of scenarios; all by default
@@ -218,7 +222,7 @@ def read_updates(
     rows = chain.from_iterable(map(read_located_rows, update_files(source, release, revision)))
     return _chosen_updates(rows, wanted, most)
 
-# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-038
+# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-044
 def _chosen_updates(rows, wanted: set, most: int | None) -> Iterator[FactUpdate]:
     "The updates of some scenarios, so many at most."
     found = 0
@@ -230,7 +234,7 @@ def _chosen_updates(rows, wanted: set, most: int | None) -> Iterator[FactUpdate]
             if found == most:
                 return
 
-# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-048
+# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-054
 def replacements(
     updates: Iterable[FactUpdate],
     factor: int = 14,  # of updates of a population one in so many is kept
@@ -242,7 +246,7 @@ def replacements(
         if u.is_replacement and kept:
             yield u
 
-# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-051
+# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-057
 def _union_sample(updates: Iterable[FactUpdate], most: int, rng: random.Random) -> list[NeighbourFact]:
     "At most so many of the neighbours of all updates, each equally likely."
     union = []
@@ -253,7 +257,7 @@ def _union_sample(updates: Iterable[FactUpdate], most: int, rng: random.Random) 
             union[at] = fact
     return union
 
-# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-052
+# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-058
 def add_random_neighbours(
     updates: list[FactUpdate],
     n: int = 10,  # for each update
@@ -271,7 +275,7 @@ def add_random_neighbours(
         out.append(u if u.random else replace(u, random=chosen))
     return out
 
-# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-055
+# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-061
 class VerbalisedTriple(NamedTuple):
     "A triple and the sentences that a model wrote for it, up to their blanks."
 
@@ -281,7 +285,7 @@ class VerbalisedTriple(NamedTuple):
     object: str
     sentences: tuple[str, ...]  # the object is to follow; others of the file are left out
 
-# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-056
+# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-062
 def _verbalised(row: LocatedValue) -> VerbalisedTriple | None:
     "The sentences of a row; None where the model failed."
     if row.has("error"):
@@ -293,7 +297,7 @@ def _verbalised(row: LocatedValue) -> VerbalisedTriple | None:
     names = triple["subject"]["label"].text(), triple["relation"]["id"].text(), triple["relation"]["label"].text()
     return VerbalisedTriple(*names, triple["object"]["label"].text(), tuple(texts))
 
-# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-057
+# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-063
 def read_verbalised(
     source,  # a file, a folder of one, wikifactdiff-sentences or wikifactdiff-sentences-2
     revision: str | None = None,  # of the hub
