@@ -68,6 +68,7 @@ _ROME_PRESETS = {
     **{model: _OFFICIAL for model in ("Llama 2 7B", "Llama 3 8B", "Mistral 7B")},
     "GPT-J 6B": (_AUTHORS_VALUES, _AUTHORS_SOURCE),
     "GPT-2 XL": (dict(_AUTHORS_VALUES, layer=17), _AUTHORS_SOURCE),
+    "Qwen 2 and 2.5 7B": (_WIKIBIGEDIT_VALUES, f"EasyEdit; {OWN_CHOICES}"),
     "wbe-tiny": (
         _WIKIBIGEDIT_VALUES | _TINY_VALUES,
         "clamp, second moments with samples and ridge, number of contexts, protocol in editing: chosen in trials with "
@@ -88,6 +89,7 @@ _ROME_NAMED = {
             **{model: _OFFICIAL_AS_PUBLISHED for model in ("Llama 2 7B", "Llama 3 8B", "Mistral 7B")},
             "GPT-J 6B": (_AUTHORS_AS_PUBLISHED, "ROME (authors' code)"),
             "GPT-2 XL": (dict(_AUTHORS_AS_PUBLISHED, layer=17), "ROME (authors' code)"),
+            "Qwen 2 and 2.5 7B": (_OFFICIAL_AS_PUBLISHED[0], "EasyEdit"),
             "": (
                 dict(_OFFICIAL_AS_PUBLISHED[0], layer=_layer_by_depth),
                 lambda lm: f"layer: {edit_layers(lm, 'rome')[1]}; the rest: {_OFFICIAL_AS_PUBLISHED[1]}",
