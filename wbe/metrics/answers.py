@@ -7,7 +7,8 @@ __all__ = ['MEASURES', 'RUN_MEASURES', 'OPTIONAL_MEASURES', 'aligned_arrays', 't
            'normalise_answer', 'exact_match', 'f1', 'alias_match', 'alias_f1', 'comparable_form', 'normalised_match',
            'normalised_matches', 'outdated_matches', 'Measure', 'final_answer', 'edit_wise_accuracy',
            'instance_wise_accuracy', 'multi_hop_accuracy', 'answer_probability', 'Preference', 'generalisation',
-           'efficacy', 'bleed_over', 'ngram_entropy', 'fluency', 'rank_updated', 'agreement', 'retention']
+           'efficacy', 'bleed_over', 'tokenise_words', 'ngram_entropy', 'fluency', 'rank_updated', 'agreement',
+           'retention']
 
 # %% ../../nbs/01_metrics/01_answers.ipynb #cell-002
 import re
@@ -285,7 +286,7 @@ def bleed_over(
     return float(np.mean(np.maximum(before - after, 0)))
 
 # %% ../../nbs/01_metrics/01_answers.ipynb #cell-094
-def _tokenise_words(text: str) -> list[str]:
+def tokenise_words(text: str) -> list[str]:
     "Words and punctuation marks."
     return re.findall(r"\w+|[^\w\s]", text)
 
@@ -302,7 +303,7 @@ def fluency(
     halved: bool = True,  # as for the published numbers; False is the formula as printed
 ) -> float:
     "The weighted entropy of a text's bigrams and trigrams, in bits."
-    words = _tokenise_words(text)
+    words = tokenise_words(text)
     total = 2 / 3 * ngram_entropy(words, 2) + 4 / 3 * ngram_entropy(words, 3)
     return total / 2 if halved else total
 

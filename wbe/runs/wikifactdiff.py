@@ -9,7 +9,6 @@ __all__ = ['CLOZE', 'WIKIFACTDIFF_TABLES', 'update_request', 'ClozeQuestion', 'u
 
 # %% ../../nbs/10_runs/15_wikifactdiff.ipynb #cell-002
 import json
-import re
 import time
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
@@ -28,7 +27,7 @@ from ..lm.models import LM, load
 from ..lm.prompts import Protocol
 from ..lm.scoring import score
 from ..lm.tokens import QAItem, StopTokens, encode_items
-from ..metrics.answers import ngram_entropy
+from ..metrics.answers import ngram_entropy, tokenise_words
 from ..progress import progress_bar
 from ..records import BadArgument, check_choice
 from .lifelong import _require_unedited
@@ -109,7 +108,7 @@ def write_on(
 # %% ../../nbs/10_runs/15_wikifactdiff.ipynb #cell-023
 def text_entropies(text: str) -> dict[str, float]:
     "The entropies in bits of a text's bigrams and trigrams."
-    words = re.findall(r"\w+|[^\w\s]", text)
+    words = tokenise_words(text)
     return dict(h2=ngram_entropy(words, 2), h3=ngram_entropy(words, 3))
 
 # %% ../../nbs/10_runs/15_wikifactdiff.ipynb #cell-026
@@ -250,6 +249,8 @@ def _record_part(lm: LM, name: str, made: Editor | None, part: list[FactUpdate],
         try:
             got = record_update(lm, u, made, plan.texts, plan.length)
         except Exception as e:  # an editor may break in any way; that is a result
+            if made is None:  # the unedited model is what all are compared with
+                raise
             rows["edits"].append(about | dict(seconds=None, reason=f"{type(e).__name__}: {e}"))
         else:
             rows["answers"] += [about | r for r in got.answers]
