@@ -4,13 +4,14 @@
 
 # %% auto #0
 __all__ = ['PROBABILITIES', 'FACT_MEASURES', 'with_probability', 'neighbour_losses', 'update_measures', 'table_6',
-           'paper_table_6', 'format_table_6', 'normalised_losses', 'binned_losses', 'plot_figure_2']
+           'paper_table_6', 'format_table_6', 'editor_orders', 'normalised_losses', 'binned_losses', 'within_updates',
+           'plot_figure_2', 'plot_within_updates']
 
 # %% ../../nbs/11_analysis/37_wikifactdiff.ipynb #cell-002
 import numpy as np
 import pandas as pd
 
-from .style import display_order, draw_line, new_figure, panel_title
+from .style import display_order, draw_line, look, new_figure, panel_title
 from ..metrics.answers import answer_probability, bleed_over, generalisation
 from ..metrics.intervals import bootstrap_interval
 from ..records import BadArgument, check_choice
@@ -65,6 +66,12 @@ FACT_MEASURES = {  # column: heading
 }
 
 
+def _text_entropy(texts: pd.DataFrame) -> pd.Series:
+    "The paper's weighted entropy of the texts of each editor and update."
+    total = 2 / 3 * texts["h2"] + 4 / 3 * texts["h3"]
+    return texts.assign(total=total).groupby(["editor", "case_id"], sort=False)["total"].mean()
+
+
 def update_measures(
     run: WikiFactDiffRun,
     probability: str = "object",  # one of PROBABILITIES
@@ -77,8 +84,7 @@ def update_measures(
         unedited = 0.0 * parts[0].loc[["none"], "efficacy_difference"]
         parts.append(pd.concat([unedited, lost]).rename(kind))
     if len(run.texts):
-        entropy = run.texts.assign(total=2 / 3 * run.texts["h2"] + 4 / 3 * run.texts["h3"])
-        total = entropy.groupby(["editor", "case_id"], sort=False)["total"].mean()
+        total = _text_entropy(run.texts)
         parts += [total.rename("fluency_sum"), (total / 2).rename("fluency_mean")]
     made = run.edits[run.edits["reason"].isna()].set_index(["editor", "case_id"])
     measures = made[["subject"]].join([*parts, made["seconds"].astype(float)])
@@ -138,7 +144,8 @@ def format_table_6(
     paper: bool = True,  # whether the paper's numbers stand below ours
 ) -> pd.DataFrame:
     "The table as text, ours and the paper's."
-    cell = lambda r, name: "" if np.isnan(r[name, "mean"]) else f"{r[name, 'mean']:.1f} ± {r[name, 'half']:.1f}"
+    number = lambda x: f"{round(x, 1) + 0.0:.1f}"  # no minus in front of a zero
+    cell = lambda r, n: "" if np.isnan(r[n, "mean"]) else f"{number(r[n, 'mean'])} ± {number(r[n, 'half'])}"
     columns = [n for n in FACT_MEASURES if table[n, "mean"].notna().any()]
     out = {
         ("ours", e): {n: cell(r, n) for n in columns} | dict(cases=f"{int(r['cases', 'n'])}")
@@ -151,6 +158,23 @@ def format_table_6(
     return frame.rename_axis(["", "editor"])
 
 # %% ../../nbs/11_analysis/37_wikifactdiff.ipynb #cell-026
+_BEST_IS_LOW = ("random", "nearest", "seconds")
+
+
+def editor_orders(
+    table: pd.DataFrame,  # of `table_6`
+) -> pd.DataFrame:
+    "For each measure the paper's editors from best to worst, ours and the paper's."
+    theirs, rows = paper_table_6().drop(index="none"), {}
+    both = theirs.index[theirs.index.isin(table.index)]
+    for name in theirs.columns:
+        low = name in _BEST_IS_LOW
+        columns = {"ours": table.loc[both, (name, "mean")], "paper, GPT-J": theirs.loc[both, name]}
+        ranked = {k: v.sort_values(ascending=low, kind="stable") for k, v in columns.items()}
+        rows[FACT_MEASURES[name]] = {k: ", ".join(f"{e} {x:.1f}" for e, x in v.items()) for k, v in ranked.items()}
+    return pd.DataFrame.from_dict(rows, "index")
+
+# %% ../../nbs/11_analysis/37_wikifactdiff.ipynb #cell-029
 def normalised_losses(
     answers: pd.DataFrame,  # with probabilities
     least: float = 5e-3,  # mean loss below which an editor is left out
@@ -160,28 +184,53 @@ def normalised_losses(
     mean = losses.groupby("editor")["loss"].transform("mean")
     return losses.assign(share=losses["loss"] / mean.where(mean > 0))[mean >= least]
 
-# %% ../../nbs/11_analysis/37_wikifactdiff.ipynb #cell-028
+# %% ../../nbs/11_analysis/37_wikifactdiff.ipynb #cell-031
 def binned_losses(
     losses: pd.DataFrame,  # of `normalised_losses`
     by: str,  # popularity or similarity
     bins: int = 5,  # at most, of equal numbers
     repeats: int = 1000,  # of the bootstrap
-) -> pd.DataFrame:  # editor, at (mean of `by`), value, low, high, n; the editor "all" is the mean over editors
+) -> pd.DataFrame:  # editor ("all": their mean), at (median of `by`), value, low, high, neighbours, updates
     "The mean of the losses in bins of popularity or similarity, with 95% intervals."
     check_choice(by, ("popularity", "similarity"), "property of a neighbour")
     known = losses[losses[by].notna()]
     if not len(known):
-        return pd.DataFrame(columns=["editor", "at", "value", "low", "high", "n"])
+        return pd.DataFrame(columns=["editor", "at", "value", "low", "high", "neighbours", "updates"])
     known = known.assign(bin=pd.qcut(known[by], bins, labels=False, duplicates="drop"))
     middle = known.groupby("bin")[by].median()
     rows = []
     for name, part in [*known.groupby("editor", sort=False), ("all", known)]:
         for n, some in part.groupby("bin"):
             value = bootstrap_interval(some["share"], some["case_id"], repeats=repeats)
-            rows.append(dict(editor=name, at=middle[n], value=value.value, low=value.low, high=value.high, n=value.n))
+            counts = dict(
+                neighbours=len(some.drop_duplicates(["case_id", "number"])), updates=some["case_id"].nunique()
+            )
+            rows.append(dict(editor=name, at=middle[n], value=value.value, low=value.low, high=value.high, **counts))
     return pd.DataFrame(rows)
 
-# %% ../../nbs/11_analysis/37_wikifactdiff.ipynb #cell-031
+# %% ../../nbs/11_analysis/37_wikifactdiff.ipynb #cell-035
+def within_updates(
+    losses: pd.DataFrame,  # of `normalised_losses`
+    by: str,  # popularity or similarity
+    repeats: int = 1000,  # of the bootstrap
+) -> pd.DataFrame:  # editor, value, low, high, updates; the editor "all" is the mean over editors
+    "The rank correlation of loss and popularity or similarity among the neighbours of an update, with 95% intervals."
+    check_choice(by, ("popularity", "similarity"), "property of a neighbour")
+    known = losses[losses[by].notna()]
+    of_update = [known["editor"], known["case_id"]]
+    ranks = known[["share", by]].groupby(of_update).rank()
+    apart = ranks - ranks.groupby(of_update).transform("mean")
+    sums = pd.DataFrame(dict(a=apart["share"] ** 2, b=apart[by] ** 2, ab=apart["share"] * apart[by]))
+    sums = sums.groupby(of_update, sort=False).sum().query("a > 0 and b > 0")
+    found = (sums["ab"] / (sums["a"] * sums["b"]) ** 0.5).rename("value").reset_index()
+    mean = found.groupby("case_id", as_index=False)["value"].mean().assign(editor="all")
+    out = {}
+    for name, part in pd.concat([found, mean]).groupby("editor", sort=False):
+        interval = bootstrap_interval(part["value"], part["case_id"], repeats=repeats)
+        out[name] = dict(value=interval.value, low=interval.low, high=interval.high, updates=len(part))
+    return pd.DataFrame.from_dict(out, "index")
+
+# %% ../../nbs/11_analysis/37_wikifactdiff.ipynb #cell-038
 def plot_figure_2(
     losses: pd.DataFrame,  # of `normalised_losses`
     bins: int = 5,
@@ -207,4 +256,24 @@ def plot_figure_2(
     panels[0].set_ylabel("bleed-over, in means of the editor")
     panels[0].set_ylim(bottom=0)
     fig.legend(*panels[1].get_legend_handles_labels(), loc="outside right center", fontsize=8, frameon=False)
+    return fig
+
+# %% ../../nbs/11_analysis/37_wikifactdiff.ipynb #cell-040
+def plot_within_updates(
+    losses: pd.DataFrame,  # of `normalised_losses`
+    repeats: int = 1000,  # of the bootstrap
+):
+    "The rank correlations of `within_updates`, a row for each editor, with 95% intervals."
+    fig, panels = new_figure(9, 3.8, 1, 2, grid="x", sharey=True, sharex=True)
+    for ax, by in zip(panels, ("popularity", "similarity")):
+        table = within_updates(losses, by, repeats)
+        names = ["all", *reversed(display_order(e for e in table.index if e != "all"))]
+        for y, name in enumerate(names):
+            row, colour = table.loc[name], "black" if name == "all" else look(name).colour
+            ax.plot([row["low"], row["high"]], [y, y], color=colour, lw=1.6)
+            ax.plot(row["value"], y, color=colour, marker="o", ms=5)
+        ax.axvline(0, color="#888888", lw=0.8, ls=":")
+        ax.set_yticks(range(len(names)), ["mean of the editors" if n == "all" else n for n in names], fontsize=8)
+        ax.set_xlabel(f"rank correlation of the loss with {by}")
+        panel_title(ax, f"within an update, by {by}")
     return fig
