@@ -20,10 +20,11 @@ import narwhals as nw
 
 from .neighbours import find_neighbours
 from ..engine import open_engine
-from ..records import check_choice
-from ..store import Manifest, Stage, atomic_write
+from ..records import check_choice, patch
+from ..store import Manifest, Stage, atomic_write, scratch_folder
 from ..texts import stable_hash
 from ..wikidata.changes import SUBJECT_PROPERTY
+from ..wikidata.rules import entity_popularity, read_page_views
 from ..writers.kinds import kind_of_classes, object_kind
 from ..writers.statements import statement_prompts
 from ..writers.templates import fill_form, with_article
@@ -140,40 +141,46 @@ class _RowMaker:
         self.style, self.seed, self.left_out = style, seed, Counter()
         self.names = {id: entity.label for id, entity in entities.items()}
 
-    def object(self, value: str, value_type: str) -> dict | None:
-        "An object as published files have it; None where it has no label."
-        label = value_in_text(value, value_type, self.names, self.style)
-        if label is None or not label.strip():
-            return None
-        if value_type == "item":
-            return self.entities[value].as_field(value)
-        return dict(id=None, label=label, description=value_type)
-
-    def sentences(self, pid: str, subject: str, value: str, value_type: str) -> list[str]:
-        "The sentences of a fact."
-        kind = object_kind(pid) if value not in self.entities else self.entities[value].kind
-        kind = kind if value_type == "item" else "thing"
-        return fact_sentences(pid, self.properties[pid]["label"], self.entities[subject], kind, self.mined)
-
-    def neighbour(self, row: dict) -> dict | None:
-        "A neighbour as published files have it; None where something has no label."
-        pid, about = row["neighbour_property"], self.entities.get(row["neighbour"])
-        target = self.object(row["neighbour_value"], row["neighbour_type"])
-        if about is None or target is None or pid not in self.properties:
-            return None
-        found = self.sentences(pid, row["neighbour"], row["neighbour_value"], row["neighbour_type"])
-        if not found:
-            return None
-        prompt = found[stable_hash(f"{self.seed}/{row['neighbour']}/{pid}") % len(found)]
-        dist = None if row["similarity"] is None else round(1 - row["similarity"], 6)
-        objects = [dict(object=target, prompt=prompt + _BLANK)]
-        return dict(subject=about.as_field(row["neighbour"]), dist=dist, popularity=row["popularity"], objects=objects)
-
 # %% ../../nbs/06_benchmark/30_fact_updates.ipynb #cell-023
+@patch
+def object_field(self: _RowMaker, value: str, value_type: str) -> dict | None:
+    "An object as published files have it; None where it has no label."
+    label = value_in_text(value, value_type, self.names, self.style)
+    if label is None or not label.strip():
+        return None
+    if value_type == "item":
+        return self.entities[value].as_field(value)
+    return dict(id=None, label=label, description=value_type)
+
+# %% ../../nbs/06_benchmark/30_fact_updates.ipynb #cell-024
+@patch
+def sentences(self: _RowMaker, pid: str, subject: str, value: str, value_type: str) -> list[str]:
+    "The sentences of a fact."
+    kind = object_kind(pid) if value not in self.entities else self.entities[value].kind
+    kind = kind if value_type == "item" else "thing"
+    return fact_sentences(pid, self.properties[pid]["label"], self.entities[subject], kind, self.mined)
+
+# %% ../../nbs/06_benchmark/30_fact_updates.ipynb #cell-027
+@patch
+def neighbour_field(self: _RowMaker, row: dict) -> dict | None:
+    "A neighbour as published files have it; None where something has no label."
+    pid, about = row["neighbour_property"], self.entities.get(row["neighbour"])
+    target = self.object_field(row["neighbour_value"], row["neighbour_type"])
+    if about is None or target is None or pid not in self.properties:
+        return None
+    found = self.sentences(pid, row["neighbour"], row["neighbour_value"], row["neighbour_type"])
+    if not found:
+        return None
+    prompt = found[stable_hash(f"{self.seed}/{row['neighbour']}/{pid}") % len(found)]
+    dist = None if row["similarity"] is None else round(1 - row["similarity"], 6)
+    objects = [dict(object=target, prompt=prompt + _BLANK)]
+    return dict(subject=about.as_field(row["neighbour"]), dist=dist, popularity=row["popularity"], objects=objects)
+
+# %% ../../nbs/06_benchmark/30_fact_updates.ipynb #cell-029
 def _update_row(maker: _RowMaker, group: list[dict], neighbours: list[dict]) -> dict | None:
     "A row for the triples of a subject and a property; None where something has no label."
     subject, pid = group[0]["subject"], group[0]["property"]
-    objects = [maker.object(r["value"], r["value_type"]) for r in group]
+    objects = [maker.object_field(r["value"], r["value_type"]) for r in group]
     if subject not in maker.entities or pid not in maker.properties or None in objects:
         maker.left_out["something has no label"] += 1
         return None
@@ -182,7 +189,7 @@ def _update_row(maker: _RowMaker, group: list[dict], neighbours: list[dict]) -> 
         maker.left_out["no template"] += 1
         return None
     prop, scenario, klasses = maker.properties[pid], group[0]["scenario"], Counter(r["klass"] for r in group)
-    near = {k: [maker.neighbour(n) for n in neighbours if n["kind"] == k] for k in ("nearest", "random")}
+    near = {k: [maker.neighbour_field(n) for n in neighbours if n["kind"] == k] for k in ("nearest", "random")}
     return dict(
         subject=maker.entities[subject].as_field(subject),
         relation=dict(id=pid, label=prop["label"], description=prop["description"]),
@@ -198,7 +205,7 @@ def _update_row(maker: _RowMaker, group: list[dict], neighbours: list[dict]) -> 
         scenario=scenario,
     )
 
-# %% ../../nbs/06_benchmark/30_fact_updates.ipynb #cell-025
+# %% ../../nbs/06_benchmark/30_fact_updates.ipynb #cell-031
 def _parquet_dicts(path: Path) -> Iterator[dict]:
     "The rows of a Parquet file."
     import pyarrow.parquet as pq
@@ -207,7 +214,7 @@ def _parquet_dicts(path: Path) -> Iterator[dict]:
         for batch in f.iter_batches(20_000):
             yield from batch.to_pylist()
 
-# %% ../../nbs/06_benchmark/30_fact_updates.ipynb #cell-026
+# %% ../../nbs/06_benchmark/30_fact_updates.ipynb #cell-032
 def _neighbours_by_key(path: Path) -> dict[tuple, list[dict]]:
     "The neighbours of each update."
     found = defaultdict(list)
@@ -216,7 +223,13 @@ def _neighbours_by_key(path: Path) -> dict[tuple, list[dict]]:
         found[row["subject"], row["property"]].append(row)
     return found
 
-# %% ../../nbs/06_benchmark/30_fact_updates.ipynb #cell-028
+# %% ../../nbs/06_benchmark/30_fact_updates.ipynb #cell-033
+def _row_maker(e, rules: Path, snapshots, mined: dict | None, style: str, seed: int) -> _RowMaker:
+    "What the rows of all updates are made of."
+    properties = {r["id"]: r for r in _parquet_dicts(snapshots[1] / "properties.parquet") if r["label"]}
+    return _RowMaker(named_entities(e, snapshots, _mentioned(e, rules)), properties, mined, style, seed)
+
+# %% ../../nbs/06_benchmark/30_fact_updates.ipynb #cell-035
 UPDATES_VERSION = 1  # raised when the same inputs would give another file
 
 
@@ -241,20 +254,17 @@ def write_fact_updates(
     rules, snapshots, path = Path(rules_folder), (Path(old_folder), Path(new_folder)), Path(path)
     with open_engine(engine) if isinstance(engine, str) else nullcontext(engine) as e:
         find_neighbours(rules, *snapshots, k=k, n=n, views=views, seed=seed, engine=e, progress=progress)
-        tables = [rules / "updates.parquet", rules / "neighbours.parquet", snapshots[1] / "properties.parquet"]
-        inputs = [*tables, *(f / "labels.parquet" for f in snapshots), *([Path(templates)] if templates else [])]
+        inputs = [rules / "updates.parquet", rules / "neighbours.parquet", snapshots[1] / "properties.parquet"]
+        inputs += [*(f / "labels.parquet" for f in snapshots), *([Path(templates)] if templates else [])]
         stage = Stage(path.parent, path.stem, dict(style=style, seed=seed, version=UPDATES_VERSION), inputs)
         if stage.done and not force:
             return stage.manifest
         with stage:
-            properties = {r["id"]: r for r in _parquet_dicts(tables[2]) if r["label"]}
-            entities = named_entities(e, snapshots, _mentioned(e, rules))
-            maker = _RowMaker(entities, properties, mined, style, seed)
-            stage.counts |= _write_rows(maker, rules, path)
+            stage.counts |= _write_rows(_row_maker(e, rules, snapshots, mined, style, seed), rules, path)
             stage.outputs.append(path)
     return stage.manifest
 
-# %% ../../nbs/06_benchmark/30_fact_updates.ipynb #cell-029
+# %% ../../nbs/06_benchmark/30_fact_updates.ipynb #cell-036
 def _write_rows(maker: _RowMaker, rules: Path, path: Path) -> dict:
     "Write the rows of all updates; returns the counts."
     neighbours, counts = _neighbours_by_key(rules / "neighbours.parquet"), Counter()
@@ -267,46 +277,84 @@ def _write_rows(maker: _RowMaker, rules: Path, path: Path) -> dict:
                 counts[row["scenario"]] += 1
     return dict(counts) | dict(maker.left_out)
 
-# %% ../../nbs/06_benchmark/30_fact_updates.ipynb #cell-041
+# %% ../../nbs/06_benchmark/30_fact_updates.ipynb #cell-046
+_SAYABLE = ("item", "quantity", "time", "text", "string")  # types of values that a sentence can state
+
+
+def _popular_facts(e, folder: Path, entities: int, seen=None) -> list[dict]:
+    "The facts of the most popular entities, of each property and type the first, with labels and descriptions."
+    labels = e.scan(folder / "labels.parquet").filter(~nw.col("label").is_null())
+    place = nw.col("popularity").rank("ordinal", descending=True)
+    popular = entity_popularity(labels, seen).select(subject=nw.col("id"), place=place)
+    popular = popular.filter(nw.col("place") <= entities).select("subject")
+    about = labels.select(subject=nw.col("id"), name=nw.col("label"), subject_about=nw.col("description"))
+    f = e.scan(folder / "statements.parquet").filter(nw.col("value_type").is_in(_SAYABLE) & ~nw.col("value").is_null())
+    f = f.filter(nw.col("rank") != "deprecated").join(popular, on="subject", how="semi")
+    f = f.group_by(*SUBJECT_PROPERTY, "value_type").agg(value=nw.col("value").min()).join(about, on="subject")
+    objects = labels.select(value=nw.col("id"), object=nw.col("label"), object_about=nw.col("description"))
+    return e.collect(f.join(objects, on="value", how="left")).to_pylist()
+
+# %% ../../nbs/06_benchmark/30_fact_updates.ipynb #cell-049
+def _unit_names(e, folder: Path, rows: list[dict]) -> dict[str, str]:
+    "The labels of the units of quantities."
+    import pyarrow as pa
+
+    units = sorted({r["value"].partition(" ")[2] for r in rows if r["value_type"] == "quantity"} - {""})
+    wanted = e.table(pa.table(dict(id=pa.array(units, pa.string()))))
+    labels = e.scan(folder / "labels.parquet").join(wanted, on="id", how="semi").select("id", "label")
+    return {r["id"]: r["label"] for r in e.collect(labels).to_pylist() if r["label"]}
+
+# %% ../../nbs/06_benchmark/30_fact_updates.ipynb #cell-050
+def _with_spellings(row: dict, units: dict[str, str]) -> dict | None:
+    "A fact with its object in words and other spellings; None where the object has no label."
+    if row["value_type"] == "item":
+        return row | dict(spellings=()) if row["object"] else None
+    first, *others = (value_in_text(row["value"], row["value_type"], units, style) for style in STYLES)
+    return row | dict(object=first, spellings=tuple(o for o in others if o != first)) if first.strip() else None
+
+# %% ../../nbs/06_benchmark/30_fact_updates.ipynb #cell-052
 def facts_to_verbalise(
     e,  # an engine
     folder,  # a parsed snapshot
-    entities: int = 100_000,  # the most popular ones, by the number of wikis with a page
+    entities: int = 100_000,  # the most popular ones
     each: int = 100,  # facts of a property at most
     seed: int = 0,
+    views=(),  # page-view files; without them the number of wikis with a page counts
 ) -> list[SentenceRequest]:
     "Facts of popular entities for which sentences are to be written."
     folder = Path(folder)
-    popular = e.scan(folder / "labels.parquet").filter(~nw.col("label").is_null())
-    place = nw.col("sitelinks").rank("ordinal", descending=True)
-    popular = popular.select(subject=nw.col("id"), name=nw.col("label"), place=place)
-    f = e.scan(folder / "statements.parquet").filter(
-        (nw.col("rank") != "deprecated") & (nw.col("value_type") == "item")
-    )
-    f = f.filter(~nw.col("value").is_null()).join(popular.filter(nw.col("place") <= entities), on="subject")
-    f = f.group_by(*SUBJECT_PROPERTY, "name").agg(value=nw.col("value").min())
-    objects = e.scan(folder / "labels.parquet").filter(~nw.col("label").is_null())
-    f = f.join(objects.select(value=nw.col("id"), object=nw.col("label"), about=nw.col("description")), on="value")
+    with scratch_folder(folder, ".views-") as work:
+        seen = None
+        if views:
+            read_page_views(list(views), work / "views.parquet")
+            seen = e.scan(work / "views.parquet")
+        rows = _popular_facts(e, folder, entities, seen)
     known = {r["id"]: r for r in _parquet_dicts(folder / "properties.parquet") if r["label"]}
-    rows = [r for r in e.collect(f).to_pylist() if r["property"] in known]
-    rows.sort(key=lambda r: (stable_hash(f"{seed}/{r['subject']}"), r["property"]))
-    taken, counts = [], Counter()
+    units = _unit_names(e, folder, rows)
+    rows = [r for row in rows if row["property"] in known and (r := _with_spellings(row, units))]
+    order = lambda r: (stable_hash(f"{seed}/{r['subject']}"), r["property"], r["value_type"] != "item", r["value"])
+    first = {(r["subject"], r["property"]): r for r in sorted(rows, key=order, reverse=True)}
+    return _sentence_requests(_at_most(sorted(first.values(), key=order), each), known)
+
+# %% ../../nbs/06_benchmark/30_fact_updates.ipynb #cell-053
+def _at_most(rows: list[dict], each: int) -> list[dict]:
+    "The first rows of each property."
+    counts, taken = Counter(), []
     for r in rows:
         if counts[r["property"]] < each:
             counts[r["property"]] += 1
             taken.append(r)
-    return _sentence_requests(taken, known)
+    return taken
 
-# %% ../../nbs/06_benchmark/30_fact_updates.ipynb #cell-042
+# %% ../../nbs/06_benchmark/30_fact_updates.ipynb #cell-054
 def _sentence_requests(rows: list[dict], properties: dict) -> list[SentenceRequest]:
     "A request for each fact; its example is another fact of the property."
     before, out = {r["property"]: r for r in rows}, []
     for r in rows:
         pid, other = r["property"], before[r["property"]]
         example = (other["name"], other["object"]) if other["subject"] != r["subject"] else ()
-        about = dict(
-            property_about=properties[pid]["description"] or "", object_about=r["about"] or "", example=example
-        )
+        about = {f"{n}_about": r[f"{n}_about"] or "" for n in ("subject", "object")}
+        about |= dict(property_about=properties[pid]["description"] or "", spellings=r["spellings"], example=example)
         fact = f"{r['subject']}/{pid}", pid, r["name"], properties[pid]["label"], r["object"]
         out.append(SentenceRequest(*fact, **about))
         before[pid] = r

@@ -88,6 +88,10 @@ P185 | {p} doctoral student is | {s} supervised the doctorate of | {s} was the d
 P1066 | {p} teacher is | {s} was taught by | {s} was a student of | {s} studied under
 P802 | {p} student is | {s} taught | {s} was the teacher of | Among the students of {s} is
 P737 | {s} was influenced by | An influence on {s} was | {s} drew inspiration from | The main influence on {s} is
+"""
+
+# %% ../../nbs/03_writers/21_statements.ipynb #cell-017
+_HONOURS = """
 P463 | {p} membership is in | {s} belongs to | The organisation that {s} belongs to is | {s} joined
 P1416 | {p} affiliation is | {s} is affiliated with | {s} is associated with | The institution behind {s} is
 P166 | {p} award is | {s} was awarded the | {s} won the | An award received by {s} is
@@ -106,7 +110,7 @@ P410 | {p} military rank is | {s} held the rank of | {s} holds the military rank
 P607 | {s} fought in | {s} took part in the conflict | {s} served in the war | A conflict in which {s} took part is
 """
 
-# %% ../../nbs/03_writers/21_statements.ipynb #cell-017
+# %% ../../nbs/03_writers/21_statements.ipynb #cell-019
 _PLAY = """
 P54 | {p} team is | {s} is a player of | The team that {s} plays for is | {s} is a member of the sports team
 P413 | {p} playing position is | The position of {s} on the team is | {s} plays as | The playing position of {s} is
@@ -135,7 +139,7 @@ P86 | {p} composer is | {s} was composed by | The music of {s} was written by | 
 P676 | {p} lyricist is | The lyrics of {s} were written by | The words of {s} are by | The text of {s} was written by
 """
 
-# %% ../../nbs/03_writers/21_statements.ipynb #cell-019
+# %% ../../nbs/03_writers/21_statements.ipynb #cell-021
 _STATES_OF_THE_WORLD = """
 P17 | {p} country is | The country of {s} is | {s} is in | {s} belongs to the country of
 P17 event | {p} host country was | The country that hosted {s} was | {s} was held in the country of
@@ -156,6 +160,10 @@ P1308 | {p} current holder is | The office of {s} is held by | The position of {
   | The current officeholder of {s} is
 P748 | {s} is appointed by | {p} appointment is made by | The appointment of {s} is made by
   | The power to appoint {s} lies with
+"""
+
+# %% ../../nbs/03_writers/21_statements.ipynb #cell-023
+_INSTITUTIONS = """
 P37 | {p} official language is | The language with official status in {s} is | In {s}, the official language is
   | {s} has as its official language
 P2936 | {p} language is | {s} uses the language | People in {s} speak | A language used in {s} is
@@ -182,7 +190,7 @@ P1387 | {p} political position is | {s} stands politically on the | On the polit
   | The place of {s} on the political spectrum is
 """
 
-# %% ../../nbs/03_writers/21_statements.ipynb #cell-021
+# %% ../../nbs/03_writers/21_statements.ipynb #cell-025
 _GEOGRAPHY = """
 P47 | {p} neighbour is | {s} borders | {s} borders on | A neighbour of {s} is
 P131 | {p} administrative region is | {s} lies in | {s} is situated in | The administrative unit that {s} belongs to is
@@ -201,6 +209,10 @@ P201 | {p} outflow is | {s} is drained by | A river that flows out of {s} is | W
 P4614 | {p} drainage basin is | {s} belongs to the drainage basin of | {s} lies in the basin of
   | {s} drains into the basin of
 P4552 | {p} mountain range is | {s} is part of the mountain range | The mountain range of {s} is | {s} rises in
+"""
+
+# %% ../../nbs/03_writers/21_statements.ipynb #cell-027
+_BUILDINGS = """
 P708 | {p} diocese is | {s} belongs to the diocese of | {s} lies in the diocese of | {s} is part of the diocese of
 P466 | {p} occupant is | {s} is occupied by | {s} is the home of | {s} houses
 P84 | {p} architect is | {s} was designed by | {s} was designed by the architect | The architect who designed {s} is
@@ -219,7 +231,7 @@ P1589 | The lowest point of {s} is | {p} lowest point is | {s} reaches its lowes
   | At its lowest, {s} reaches
 """
 
-# %% ../../nbs/03_writers/21_statements.ipynb #cell-023
+# %% ../../nbs/03_writers/21_statements.ipynb #cell-029
 _FIRMS = """
 P112 | {p} founder is | The founder of {s} is | {s} was established by | The person who founded {s} is
 P127 | {p} owner is | The owner of {s} is | {s} belongs to | {s} is the property of
@@ -249,7 +261,7 @@ P98 | {p} editor is | {s} is edited by | {s} was edited by | The person who edit
 P3301 | {p} broadcaster is | {s} is broadcast by | {s} is shown by | {s} can be seen on
 """
 
-# %% ../../nbs/03_writers/21_statements.ipynb #cell-025
+# %% ../../nbs/03_writers/21_statements.ipynb #cell-031
 _BOOKS_AND_FILMS = """
 P50 | {p} author is | The author of {s} is | The writer of {s} is | {s} is a work by
 P57 | {p} director is | The director of {s} is | The person who directed {s} is | {s} is a film by
@@ -267,6 +279,10 @@ P272 | {p} production company is | The production company of {s} is | {s} is a p
   | The company that produced {s} is
 P291 | {p} place of publication is | {s} was published in | {s} first appeared in | The place where {s} was published is
 P344 | {p} director of photography is | {s} was shot by | The camera work of {s} is by | {s} was photographed by
+"""
+
+# %% ../../nbs/03_writers/21_statements.ipynb #cell-033
+_CONTENTS = """
 P364 | {p} original language is | {s} was made in | {s} was originally made in | The language in which {s} was made is
 P371 | {p} presenter is | {s} is presented by | {s} is hosted by | The host of {s} is
 P407 | {p} language is | The language of {s} is | {s} is written in | {s} uses the language
@@ -287,7 +303,7 @@ P1433 | {s} was published in | {s} appeared in | {s} is contained in | The journ
 P1441 | {s} appears in | {s} is a character in | {s} occurs in | The work that features {s} is
 """
 
-# %% ../../nbs/03_writers/21_statements.ipynb #cell-027
+# %% ../../nbs/03_writers/21_statements.ipynb #cell-035
 _SERIES = """
 P155 | {p} predecessor is | {s} follows | {s} comes after | What came before {s} is
 P156 | {p} successor is | {s} is followed by | {s} comes before | What came after {s} is
@@ -312,7 +328,7 @@ P348 | The software version of {s} is | {p} version is | The current version of 
   | The latest release of {s} is version
 """
 
-# %% ../../nbs/03_writers/21_statements.ipynb #cell-029
+# %% ../../nbs/03_writers/21_statements.ipynb #cell-037
 _NATURE = """
 P31 | {s} is a | {s} is an example of | {s} belongs to the class | {s} is classified as
 P279 | {s} is a subclass of | {s} is a type of | {s} is a form of | {s} belongs to the class of
@@ -332,6 +348,10 @@ P287 | {p} designer is | {s} was designed by | The design of {s} is by | {s} is 
 P366 | {p} use is | {s} is used for | {s} is used as | {s} serves as
 P397 | {p} parent body is | {s} orbits | {s} is in orbit around | {s} revolves around
 P59 | {p} constellation is | {s} lies in the constellation | {s} is in the constellation of | {s} can be seen in
+"""
+
+# %% ../../nbs/03_writers/21_statements.ipynb #cell-039
+_SPACE_AND_MEDICINE = """
 P375 | {p} launch vehicle is | {s} was launched on | {s} was launched by | {s} was carried into space by
 P448 | {p} launch site is | {s} was launched from | {s} lifted off from | The launch site of {s} is
 P462 | {p} colour is | {s} is coloured | {s} has the colour | In colour, {s} is
@@ -349,7 +369,7 @@ P1889 | {s} is not the same as | {s} should not be confused with | {s} differs f
 P2348 | {p} time period is | {s} belongs to the period | {s} dates from | {s} falls into the period
 """
 
-# %% ../../nbs/03_writers/21_statements.ipynb #cell-031
+# %% ../../nbs/03_writers/21_statements.ipynb #cell-041
 _DATES = """
 P569 | {s} was born on | {p} date of birth is | The date of birth of {s} is | {p} birthday is
   | The day on which {s} was born is
@@ -374,7 +394,7 @@ P1619 | {s} was opened on | {p} official opening was on | The official opening o
   | The date of the official opening of {s} is
 """
 
-# %% ../../nbs/03_writers/21_statements.ipynb #cell-033
+# %% ../../nbs/03_writers/21_statements.ipynb #cell-043
 _PEOPLE_COUNTED = """
 P1082 | The population of {s} is | {p} population is | {s} has a population of | The number of inhabitants of {s} is
   | The number of people living in {s} is
@@ -404,7 +424,7 @@ P8687 | The number of followers of {s} is | {p} number of followers is | {s} has
   | The followers of {s} number | The number of people who follow {s} is
 """
 
-# %% ../../nbs/03_writers/21_statements.ipynb #cell-035
+# %% ../../nbs/03_writers/21_statements.ipynb #cell-045
 _MEASURES = """
 P2043 | The length of {s} is | {p} length is | {s} has a length of | From end to end, {s} measures
   | The total length of {s} is
@@ -422,6 +442,10 @@ P1113 | The number of episodes of {s} is | {p} number of episodes is | The episo
   | {s} has a number of episodes of | The count of the episodes of {s} is
 P2437 | The number of seasons of {s} is | {p} number of seasons is | The seasons of {s} number
   | {s} has a number of seasons of | The count of the seasons of {s} is
+"""
+
+# %% ../../nbs/03_writers/21_statements.ipynb #cell-047
+_MONEY = """
 P2130 | The cost of {s} is | {p} cost is | {s} has a cost of | The production of {s} cost | The price of {s} was
 P2131 | The nominal GDP of {s} is | {p} nominal GDP is | {s} has a nominal GDP of
   | The gross domestic product of {s} is | The economy of {s} has a size of
@@ -445,7 +469,7 @@ P2997 | The age of majority of {s} is | {p} age of majority is | {s} has set the
   | People in {s} come of age at | In {s}, adulthood begins at
 """
 
-# %% ../../nbs/03_writers/21_statements.ipynb #cell-037
+# %% ../../nbs/03_writers/21_statements.ipynb #cell-049
 _NAMES_AND_CODES = """
 P225 | The taxon name of {s} is | {p} taxon name is | {p} scientific name is | The scientific name of {s} is
   | In science, {s} is called
@@ -466,6 +490,10 @@ P1705 | The native label of {s} is | {p} native name is | Locally, {s} is called
   | The native name of {s} is
 P1813 | The short name of {s} is | {p} short name is | {s} is abbreviated as | In short, {s} is called
   | The abbreviation of {s} is
+"""
+
+# %% ../../nbs/03_writers/21_statements.ipynb #cell-051
+_CODES = """
 P281 | The postal code of {s} is | {p} postal code is | {s} has the postal code | Letters to {s} carry the postal code
   | The post uses for {s} the code
 P473 | The local dialling code of {s} is | {p} dialling code is | {s} has the dialling code
@@ -484,10 +512,24 @@ P1622 | The driving side of {s} is | {p} driving side is | In {s}, people drive 
   | Cars in {s} drive on the
 """
 
-# %% ../../nbs/03_writers/21_statements.ipynb #cell-039
+# %% ../../nbs/03_writers/21_statements.ipynb #cell-053
 _TABLES = (
-    *(_FAMILIES, _BELIEFS, _CAREERS, _PLAY, _STATES_OF_THE_WORLD, _GEOGRAPHY, _FIRMS, _BOOKS_AND_FILMS, _SERIES),
-    *(_NATURE, _DATES, _PEOPLE_COUNTED, _MEASURES, _NAMES_AND_CODES),
+    *(
+        _FAMILIES,
+        _BELIEFS,
+        _CAREERS,
+        _HONOURS,
+        _PLAY,
+        _STATES_OF_THE_WORLD,
+        _INSTITUTIONS,
+        _GEOGRAPHY,
+        _BUILDINGS,
+        _FIRMS,
+        _BOOKS_AND_FILMS,
+        _CONTENTS,
+        _SERIES,
+    ),
+    *(_NATURE, _SPACE_AND_MEDICINE, _DATES, _PEOPLE_COUNTED, _MEASURES, _MONEY, _NAMES_AND_CODES, _CODES),
 )
 
 
@@ -502,7 +544,7 @@ def _complete_statements(key: tuple[str, str], forms: tuple[str, ...]) -> tuple[
 
 STATEMENTS = {key: _complete_statements(key, forms) for key, forms in parse_statements("".join(_TABLES)).items()}
 
-# %% ../../nbs/03_writers/21_statements.ipynb #cell-049
+# %% ../../nbs/03_writers/21_statements.ipynb #cell-063
 _OPENINGS = ("It is known that", "According to the records,", "As far as is known,", "It is a fact that")
 
 
@@ -511,7 +553,7 @@ def _with_openings(form: str) -> tuple[str, ...]:
     lower = form if form.startswith("{") else form[0].lower() + form[1:]
     return (form, *(f"{opening} {lower}" for opening in _OPENINGS))
 
-# %% ../../nbs/03_writers/21_statements.ipynb #cell-051
+# %% ../../nbs/03_writers/21_statements.ipynb #cell-065
 @cache
 def statement_forms(
     pid: str,  # P-id
@@ -530,7 +572,7 @@ def statement_forms(
         return _with_openings(first)
     return tuple(dict.fromkeys((first, *listed)))[:5]
 
-# %% ../../nbs/03_writers/21_statements.ipynb #cell-053
+# %% ../../nbs/03_writers/21_statements.ipynb #cell-067
 def statement_prompts(
     pid: str,  # P-id
     subject: str,  # its label
@@ -543,7 +585,7 @@ def statement_prompts(
     forms = statement_forms(pid, subject_kind, object_kind, label, description)
     return [fill_form(form, with_article(subject, subject_kind), subject) for form in forms]
 
-# %% ../../nbs/03_writers/21_statements.ipynb #cell-058
+# %% ../../nbs/03_writers/21_statements.ipynb #cell-072
 def row_statements(
     row: dict,  # of a benchmark
 ) -> list[str]:  # the first is the statement, the others say the same in other words; none where there are none

@@ -39,6 +39,7 @@ class SentenceRequest:
     property_about: str = ""
     object_about: str = ""
     example: tuple[str, str] = ()  # subject and object of another fact with the property
+    spellings: tuple[str, ...] = ()  # other ways to write the object, for numbers and dates
 
     def __post_init__(self):
         if not all(text.strip() for text in (self.subject, self.property, self.object)):
@@ -75,44 +76,50 @@ def _valid_sentences(text: str) -> str:
 SENTENCES_FORM = AnswerForm("sentences", _valid_sentences)
 
 # %% ../../nbs/03_writers/22_verbalisation.ipynb #cell-016
+def _written_object(request: SentenceRequest, body: str) -> str | None:  # None if it does not end so
+    "The object as a sentence ends with it, without a stop."
+    text, spellings = body.casefold(), [o.rstrip(".") for o in (request.object, *request.spellings)]
+    whole = lambda o: text.endswith(o.casefold()) and not text[: len(text) - len(o)][-1:].isalnum()
+    return max(filter(whole, spellings), key=len, default=None)
+
+# %% ../../nbs/03_writers/22_verbalisation.ipynb #cell-017
 SENTENCE_FAULTS = ("subject missing", "object not at the end", "object in the subject's place")
 
 
 def sentence_fault(request: SentenceRequest, sentence: str) -> str | None:  # None if it passes
     "Why a sentence is no use."
-    text, subject, object = (t.casefold() for t in (sentence, request.subject, request.object))
-    if subject not in text:
+    subject, body = request.subject.casefold(), sentence.rstrip(" .\"'”’")
+    if subject not in sentence.casefold():
         return SENTENCE_FAULTS[0]
-    body = text.rstrip(" .\"'”’")
-    if not body.endswith(object.rstrip(".")):
+    if (written := _written_object(request, body)) is None:
         return SENTENCE_FAULTS[1]
-    return None if subject in body[: len(body) - len(object.rstrip("."))] else SENTENCE_FAULTS[2]
+    return None if subject in body[: len(body) - len(written)].casefold() else SENTENCE_FAULTS[2]
 
-# %% ../../nbs/03_writers/22_verbalisation.ipynb #cell-019
+# %% ../../nbs/03_writers/22_verbalisation.ipynb #cell-020
 def template_of(request: SentenceRequest, sentence: str) -> str | None:  # None if it does not pass
     "The template that a sentence follows."
     if sentence_fault(request, sentence):
         return None
     body = sentence.rstrip(" .\"'”’")
-    body = body[: len(body) - len(request.object.rstrip("."))].rstrip(" \"'“‘")
+    body = body[: len(body) - len(_written_object(request, body))].rstrip(" \"'“‘")
     form, _ = re.subn(_subject_pattern(request.subject), _slot, body, count=1, flags=re.I)
     form = one_line(form)
     clean = form.count("{s}") + form.count("{p}") == 1 and re.search(r"\w$", form)
     return form if clean and not form.endswith(("{s}", "{p}")) else None
 
-# %% ../../nbs/03_writers/22_verbalisation.ipynb #cell-020
+# %% ../../nbs/03_writers/22_verbalisation.ipynb #cell-021
 def _subject_pattern(subject: str) -> str:
     "A pattern for a name with its article, its quotes and its possessive ending."
     name = rf"(?:(?<!\w)the )?(?<!\w){re.escape(subject)}(?!\w)"
     return rf"(?P<open>[\"'“‘]?){name}(?P<own>['’]s)?(?P<close>[\"'”’]?)"
 
-# %% ../../nbs/03_writers/22_verbalisation.ipynb #cell-021
+# %% ../../nbs/03_writers/22_verbalisation.ipynb #cell-022
 def _slot(match: re.Match) -> str:
     "{p} for a possessive, else {s}."
     plural = match["close"] in ("'", "’") and not match["open"]  # the Philippines'
     return "{p}" if match["own"] or plural else "{s}"
 
-# %% ../../nbs/03_writers/22_verbalisation.ipynb #cell-026
+# %% ../../nbs/03_writers/22_verbalisation.ipynb #cell-028
 class MinedTemplate(NamedTuple):
     "A template, and how often a model followed it."
 
@@ -122,7 +129,7 @@ class MinedTemplate(NamedTuple):
     count: int
     facts: int  # of the property whose answers were read
 
-# %% ../../nbs/03_writers/22_verbalisation.ipynb #cell-027
+# %% ../../nbs/03_writers/22_verbalisation.ipynb #cell-029
 def mine_templates(
     answers: Iterable[tuple[SentenceRequest, list[str]]],  # facts and their sentences
     keep: int = 5,
@@ -139,7 +146,7 @@ def mine_templates(
         rows += [MinedTemplate(pid, rank, form, n, facts[pid]) for rank, (form, n) in forms]
     return rows
 
-# %% ../../nbs/03_writers/22_verbalisation.ipynb #cell-030
+# %% ../../nbs/03_writers/22_verbalisation.ipynb #cell-032
 @dataclass(eq=False, repr=False)
 class OpenAIVerbaliser(OpenAIWriter):
     "Writes sentences that end in the object with a model behind an endpoint with the OpenAI protocol."
@@ -157,7 +164,7 @@ class OpenAIVerbaliser(OpenAIWriter):
         version = prompt_file(SENTENCES_PROMPT).version
         return dict(writer=self.name, model=self.model, temperature=self.temperature, prompt=version)
 
-# %% ../../nbs/03_writers/22_verbalisation.ipynb #cell-032
+# %% ../../nbs/03_writers/22_verbalisation.ipynb #cell-034
 class TableVerbaliser:
     "Writes the five sentences that the table of statements has for a fact."
 
@@ -173,7 +180,7 @@ class TableVerbaliser:
             prompts = statement_prompts(r.property_id, r.subject, label=r.property, description=r.property_about)
             yield WrittenText(r.id, " | ".join(f"{p} {r.object}." for p in prompts), self.name)
 
-# %% ../../nbs/03_writers/22_verbalisation.ipynb #cell-033
+# %% ../../nbs/03_writers/22_verbalisation.ipynb #cell-035
 VERBALISER_CLASSES = {  # name: (where its class is, who writes)
     "table": ("wbe.writers.verbalisation:TableVerbaliser", "templates that are written by hand, offline and free"),
     "openai": ("wbe.writers.verbalisation:OpenAIVerbaliser", "any endpoint that is compatible with OpenAI's"),
@@ -189,7 +196,7 @@ def make_verbaliser(
     "A writer of sentences by name."
     return make_by_name(VERBALISERS, name, **options)
 
-# %% ../../nbs/03_writers/22_verbalisation.ipynb #cell-034
+# %% ../../nbs/03_writers/22_verbalisation.ipynb #cell-036
 def write_sentences(
     writer,  # a writer of sentences
     requests: Iterable[SentenceRequest],
@@ -200,7 +207,7 @@ def write_sentences(
     for request, text in zip(requests, writer.write(requests, progress=progress), strict=True):
         yield request, listed_sentences(text.text or "")
 
-# %% ../../nbs/03_writers/22_verbalisation.ipynb #cell-042
+# %% ../../nbs/03_writers/22_verbalisation.ipynb #cell-044
 def sentence_quality(
     answers: Iterable[tuple[SentenceRequest, list[str]]],  # facts and their sentences
 ):
@@ -219,7 +226,7 @@ def sentence_quality(
     rows = [(f, outcomes[f], round(outcomes[f] / total, 3), examples.get(f, "")) for f in order]
     return pd.DataFrame(rows, columns=["outcome", "sentences", "share", "example"]).set_index("outcome")
 
-# %% ../../nbs/03_writers/22_verbalisation.ipynb #cell-047
+# %% ../../nbs/03_writers/22_verbalisation.ipynb #cell-049
 def write_templates(
     path,
     mined: list[MinedTemplate],
@@ -229,7 +236,7 @@ def write_templates(
     lines = [json.dumps(dict(writer=key)), *(json.dumps(t._asdict(), ensure_ascii=False) for t in mined)]
     write_text(path, "\n".join(lines) + "\n")
 
-# %% ../../nbs/03_writers/22_verbalisation.ipynb #cell-048
+# %% ../../nbs/03_writers/22_verbalisation.ipynb #cell-050
 def read_templates(path) -> dict[str, tuple[str, ...]]:  # by property
     "The templates of a file, the most frequent first."
     found = {}
