@@ -7,6 +7,7 @@ __all__ = ['scenario_of', 'UpdateObject', 'NeighbourFact', 'FactUpdate', 'parse_
            'replacements', 'add_random_neighbours', 'VerbalisedTriple', 'read_verbalised']
 
 # %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-002
+import math
 import random
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -117,20 +118,37 @@ def __str__(self: FactUpdate) -> str:
     return f"{self.scenario}: {self.subject} – {self.relation} – {objects}"
 
 # %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-026
+def _given(row: LocatedValue, name: str) -> bool:
+    "Whether a field holds anything; an empty text or list is something."
+    return row.expect(dict).get(name) is not None
+
+
 def _flag(row: LocatedValue, name: str) -> bool:
     "A field that is true, false or missing."
-    value = row[name].value if row.has(name) else False
+    value = row[name].value if _given(row, name) else False
     return value if isinstance(value, bool) else row[name].fail(f"is {value!r}, expected true or false")
 
 # %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-027
-def _number(row: LocatedValue, name: str) -> float | None:
-    "A field that is a number or missing."
-    value = row[name].value if row.has(name) else None
-    if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
+def _number(row: LocatedValue, name: str, most: float = math.inf) -> float | None:
+    "A field that is a number from 0 on, or missing; NaN, as tables write it, is missing."
+    value = row[name].value if _given(row, name) else None
+    if value is None or value != value:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
         row[name].fail(f"is {value!r}, expected a number")
-    return value
+    return value if -1e-6 <= value <= most else row[name].fail(f"is {value!r}, expected a number from 0 to {most:g}")
 
-# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-030
+# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-028
+def _id_of(row: LocatedValue) -> str:
+    "The id of an entity; empty for a literal."
+    return "" if row.expect(dict).get("id") in (None, "") else row["id"].text()
+
+
+def _entries(row: LocatedValue, name: str) -> list[LocatedValue]:
+    "The entries of a list that may be missing."
+    return row[name].items() if _given(row, name) else []
+
+# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-031
 def _neighbour(row: LocatedValue) -> NeighbourFact | None:
     "A neighbour of a row, with its first object; None if its sentence does not end in the blank."
     first, about = row["objects"].items(1)[0], row["subject"]
@@ -138,37 +156,36 @@ def _neighbour(row: LocatedValue) -> NeighbourFact | None:
     if not prompt:
         return None
     target = first["object"] if first.has("object") else first
-    dist = next((_number(v, "dist") for v in (row, first) if v.has("dist")), None)
+    dist = next((_number(v, "dist", 2) for v in (row, first) if _given(v, "dist")), None)
     return NeighbourFact(
         about["label"].text(),
         prompt,
         target["label"].text(),
-        about.text_of("id", ""),
-        target.text_of("id", ""),
+        _id_of(about),
+        _id_of(target),
         None if dist is None else round(1 - dist, 6),
         _number(row, "popularity"),
     )
 
-# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-032
+# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-033
 def _update_objects(row: LocatedValue) -> tuple[UpdateObject, ...]:
     "The objects of a row, the new ones first."
     found = objects_by_decision(row).items()
-    return tuple(UpdateObject(o["label"].text(), decision, o.text_of("id", "")) for decision, os in found for o in os)
-
-# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-033
-def _facts(row: LocatedValue, name: str) -> tuple[NeighbourFact, ...]:
-    "The neighbours of a row that can be asked."
-    found = [_neighbour(n) for n in row[name].items()] if row.has(name) else []
-    return tuple(n for n in found if n is not None)
+    return tuple(UpdateObject(o["label"].text(), decision, _id_of(o)) for decision, os in found for o in os)
 
 # %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-034
-def _sentences(row: LocatedValue) -> tuple[str, ...]:
-    "The sentences of an update up to their blanks, the edit's own first; those with the blank elsewhere are left out."
-    more = row["generalization_prompts"].items() if row.has("generalization_prompts") else []
-    found = tuple(text for p in (row["update_prompt"], *more) if (text := left_context(p)))
-    return found or row["update_prompt"].fail(f"has no blank at its end: {row['update_prompt'].value!r}")
+def _facts(row: LocatedValue, name: str) -> tuple[NeighbourFact, ...]:
+    "The neighbours of a row that can be asked."
+    return tuple(n for n in map(_neighbour, _entries(row, name)) if n is not None)
 
 # %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-035
+def _sentences(row: LocatedValue) -> tuple[str, ...]:
+    "The sentences of an update up to their blanks, the edit's own first; those with the blank elsewhere are left out."
+    prompts = (row["update_prompt"], *_entries(row, "generalization_prompts"))
+    found = tuple(text for p in prompts if (text := left_context(p)))
+    return found or row["update_prompt"].fail(f"has no blank at its end: {row['update_prompt'].value!r}")
+
+# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-036
 def parse_update(
     row: LocatedValue,
     number: int,  # of the row
@@ -184,15 +201,15 @@ def parse_update(
         sentences[0],
         objects,
         sentences[1:],
-        row["subject"].text_of("id", ""),
-        row["relation"].text_of("id", ""),
+        _id_of(row["subject"]),
+        _id_of(row["relation"]),
         _facts(row, "neighborhood"),
         _facts(row, "random_neighborhood"),
         _number(row, "subject_popularity"),
         _flag(row, "relation_is_temp_func"),
     )
 
-# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-042
+# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-043
 def update_files(
     source,  # a file, a folder, a name on the hub, wikifactdiff or wikifactdiff-new
     release: str | None = None,  # wikifactdiff or wikifactdiff-new, where a folder or a hub has both
@@ -206,7 +223,7 @@ def update_files(
     patterns = dict(patterns=[files]) if files else {}
     return data_files(fetch_dataset(where, revision, **patterns), files)
 
-# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-043
+# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-044
 def read_updates(
     source,  # a file, a folder, a name on the hub, wikifactdiff or wikifactdiff-new
     scenarios=None,  # names of scenarios; all by default
@@ -222,7 +239,7 @@ def read_updates(
     rows = chain.from_iterable(map(read_located_rows, update_files(source, release, revision)))
     return _chosen_updates(rows, wanted, most)
 
-# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-044
+# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-045
 def _chosen_updates(rows, wanted: set, most: int | None) -> Iterator[FactUpdate]:
     "The updates of some scenarios, so many at most."
     found = 0
@@ -234,7 +251,7 @@ def _chosen_updates(rows, wanted: set, most: int | None) -> Iterator[FactUpdate]
             if found == most:
                 return
 
-# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-054
+# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-057
 def replacements(
     updates: Iterable[FactUpdate],
     factor: int = 14,  # of updates of a population one in so many is kept
@@ -246,7 +263,7 @@ def replacements(
         if u.is_replacement and kept:
             yield u
 
-# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-057
+# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-060
 def _union_sample(updates: Iterable[FactUpdate], most: int, rng: random.Random) -> list[NeighbourFact]:
     "At most so many of the neighbours of all updates, each equally likely."
     union = []
@@ -257,7 +274,7 @@ def _union_sample(updates: Iterable[FactUpdate], most: int, rng: random.Random) 
             union[at] = fact
     return union
 
-# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-058
+# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-061
 def add_random_neighbours(
     updates: list[FactUpdate],
     n: int = 10,  # for each update
@@ -275,7 +292,7 @@ def add_random_neighbours(
         out.append(u if u.random else replace(u, random=chosen))
     return out
 
-# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-061
+# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-064
 class VerbalisedTriple(NamedTuple):
     "A triple and the sentences that a model wrote for it, up to their blanks."
 
@@ -285,19 +302,19 @@ class VerbalisedTriple(NamedTuple):
     object: str
     sentences: tuple[str, ...]  # the object is to follow; others of the file are left out
 
-# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-062
+# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-065
 def _verbalised(row: LocatedValue) -> VerbalisedTriple | None:
     "The sentences of a row; None where the model failed."
     if row.has("error"):
         return None
     triple, texts = row["triple"], []
-    for sentence in row["verbalizations"].items() if row.has("verbalizations") else ():
-        if sentence.has("fill_in_the_blank") and (text := left_context(sentence["fill_in_the_blank"])):
+    for sentence in _entries(row, "verbalizations"):
+        if _given(sentence, "fill_in_the_blank") and (text := left_context(sentence["fill_in_the_blank"])):
             texts.append(text)
     names = triple["subject"]["label"].text(), triple["relation"]["id"].text(), triple["relation"]["label"].text()
     return VerbalisedTriple(*names, triple["object"]["label"].text(), tuple(texts))
 
-# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-063
+# %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-066
 def read_verbalised(
     source,  # a file, a folder of one, wikifactdiff-sentences or wikifactdiff-sentences-2
     revision: str | None = None,  # of the hub
