@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['UpdatesArgument', 'EditorsOption', 'EditorSettingOption', 'ReplacementsOption', 'TextsOnOption', 'RandomOption',
-           'ProbabilityOption', 'SharedOption', 'NoPaperOption', 'parse_editor_settings', 'wikifactdiff_command',
-           'train_mend_command']
+           'RunFolderOption', 'ProbabilityOption', 'SharedOption', 'NoPaperOption', 'MendModelArgument',
+           'MendFolderOption', 'MendBenchmarkOption', 'LeftOutOption', 'MendTimestepsOption', 'MendStepsOption',
+           'MendSettingOption', 'MendSeedOption', 'parse_editor_settings', 'wikifactdiff_command', 'train_mend_command']
 
 # %% ../../nbs/12_app/08_wikifactdiff.ipynb #cell-002
 from pathlib import Path
@@ -33,7 +34,6 @@ def parse_editor_settings(
 
 # %% ../../nbs/12_app/08_wikifactdiff.ipynb #cell-008
 _EDITED = dict(rich_help_panel="What is edited")
-_ASKED = dict(rich_help_panel="What is asked")
 UpdatesArgument = Annotated[
     str,
     typer.Argument(
@@ -41,6 +41,8 @@ UpdatesArgument = Annotated[
         "name on the hub."
     ),
 ]
+
+# %% ../../nbs/12_app/08_wikifactdiff.ipynb #cell-010
 EditorsOption = Annotated[
     list[str],
     typer.Option(
@@ -54,6 +56,9 @@ EditorSettingOption = Annotated[
     list[str],
     typer.Option("--set", help="A hyper-parameter of an editor, like --set ft.lr=0.001; may be repeated.", **_EDITED),
 ]
+
+# %% ../../nbs/12_app/08_wikifactdiff.ipynb #cell-012
+_ASKED = dict(rich_help_panel="What is asked")
 ReplacementsOption = Annotated[
     int, typer.Option("-n", help="Number of replacements, sampled with the seed; 0 for all.", min=0, **_EDITED)
 ]
@@ -63,8 +68,11 @@ TextsOnOption = Annotated[
 RandomOption = Annotated[
     int, typer.Option("--random", help="Random neighbours of an update, where the file has none.", **_ASKED)
 ]
+RunFolderOption = Annotated[
+    Path, typer.Option("--output", "-o", help="Folder of the run. \\[default: made of model and file]")
+]
 
-# %% ../../nbs/12_app/08_wikifactdiff.ipynb #cell-010
+# %% ../../nbs/12_app/08_wikifactdiff.ipynb #cell-014
 _TABLE = dict(rich_help_panel="The table")
 ProbabilityOption = Annotated[
     str,
@@ -80,7 +88,7 @@ SharedOption = Annotated[
 ]
 NoPaperOption = Annotated[bool, typer.Option("--no-paper", help="Without the paper's numbers for GPT-J.", **_TABLE)]
 
-# %% ../../nbs/12_app/08_wikifactdiff.ipynb #cell-012
+# %% ../../nbs/12_app/08_wikifactdiff.ipynb #cell-016
 def _print_wikifactdiff(run, probability: str, shared: bool, paper: bool, out: TableOutput):
     "Table 6, the edits that could not be made, and a line about each."
     from wbe.analysis.wikifactdiff import format_table_6, table_6, update_measures
@@ -96,7 +104,7 @@ def _print_wikifactdiff(run, probability: str, shared: bool, paper: bool, out: T
         out.line(f"{editor} could not make {n} of the edits: {reason}")
     out.line("Shares and differences times 100, ± half of the 95% interval; fluency in bits.")
 
-# %% ../../nbs/12_app/08_wikifactdiff.ipynb #cell-013
+# %% ../../nbs/12_app/08_wikifactdiff.ipynb #cell-017
 @app.command(name="wikifactdiff", rich_help_panel=PANELS["runs"])
 def wikifactdiff_command(
     updates: UpdatesArgument,
@@ -110,9 +118,7 @@ def wikifactdiff_command(
     probability: ProbabilityOption = "object",
     shared: SharedOption = False,
     no_paper: NoPaperOption = False,
-    folder: Annotated[
-        Path, typer.Option("--output", "-o", help="Folder of the run. \\[default: made of model and file]")
-    ] = None,
+    folder: RunFolderOption = None,
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
     dtype: DtypeOption = "auto",
@@ -138,54 +144,93 @@ def wikifactdiff_command(
         _print_wikifactdiff(run_wikifactdiff(plan, folder), probability, shared, not no_paper, out)
         out.line(f"The run: {folder}")
 
-# %% ../../nbs/12_app/08_wikifactdiff.ipynb #cell-020
-def _mend_examples(
-    bench: str | None,  # whose rows are examples, or whose subjects are left out
-    timesteps: str | None,  # of the benchmark, to train on
-    worlds: bool,  # whether examples come from invented worlds
-    seed: int,
-):
-    "Examples for the training of MEND, and what they are made of."
+# %% ../../nbs/12_app/08_wikifactdiff.ipynb #cell-024
+def _mend_from_worlds(bench: str | None, updates: str | None, seed: int):
+    "Examples from invented worlds without what is asked later, and what they are made of."
     from wbe.benchmark.opening import open_benchmark
-    from wbe.editors.training.mend_training import BenchmarkExamples, world_examples
+    from wbe.benchmark.wikifactdiff import read_updates
+    from wbe.editors.training.mend_training import world_examples
+
+    left_out = [Path(name).stem for name in (bench, updates) if name]
+    if not left_out:
+        typer.echo("Nothing is left out: MEND may meet in training what is asked later. See --benchmark, --updates.")
+    rows = [r for t in (open_benchmark(bench) if bench else ()) for r in t.edits.to_pylist()]
+    examples = world_examples(rows, seed, read_updates(updates) if updates else ())
+    return examples, dict(worlds=[7, 2007, 3007], left_out=left_out, seed=seed)
+
+# %% ../../nbs/12_app/08_wikifactdiff.ipynb #cell-025
+def _mend_from_timesteps(bench: str | None, timesteps: str | None, seed: int):
+    "Examples from timesteps of a benchmark without subjects of the later ones, and what they are made of."
+    from wbe.benchmark.opening import open_benchmark
+    from wbe.editors.training.mend_training import BenchmarkExamples, asked_subjects
     from wbe.runs.plan import parse_timesteps
 
-    if worlds and not timesteps:
-        bench = open_benchmark(bench) if bench else ()
-        rows = [r for t in bench for r in t.edits.to_pylist()]
-        return world_examples(rows, seed), dict(
-            worlds=[7, 2007, 3007], left_out=getattr(bench, "name", None), seed=seed
-        )
     if not bench or not timesteps:
         raise BadArgument(
             "MEND is trained on edits that are not asked about later: give a benchmark and the timesteps to train on, "
             "like -b BENCH --timesteps 1"
         )
     opened, (first, last) = open_benchmark(bench), parse_timesteps(timesteps)
-    rows = [r for t in list(opened)[first - 1 : last] for r in t.edits.to_pylist()]
-    return BenchmarkExamples(rows, seed), dict(benchmark=opened.name, timesteps=timesteps, seed=seed)
+    earlier, later = list(opened)[first - 1 : last], list(opened)[last:]
+    if len(opened) > 1 and not later:
+        raise BadArgument(f"--timesteps {timesteps}: no later timestep of {bench} is left to edit; train on fewer")
+    rows = [[r for t in part for r in t.edits.to_pylist()] for part in (earlier, later)]
+    left_out = asked_subjects(rows[1])
+    kept = [r for r in rows[0] if not {r.get("subject_id"), r.get("loc_subject_id")} & left_out]
+    about = dict(benchmark=opened.name, timesteps=timesteps, seed=seed, left_out=len(rows[0]) - len(kept))
+    return BenchmarkExamples(kept, seed), about
 
-# %% ../../nbs/12_app/08_wikifactdiff.ipynb #cell-021
+# %% ../../nbs/12_app/08_wikifactdiff.ipynb #cell-027
+MendModelArgument = Annotated[str, typer.Argument(help="A name on the hub, a folder, or wbe-tiny.")]
+MendFolderOption = Annotated[Path, typer.Option("--output", "-o", help="Folder for the network.")]
+MendBenchmarkOption = Annotated[
+    str,
+    typer.Option(
+        "--benchmark",
+        "-b",
+        help="For wbe-tiny: the benchmark whose subjects are left out. For other models: whose edits are examples.",
+    ),
+]
+LeftOutOption = Annotated[
+    str,
+    typer.Option(
+        "--updates",
+        help="For wbe-tiny: a file of WikiFactDiff's form; subjects of its updates and neighbours are left out.",
+    ),
+]
+MendTimestepsOption = Annotated[
+    str, typer.Option(help="Timesteps of the benchmark to train on, like 1; edit the later ones then.")
+]
+
+# %% ../../nbs/12_app/08_wikifactdiff.ipynb #cell-028
+MendStepsOption = Annotated[int, typer.Option(help="Training steps. \\[default: those for the model]", min=1)]
+MendSettingOption = Annotated[
+    list[str], typer.Option("--set", help="A setting of the training, like --set lr=1e-5; may be repeated.")
+]
+MendSeedOption = Annotated[int, typer.Option(help="Random seed of network and examples.")]
+
+# %% ../../nbs/12_app/08_wikifactdiff.ipynb #cell-029
+def _mend_source(model: str, bench: str | None, updates: str | None, timesteps: str | None, seed: int):
+    "Examples for the network of a model, and what they are made of."
+    from wbe.lm.models import builtin_folder
+
+    if builtin_folder(model) is not None and not timesteps:
+        return _mend_from_worlds(bench, updates, seed)
+    if updates:
+        raise BadArgument("--updates leaves out facts of the invented world, so it is for wbe-tiny without --timesteps")
+    return _mend_from_timesteps(bench, timesteps, seed)
+
+# %% ../../nbs/12_app/08_wikifactdiff.ipynb #cell-030
 @app.command(name="train-mend", rich_help_panel=PANELS["runs"])
 def train_mend_command(
-    model: Annotated[str, typer.Argument(help="A name on the hub, a folder, or wbe-tiny.")],
-    folder: Annotated[Path, typer.Option("--output", "-o", help="Folder for the network.")],
-    bench: Annotated[
-        str,
-        typer.Option(
-            "--benchmark",
-            "-b",
-            help="For wbe-tiny: the benchmark whose subjects are left out. For other models: whose edits are examples.",
-        ),
-    ] = None,
-    timesteps: Annotated[
-        str, typer.Option(help="Timesteps of the benchmark to train on, like 1; edit the later ones then.")
-    ] = None,
-    steps: Annotated[int, typer.Option(help="Training steps. \\[default: those for the model]", min=1)] = None,
-    settings: Annotated[
-        list[str], typer.Option("--set", help="A setting of the training, like --set lr=1e-5; may be repeated.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Random seed of network and examples.")] = 0,
+    model: MendModelArgument,
+    folder: MendFolderOption,
+    bench: MendBenchmarkOption = None,
+    updates: LeftOutOption = None,
+    timesteps: MendTimestepsOption = None,
+    steps: MendStepsOption = None,
+    settings: MendSettingOption = None,
+    seed: MendSeedOption = 0,
     device: DeviceOption = "auto",
     dtype: DtypeOption = "auto",
 ):
@@ -196,10 +241,10 @@ def train_mend_command(
     For example:  wbe train-mend wbe-tiny -o mend --benchmark wbe-demo/benchmark/release
     """
     from wbe.editors.training.mend_training import check_mend_settings, mend_training, train_mend
-    from wbe.lm.models import builtin_folder, load
+    from wbe.lm.models import load
 
     given = _parse_settings(settings) | (dict(steps=steps) if steps else {}) | dict(seed=seed)
     check_mend_settings(given)
-    examples, source = _mend_examples(bench, timesteps, builtin_folder(model) is not None, seed)
+    examples, source = _mend_source(model, bench, updates, timesteps, seed)
     lm = load(model, dtype, device)
     typer.echo(f"The network: {train_mend(lm, examples, folder, mend_training(lm, **given), source)}")
