@@ -133,14 +133,19 @@ def query_vectors(
     return e.write(f, work / "queries.parquet", ["query", "feature"])
 
 # %% ../../nbs/06_benchmark/29_neighbours.ipynb #cell-029
+_MIXER = 2_654_435_761  # an odd number, so that products differ modulo a power of two
+
+
 def _write_lists(e, work: Path, postings: int) -> int:
-    "Write lists.parquet: of each feature of a query the first entities and their weights."
+    "Write lists.parquet: of each feature of a query so many entities, in a mixed order, and their weights."
     wanted = e.scan(work / "queries.parquet").select("feature").unique()
     f = e.scan(work / "vectors.parquet").join(wanted, on="feature", how="semi")
-    f = f.with_columns(place=nw.col("entity").rank("ordinal").over("feature")).filter(nw.col("place") <= postings)
+    mixed = (nw.col("entity") * nw.lit(_MIXER)) % nw.lit(2**32)  # different numbers stay different
+    f = f.with_columns(mixed=mixed).with_columns(place=nw.col("mixed").rank("ordinal").over("feature"))
+    f = f.filter(nw.col("place") <= postings)
     return e.write(f.select("feature", "entity", "weight"), work / "lists.parquet", ["feature", "entity"])
 
-# %% ../../nbs/06_benchmark/29_neighbours.ipynb #cell-030
+# %% ../../nbs/06_benchmark/29_neighbours.ipynb #cell-031
 def _query_chunks(path: Path, chunk: int):
     "The queries of a file in chunks: arrays of whole queries."
     import pyarrow.parquet as pq
@@ -157,7 +162,19 @@ def _query_chunks(path: Path, chunk: int):
     if rest is not None:
         yield rest
 
-# %% ../../nbs/06_benchmark/29_neighbours.ipynb #cell-032
+# %% ../../nbs/06_benchmark/29_neighbours.ipynb #cell-033
+def _nearest_of_chunk(e, work: Path, queries: dict, n: int, postings: int):
+    "The nearest entities of some queries, from the lists that they read."
+    import pyarrow as pa
+
+    read = _rarest(queries["query"], queries["feature"], queries["found"], postings)
+    mine = {c: v[read] for c, v in queries.items()}
+    wanted = e.table(pa.table(dict(feature=np.unique(mine["feature"]))))
+    lists = e.collect(e.scan(work / "lists.parquet").join(wanted, on="feature", how="semi"))
+    found = _best_sums(mine, {c: lists[c].to_numpy() for c in ("feature", "entity", "weight")}, n)
+    return pa.table(dict(zip(("query", "entity", "sum", "place"), found)))
+
+# %% ../../nbs/06_benchmark/29_neighbours.ipynb #cell-034
 def nearest_entities(
     e,  # an engine
     work: Path,  # with queries.parquet and vectors.parquet
@@ -178,18 +195,13 @@ def nearest_entities(
         progress_bar(total=total, desc="nearest entities", show=progress) as bar,
     ):
         for queries in _query_chunks(work / "queries.parquet", chunk):
-            read = _rarest(queries["query"], queries["feature"], queries["found"], postings)
-            mine = {c: v[read] for c, v in queries.items()}
-            wanted = e.table(pa.table(dict(feature=np.unique(mine["feature"]))))
-            lists = e.collect(e.scan(work / "lists.parquet").join(wanted, on="feature", how="semi"))
-            lists = {c: lists[c].to_numpy() for c in ("feature", "entity", "weight")}
-            found = pa.table(list(_best_sums(mine, lists, n)), schema=want)
+            found = _nearest_of_chunk(e, work, queries, n, postings).cast(want)
             out.write_table(found)
             rows += len(found)
-            bar.update(len(read))
+            bar.update(len(queries["query"]))
     return rows
 
-# %% ../../nbs/06_benchmark/29_neighbours.ipynb #cell-035
+# %% ../../nbs/06_benchmark/29_neighbours.ipynb #cell-037
 def facts_on_day(
     triples,  # of a screened snapshot
     day: int,  # like 20210104
@@ -201,7 +213,7 @@ def facts_on_day(
     f = f.with_columns(first=nw.col("statement_id").min().over(SUBJECT_PROPERTY))
     return f.filter(nw.col("statement_id") == nw.col("first")).select(*TRIPLE_KEY, "value_type", "statement_id")
 
-# %% ../../nbs/06_benchmark/29_neighbours.ipynb #cell-037
+# %% ../../nbs/06_benchmark/29_neighbours.ipynb #cell-039
 def nearest_facts(
     e,  # an engine
     work: Path,  # with nearest.parquet, queries.parquet and vectors.parquet
@@ -221,7 +233,7 @@ def nearest_facts(
     f = e.keep(f.with_columns(rank=nw.col("place").rank("ordinal").over(SUBJECT_PROPERTY)).filter(nw.col("rank") <= k))
     return f.join(_exact_cosines(e, work, f), on=["query", "entity"], how="left")
 
-# %% ../../nbs/06_benchmark/29_neighbours.ipynb #cell-039
+# %% ../../nbs/06_benchmark/29_neighbours.ipynb #cell-041
 def _exact_cosines(e, work: Path, found):
     "The cosine of each query and entity."
     queries = e.scan(work / "queries.parquet").select("query", "feature", mine=nw.col("weight"))
@@ -230,7 +242,7 @@ def _exact_cosines(e, work: Path, found):
     f = f.join(theirs, on=["entity", "feature"]).with_columns(product=nw.col("mine") * nw.col("theirs"))
     return f.group_by("query", "entity").agg(similarity=nw.col("product").sum())
 
-# %% ../../nbs/06_benchmark/29_neighbours.ipynb #cell-042
+# %% ../../nbs/06_benchmark/29_neighbours.ipynb #cell-044
 def _random_places(
     keys: list[str],  # of the updates
     own: list,  # for each fact of the union the entity that it is about
@@ -246,7 +258,7 @@ def _random_places(
         out.append([int(i) for i in tried if own[i] != subject][:count])
     return out
 
-# %% ../../nbs/06_benchmark/29_neighbours.ipynb #cell-045
+# %% ../../nbs/06_benchmark/29_neighbours.ipynb #cell-047
 NEIGHBOUR_COLUMNS = (
     *("subject", "property", "kind", "rank", "neighbour", "neighbour_property", "neighbour_value", "neighbour_type"),
     *("similarity", "popularity", "statement_id"),
@@ -270,7 +282,7 @@ def _with_random(near, seed: int):
     chosen = chosen.assign(subject=list(subject), property=list(prop), rank=list(rank))
     return pd.concat([near, chosen]).sort_values([*SUBJECT_PROPERTY, "kind", "rank"], ignore_index=True)
 
-# %% ../../nbs/06_benchmark/29_neighbours.ipynb #cell-048
+# %% ../../nbs/06_benchmark/29_neighbours.ipynb #cell-050
 def _neighbour_inputs(rules: Path, old: Path, new: Path, views: list) -> list[Path]:
     "The files that `find_neighbours` reads."
     names = ("statements.parquet", "labels.parquet")
@@ -281,8 +293,8 @@ def _neighbour_inputs(rules: Path, old: Path, new: Path, views: list) -> list[Pa
             raise StoreError(f"{path} is missing: {'download the page views first' if path in views else made}")
     return [*inputs, new / "properties.parquet", *map(Path, views)]
 
-# %% ../../nbs/06_benchmark/29_neighbours.ipynb #cell-049
-NEIGHBOURS_VERSION = 1  # raised when the same inputs would give another file
+# %% ../../nbs/06_benchmark/29_neighbours.ipynb #cell-051
+NEIGHBOURS_VERSION = 2  # raised when the same inputs would give another file
 
 
 def find_neighbours(
@@ -304,20 +316,17 @@ def find_neighbours(
     for name, value in dict(k=k, n=n, postings=postings).items():
         if value < 1:
             raise BadArgument(f"{name} is {value}, but it must be at least 1")
-    inputs = _neighbour_inputs(rules, old, new, views)
     params = dict(k=k, n=n, postings=postings, seed=seed, bare=bare, version=NEIGHBOURS_VERSION)
-    stage = Stage(rules, "neighbours", params, inputs)
-    if stage.done and not force:
-        return stage.manifest
-    t_old = Manifest.of(rules, "rules").params["t_old"]
-    with open_engine(engine) if isinstance(engine, str) else nullcontext(engine) as e, stage:
-        with scratch_folder(rules, ".neighbours-") as work:
-            _search(e, work, rules, (old, new), params, progress)
-            stage.counts |= _write_neighbours(e, work, rules, old, t_old, views, params)
-        stage.outputs.append(rules / "neighbours.parquet")
+    stage = Stage(rules, "neighbours", params, _neighbour_inputs(rules, old, new, views))
+    if not stage.done or force:
+        with open_engine(engine) if isinstance(engine, str) else nullcontext(engine) as e, stage:
+            with scratch_folder(rules, ".neighbours-") as work:
+                _search(e, work, rules, (old, new), params, progress)
+                stage.counts |= _write_neighbours(e, work, rules, old, views, params)
+            stage.outputs.append(rules / "neighbours.parquet")
     return stage.manifest
 
-# %% ../../nbs/06_benchmark/29_neighbours.ipynb #cell-050
+# %% ../../nbs/06_benchmark/29_neighbours.ipynb #cell-052
 def _search(e, work: Path, rules: Path, snapshots, params: dict, progress: bool):
     "The nearest entities of the subjects of all updates."
     items = []
@@ -330,13 +339,13 @@ def _search(e, work: Path, rules: Path, snapshots, params: dict, progress: bool)
     query_vectors(e, subjects, *items, work, n, params["bare"])
     nearest_entities(e, work, params["n"], params["postings"], progress=progress)
 
-# %% ../../nbs/06_benchmark/29_neighbours.ipynb #cell-051
-def _write_neighbours(e, work: Path, rules: Path, old: Path, t_old: int, views, params: dict) -> dict:
+# %% ../../nbs/06_benchmark/29_neighbours.ipynb #cell-053
+def _write_neighbours(e, work: Path, rules: Path, old: Path, views, params: dict) -> dict:
     "Write neighbours.parquet; returns the counts."
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    facts = facts_on_day(e.scan(work / "old.parquet"), t_old)
+    facts = facts_on_day(e.scan(work / "old.parquet"), Manifest.of(rules, "rules").params["t_old"])
     updates = e.scan(rules / "updates.parquet")
     found = nearest_facts(e, work, updates, facts, params["k"])
     if views:
