@@ -6,79 +6,47 @@
 __all__ = ['LocalChecker', 'LocalPassageWriter', 'LocalVerbaliser']
 
 # %% ../../nbs/07_lm/19_local_checks.ipynb #cell-002
-from .judge import LocalJudge
+from .judge import CachedLocalWriter
 from ..writers.fact_checks import TRUTH_FORM, FactCheck, check_prompt, check_versions
 from ..writers.passages import PAIR_FORM, PassageRequest, passage_prompt
 from ..writers.prompts import PASSAGE_PROMPTS, SENTENCES_PROMPT, ChatPrompt, prompt_file
 from ..writers.verbalisation import SENTENCES_FORM, SentenceRequest, sentences_prompt
 
 # %% ../../nbs/07_lm/19_local_checks.ipynb #cell-005
-class LocalChecker(LocalJudge):
+class LocalChecker(CachedLocalWriter):
     "Checks questions and answers with a language model on this machine."
 
-    form = TRUTH_FORM
+    form, role, tokens = TRUTH_FORM, "checker", 40
 
-    def __repr__(self) -> str:
-        return f"LocalChecker({self.model!r})"
+    def _prompt(self, request: FactCheck) -> ChatPrompt:
+        return check_prompt(request)
 
-    def _prompt(self, check: FactCheck) -> ChatPrompt:
-        return check_prompt(check)
-
-    def key(self) -> dict:
-        "What the verdicts depend on."
-        about = super().key() | dict(checker=self.name, prompt=check_versions())
-        return {name: value for name, value in about.items() if name != "judge"}
+    def prompt_versions(self):
+        "The versions of the prompts of both checks."
+        return check_versions()
 
 # %% ../../nbs/07_lm/19_local_checks.ipynb #cell-012
-class LocalPassageWriter(LocalJudge):
+class LocalPassageWriter(CachedLocalWriter):
     "Writes questions from passages with a language model on this machine."
 
-    form = PAIR_FORM
-
-    def __init__(
-        self,
-        model,  # a name or folder for `wbe.lm.models.load`, or a model that is loaded
-        cache=None,  # file for the questions; default: among the user's caches
-        max_tokens: int = 120,  # of a question with its answers
-        batch: int = 64,  # requests that the model gets together
-        **options,  # of `load`: dtype, device, quant, revision, …
-    ):
-        super().__init__(model, cache, max_tokens, batch, **options)
-
-    def __repr__(self) -> str:
-        return f"LocalPassageWriter({self.model!r})"
+    form, role, tokens = PAIR_FORM, "writer", 120
 
     def _prompt(self, request: PassageRequest) -> ChatPrompt:
         return passage_prompt(request)
 
-    def key(self) -> dict:
-        "What the questions depend on."
-        about = super().key() | dict(writer=self.name, prompt={n: prompt_file(n).version for n in PASSAGE_PROMPTS})
-        return {name: value for name, value in about.items() if name != "judge"}
+    def prompt_versions(self):
+        "The versions of the prompts for passages."
+        return {n: prompt_file(n).version for n in PASSAGE_PROMPTS}
 
 # %% ../../nbs/07_lm/19_local_checks.ipynb #cell-015
-class LocalVerbaliser(LocalJudge):
+class LocalVerbaliser(CachedLocalWriter):
     "Writes sentences that end in the object with a language model on this machine."
 
-    form = SENTENCES_FORM
-
-    def __init__(
-        self,
-        model,  # a name or folder for `wbe.lm.models.load`, or a model that is loaded
-        cache=None,  # file for the sentences; default: among the user's caches
-        max_tokens: int = 800,  # of ten sentences, as in the paper
-        batch: int = 64,  # requests that the model gets together
-        **options,  # of `load`: dtype, device, quant, revision, …
-    ):
-        super().__init__(model, cache, max_tokens, batch, **options)
-
-    def __repr__(self) -> str:
-        return f"LocalVerbaliser({self.model!r})"
+    form, role, tokens = SENTENCES_FORM, "writer", 800  # ten sentences, as in the paper
 
     def _prompt(self, request: SentenceRequest) -> ChatPrompt:
         return sentences_prompt(request)
 
-    def key(self) -> dict:
-        "What the sentences depend on."
-        about = super().key() | dict(writer=self.name, prompt=prompt_file(SENTENCES_PROMPT).version)
-        return {name: value for name, value in about.items() if name != "judge"}
+    def prompt_versions(self):
+        "The version of the prompt for sentences."
+        return prompt_file(SENTENCES_PROMPT).version
