@@ -39,6 +39,9 @@ EDITOR_LOOKS = {
     "ultraedit": Look("#1B18FF", "P"),
     "mend": Look("#54779B", "X"),
     "wise": Look("#DC72BB", "*", (0, (5, 1.5))),
+    "grace": Look("#00002C", "o"),
+    "horen": Look("#592C37", "o", (0, (5, 1.5))),
+    "memoir": Look("#7A1600", "*"),
     "ft": Look("#44B6FA", "v"),
     "ft-l": Look("#1F2656", "<", (0, (5, 1.5))),
     "locft": Look("#503C68", "s", (0, (5, 1.5))),
@@ -114,7 +117,7 @@ def display_order(names: Iterable[str]) -> list[str]:
 EDITOR_FAMILIES = {
     "computed weights": ("rome", "r-rome", "memit", "alphaedit", "ultraedit", "mend"),
     "trained weights": ("ft", "ft-l", "locft", "lora", "lora-merge"),
-    "beside the weights": ("wise", "prompt", "rag", "graph", "mello", "oracle"),
+    "beside the weights": ("wise", "grace", "horen", "memoir", "prompt", "rag", "graph", "mello", "oracle"),
     "trained on texts": tuple(n for n in TEXT_LOOKS if n != "text-passages"),
     "passages of texts": ("text-passages",),
 }

@@ -367,11 +367,31 @@ EDITOR_CLASSES = {  # name: (where its class is, what it does)
         "one step against gradients that running statistics have normalised",
     ),
     "wise": ("wbe.editors.memory.wise:Wise", "a side memory beside one MLP layer, used for prompts that activate it"),
+    "grace": (
+        "wbe.editors.memory.grace:Grace",
+        "a codebook beside one MLP layer: a value for prompts within the radius of a key",
+    ),
+    "horen": (
+        "wbe.editors.memory.grace:Horen",
+        "a codebook beside one MLP layer: a value for prompts that point the way of a key",
+    ),
+    "memoir": (
+        "wbe.editors.memory.memoir:Memoir",
+        "a matrix beside one MLP layer: prompts use the columns of the edit that they resemble",
+    ),
     "ft": ("wbe.editors.training.finetune:FT", "fine-tuning of one MLP layer on the answer"),
     "ft-l": ("wbe.editors.training.finetune:FTL", "the same, with every weight kept near its old value"),
     "locft": (
         "wbe.editors.training.locft:LocFT",
         "fine-tuning of one MLP layer over all edits of a batch, to the end of the text",
+    ),
+    "crispedit": (
+        "wbe.editors.training.crispedit:CrispEdit",
+        "fine-tuning of some MLP layers in directions along which the loss of texts is flat",
+    ),
+    "rledit": (
+        "wbe.editors.training.rledit:RLEdit",
+        "a least-squares change of keys and gradients that a trained network has rewritten",
     ),
     "mend": (
         "wbe.editors.training.mend:Mend",

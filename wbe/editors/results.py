@@ -438,6 +438,8 @@ RESULT_CLASSES = {  # kind of result: where its class is
     "memory": "wbe.editors.memory.retrieval:RetrievalEdit",
     "lora": "wbe.editors.training.lora:LoraEdit",
     "wise": "wbe.editors.memory.wise:WiseEdit",
+    "codebook": "wbe.editors.memory.grace:CodebookEdit",
+    "memoir": "wbe.editors.memory.memoir:MemoirEdit",
     "graph": "wbe.editors.memory.connected:GraphEdit",
     "mello": "wbe.editors.memory.mello:MelloEdit",
     "oracle": "wbe.editors.memory.oracle:OracleEdit",

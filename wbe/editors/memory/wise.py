@@ -8,7 +8,6 @@ __all__ = ['margin_loss', 'WiseHParams', 'wise_settings', 'WiseEdit', 'unrelated
 
 # %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-002
 import math
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -25,6 +24,7 @@ from wbe.editors.memory.routing import (
     activation_score,
     part_device,
     prompt_positions,
+    without_attached,
 )
 from ..protocol import Editor
 from ..requests import EditRequest
@@ -422,22 +422,6 @@ def train_shard(
     return losses
 
 # %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-059
-@contextmanager
-def _without_side_memories(lm: LM):
-    "The model without its side memories, inside a `with` block."
-    layer = _wise_layer(lm)
-    if not layer:
-        yield
-        return
-    needs_whole_prompts, tail_reuse = lm.needs_whole_prompts, lm.state.tail_reuse
-    layer.idle, (lm.needs_whole_prompts, lm.state.tail_reuse) = True, layer.unwrapped
-    try:
-        yield
-    finally:
-        layer.unwrapped = (layer.unwrapped[0], lm.state.tail_reuse)
-        layer.idle, lm.needs_whole_prompts, lm.state.tail_reuse = False, needs_whole_prompts, tail_reuse
-
-# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-060
 def _check_same_settings(lm: LM, settings: dict):
     "Raise BadArgument if the model has side memories with other settings."
     layer = _wise_layer(lm)
@@ -448,23 +432,23 @@ def _check_same_settings(lm: LM, settings: dict):
             f"and cannot go on with {settings[name]!r}"
         )
 
-# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-063
+# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-062
 _LLAMA_2_SOURCE = "official WikiBigEdit code, as far as it can be said in these hyper-parameters"
 
-# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-064
+# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-063
 def _layer_by_depth(lm: LM) -> int:
     "The layer for a model without published values."
     return edit_layers(lm, "wise")[0][-1]
 
-# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-065
+# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-064
 def _last_layer(lm: LM) -> int:
     return lm.layers - 1
 
-# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-066
+# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-065
 def _source_by_depth(lm: LM) -> str:
     return f"layer: {edit_layers(lm, 'wise')[1]}; over: ours; the rest: {_LLAMA_2_SOURCE}"
 
-# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-067
+# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-066
 _EASYEDIT = (dict(alpha=15.0, beta=40.0, gamma=20.0, over="mean"), "EasyEdit; the rest as for Llama 2 7B")
 _WISE_PRESETS = {
     "Llama 2 7B": (dict(layer=27, over="mean"), _LLAMA_2_SOURCE),
@@ -481,7 +465,7 @@ _WISE_PRESETS = {
     ),
 }
 
-# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-069
+# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-068
 _WISE_AS_PUBLISHED = dict(
     over="text",
     measure="activated",
@@ -507,7 +491,7 @@ _WISE_NAMED = {
     )
 }
 
-# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-071
+# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-070
 class Wise(Editor):
     "A side memory beside one layer."
 
@@ -535,7 +519,7 @@ class Wise(Editor):
         shard, delta, mask = self._shard_to_train(lm, hparams)
         device = part_device(lm, hparams.part, hparams.layer)
         delta, mask = delta.to(device), mask.to(device)
-        with _without_side_memories(lm):
+        with without_attached(lm, "wise"):
             training = WiseTraining(lm, requests, hparams, 7919 * hparams.seed + done)
             train_shard(training, delta, mask, hparams)
             least = min(shard.least, training.least_activation(delta))
@@ -543,7 +527,7 @@ class Wise(Editor):
         trained = Shard.of(shard.number, shard.edits + len(requests), least, values, before)
         return WiseEdit(shards=[trained], before=before)
 
-# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-076
+# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-075
 def memory_routes(
     lm: LM,
     items,  # questions with answers, as for scoring
