@@ -104,10 +104,11 @@ class WorldExamples:
         self.worlds, self.leave_out, self.seed, self.known = pools, leave_out, seed, known
         kept = [[f for f in pools[0].facts if f.subject_id not in leave_out], *(p.facts for p in pools[1:])]
         for_check = lambda f: stable_hash(f.subject) % checked == 0
-        self.pools = [FactPool([f for f in facts if not for_check(f)]) for facts in kept]
-        self.check_pools = [FactPool([f for f in facts if for_check(f)]) for facts in kept]
-        if not all(p.askable for p in (*self.pools, *self.check_pools)):
+        parts = [[f for f in facts if for_check(f) == chosen] for chosen in (False, True) for facts in kept]
+        if not all(parts):
             raise BadArgument("nearly every subject of a world is left out, so no facts are left to train on")
+        made = [FactPool(facts) for facts in parts]
+        self.pools, self.check_pools = made[: len(kept)], made[len(kept) :]
 
 # %% ../../../nbs/09_editors/training/04_mend_training.ipynb #cell-017
 def _distractor(f: TrainingFact, pool: FactPool, rng: SeededRandom) -> TrainingFact:
