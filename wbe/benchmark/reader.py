@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['EDIT_FIELDS', 'REQUIRED_FIELDS', 'AXIS_FIELDS', 'STATEMENT_AXES', 'STATEMENT_COLUMNS', 'ALIAS_FIELDS', 'read_edits',
            'edit_id', 'edit_ids', 'subject_keys', 'choose_axes', 'order_axes', 'edit_probes', 'probe_aliases',
-           'count_edits', 'timestep_name', 'parse_timestep_name', 'Timestep', 'fetch_dataset', 'timestep_files',
-           'Benchmark']
+           'count_edits', 'timestep_name', 'parse_timestep_name', 'add_statements', 'TimestepFile', 'Timestep',
+           'fetch_dataset', 'timestep_files', 'Benchmark']
 
 # %% ../../nbs/06_benchmark/09_reader.ipynb #cell-002
 import hashlib
@@ -25,6 +25,7 @@ from ..records import BadArgument, Edit, SchemaError, check_choice, install_comm
 from ..store import StoreError, explain_read_errors, logger, sha256_of
 from ..texts import question_key
 from ..writers.statements import row_statements
+from ..writers.templates import fill_form
 
 # %% ../../nbs/06_benchmark/09_reader.ipynb #cell-013
 EDIT_FIELDS = tuple(Edit.__dataclass_fields__)  # as published
@@ -349,13 +350,35 @@ def parse_timestep_name(
     return m and (f"{m[1]}_{m[2]}", date_or_none(m[1]), date_or_none(m[2]))
 
 # %% ../../nbs/06_benchmark/09_reader.ipynb #cell-078
+def _sentences_of(row: dict, mined: dict | None) -> list[str]:
+    "The sentences of an edit, by the table or by mined templates."
+    if mined is None:
+        return row_statements({k: v for k, v in row.items() if k not in STATEMENT_COLUMNS})
+    subject = (row.get("subject") or "").strip()
+    return [fill_form(form, subject, subject) for form in mined.get(row.get("relation_id"), ())] if subject else []
+
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-079
+def add_statements(
+    edits,  # an Arrow table
+    mined: dict | None = None,  # templates by property; those of the table by default
+):
+    "The edits with the columns `statement` and `statement_paraphrases`."
+    import pyarrow as pa
+
+    found = [_sentences_of(row, mined) for row in edits.to_pylist()]
+    edits = edits.drop_columns([c for c in STATEMENT_COLUMNS if c in edits.column_names])
+    first = pa.array([texts[0] if texts else None for texts in found], pa.string())
+    others = pa.array([texts[1:] if texts else None for texts in found], pa.list_(pa.string()))
+    return edits.append_column(STATEMENT_COLUMNS[0], first).append_column(STATEMENT_COLUMNS[1], others)
+
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-082
 def _edits_frame(edits, ids: list[str]):
     "A data frame of edits, with their ids as the index."
     import pandas as pd
 
     return edits.to_pandas().set_index(pd.Index(ids, name="edit_id"))
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-080
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-084
 def _require_dates(path: Path) -> tuple:
     "The name of a timestep and its two dates, which the name of its file must hold."
     name, old, new = parse_timestep_name(path) or ("", None, None)
@@ -364,11 +387,9 @@ def _require_dates(path: Path) -> tuple:
         raise BadArgument(f"{path}: not the name of a timestep, which is {form}")
     return name, old, new
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-082
-class Timestep:
-    "The edits between two snapshots."
-
-    extra_probes = ()  # questions beyond those in the fields: number of the edit, axis, question, answer
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-086
+class TimestepFile:
+    "The file of a timestep, which is read once, when it is needed."
 
     def __init__(
         self,
@@ -398,6 +419,12 @@ class Timestep:
         "A hash of the timestep: of its file."
         return sha256_of(self.path)
 
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-089
+class Timestep(TimestepFile):
+    "The edits between two snapshots."
+
+    extra_probes = ()  # questions beyond those in the fields: number of the edit, axis, question, answer
+
     @cached_property
     def edit_ids(self) -> list[str]:
         "The id of every edit, in the order of the file."
@@ -422,7 +449,7 @@ class Timestep:
     def _repr_html_(self) -> str:
         return f"<b>{escape(repr(self))}</b>{self.to_pandas().head().to_html()}"
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-085
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-092
 @patch
 def probes(
     self: Timestep,
@@ -431,10 +458,10 @@ def probes(
     "An Arrow table with one row for each question: edit_id, axis, probe, question, answer."
     return edit_probes(self.edits, self.edit_ids, axes, self.extra_probes)
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-088
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-095
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-089
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-096
 def _hub_snapshot(name: str, revision: str | None, patterns) -> Path:
     "The folder of a data set that the hub's client fetched."
     no_folder = f"{name}: there is no such folder here, and"
@@ -450,7 +477,7 @@ def _hub_snapshot(name: str, revision: str | None, patterns) -> Path:
         remedy = "Check the name, the revision and the network, or fetch it by other means and give the path"
         raise StoreError(f"{no_folder} the hub did not give it ({type(e).__name__}: {first}). {remedy}") from e
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-090
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-097
 def fetch_dataset(
     name,  # a path, or a name on the hub: owner/name
     revision: str | None = None,  # of the hub: a branch, a tag or a commit
@@ -464,7 +491,7 @@ def fetch_dataset(
         raise StoreError(f"{name}: there is no such file or folder; a name on the hub has the form owner/name")
     return _hub_snapshot(str(name), revision, patterns)
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-095
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-102
 def timestep_files(
     folder,
 ) -> dict[str, dict[str, Path]]:  # by name, then by suffix
@@ -478,7 +505,7 @@ def timestep_files(
             forms[path.suffix] = path
     return dict(sorted(out.items()))
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-098
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-105
 def _is_whole_parquet(path: Path) -> bool:
     "Whether a Parquet file has its footer."
     import pyarrow as pa
@@ -490,7 +517,7 @@ def _is_whole_parquet(path: Path) -> bool:
         return False
     return True
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-099
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-106
 def _choose_form(
     forms: dict[str, Path],  # by suffix
 ) -> Path:
@@ -504,7 +531,7 @@ def _choose_form(
     logger.warning("%s: not a whole Parquet file; the JSON file is read instead", path)
     return other
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-100
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-107
 def _open_timesteps(where: Path) -> list[Timestep]:
     "The timesteps of a folder, or of one file."
     if where.is_file():
@@ -515,7 +542,7 @@ def _open_timesteps(where: Path) -> list[Timestep]:
         raise StoreError(f"{where}: no timesteps; a benchmark has files named {form}")
     return steps
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-103
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-110
 class Benchmark:
     "Timesteps in the order of their dates."
 
@@ -552,7 +579,7 @@ class Benchmark:
     def __iter__(self) -> Iterator[Timestep]:
         return iter(self.steps)
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-105
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-112
 @patch
 def __getitem__(
     self: Benchmark,
@@ -568,7 +595,7 @@ def __getitem__(
         raise IndexError(f"no timestep {which}; there are {len(self)}, counted from 0")
     return self.steps[which]
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-108
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-115
 @patch
 def summary(self: Benchmark):
     "A data frame with a row for each timestep: edits, new and update, the share of each probe, properties."
@@ -576,7 +603,7 @@ def summary(self: Benchmark):
 
     return pd.DataFrame([s.counts for s in self.steps], index=pd.Index(self.timesteps, name="timestep"))
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-111
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-118
 def _format_summary(bench: Benchmark):
     "The summary for a person, with a last row for all."
     table, shares = bench.summary(), [a for a in AXIS_FIELDS if a != "update"]
@@ -585,19 +612,19 @@ def _format_summary(bench: Benchmark):
     table.loc["all"] = {**total, **mean, "properties": len(_used_properties([s.edits for s in bench]))}
     return table.apply(lambda c: c.map(("{:.0%}" if c.name in shares else "{:,.0f}").format))
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-112
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-119
 @patch
 def __repr__(self: Benchmark) -> str:
     table = "\n" + _format_summary(self).to_string() if len(self) else ""
     return f"Benchmark {self.name!r}, {len(self)} timesteps{table}"
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-113
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-120
 @patch
 def _repr_html_(self: Benchmark) -> str:
     table = _format_summary(self).to_html() if len(self) else ""
     return f"<b>Benchmark</b> {escape(self.name)}, {len(self)} timesteps{table}"
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-115
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-122
 @patch
 def to_pandas(self: Benchmark):
     "All edits as one data frame: edit_id as the index, the timestep as the first column."
@@ -607,7 +634,7 @@ def to_pandas(self: Benchmark):
     frames = [f.assign(timestep=s.name)[["timestep", *f.columns]] for s, f in zip(self, frames)]
     return pd.concat(frames) if frames else pd.DataFrame()
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-117
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-124
 @patch
 def probes(  # noqa: F811
     self: Benchmark,
@@ -619,7 +646,7 @@ def probes(  # noqa: F811
     parts = [(s.name, s.probes(axes)) for s in self]
     return pa.concat_tables([p.add_column(0, "timestep", pa.array([name] * len(p), pa.string())) for name, p in parts])
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-120
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-127
 @patch
 def rows_set_aside(
     self: Benchmark,

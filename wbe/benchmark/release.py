@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
-from .questions import BenchmarkRow
-from .reader import edit_id, parse_timestep_name, timestep_name
+from .questions import BenchmarkRow, StatedRow
+from .reader import add_statements, edit_id, parse_timestep_name, timestep_name
 from .rows import write_json_rows
-from ..records import BadArgument, read_table, schema
+from ..records import BadArgument, check_table, read_table, schema
 from ..store import Stage, StoreError, sha256_of, write_table, write_text
 from ..texts import one_line
 from ..writers.by_kind import writers_of_row
@@ -38,12 +38,14 @@ def add_timestep(
     old: date,  # of the older snapshot
     new: date,  # of the newer snapshot
     out,  # folder of the release
+    statements: bool = False,  # also sentences that the answers complete
 ) -> list[Path]:
     "Write the files of a timestep, once."
     if old >= new:
         raise BadArgument(f"the older snapshot ({old}) is not older than the newer one ({new})")
     paths = [Path(out) / f"{timestep_name(old, new)}{suffix}" for suffix in (".json", ".parquet")]
-    stage = Stage(out, f"timestep_{old:%Y%m%d}_{new:%Y%m%d}", dict(version=1), [questions])
+    params = dict(version=1) | (dict(statements=True) if statements else {})
+    stage = Stage(out, f"timestep_{old:%Y%m%d}_{new:%Y%m%d}", params, [questions])
     if stage.done:
         return paths
     if any(p.exists() for p in paths):
@@ -51,20 +53,21 @@ def add_timestep(
         raise StoreError(f"{paths[0]}: {why}. What is released stays: choose another folder")
     with stage:
         table = read_table(questions, BenchmarkRow)
+        table = check_table(add_statements(table), StatedRow, questions) if statements else table
         _write_timestep(table, paths)
         stage.counts["edits"] = len(table)
         stage.outputs += paths
     return paths
 
-# %% ../../nbs/06_benchmark/13_release.ipynb #cell-013
+# %% ../../nbs/06_benchmark/13_release.ipynb #cell-015
 _WORD_OR_MARK = re.compile(r"\w+|[^\w\s]")
 
-# %% ../../nbs/06_benchmark/13_release.ipynb #cell-014
+# %% ../../nbs/06_benchmark/13_release.ipynb #cell-016
 def _count_tokens(text: str) -> int:
     "Words, numbers and marks of a text."
     return len(_WORD_OR_MARK.findall(text))
 
-# %% ../../nbs/06_benchmark/13_release.ipynb #cell-016
+# %% ../../nbs/06_benchmark/13_release.ipynb #cell-018
 ANSWER_FIELDS = {  # the field of a question: the field of its answer
     "update": "ans",
     "rephrase": "ans",
@@ -73,12 +76,12 @@ ANSWER_FIELDS = {  # the field of a question: the field of its answer
     "loc": "loc_ans",
 }
 
-# %% ../../nbs/06_benchmark/13_release.ipynb #cell-017
+# %% ../../nbs/06_benchmark/13_release.ipynb #cell-019
 def _file_dates(path) -> tuple[date, date]:
     "The dates of a timestep, from the name of its file."
     return parse_timestep_name(path)[1:]
 
-# %% ../../nbs/06_benchmark/13_release.ipynb #cell-018
+# %% ../../nbs/06_benchmark/13_release.ipynb #cell-020
 def release_files(
     release,  # its folder
 ) -> list[Path]:
@@ -88,7 +91,7 @@ def release_files(
         raise StoreError(f"{release}: no timesteps here; write them with `wbe benchmark`")
     return paths
 
-# %% ../../nbs/06_benchmark/13_release.ipynb #cell-021
+# %% ../../nbs/06_benchmark/13_release.ipynb #cell-023
 def timestep_numbers(
     path,  # a Parquet file
 ) -> dict:
@@ -109,7 +112,7 @@ def timestep_numbers(
     about = dict(old=old, new=new, samples=tags.total(), tag_new=tags["new"], tag_update=tags["update"])
     return about | dict(properties=len(properties)) | counts | dict(pairs=sum(counts.values()), tokens=tokens)
 
-# %% ../../nbs/06_benchmark/13_release.ipynb #cell-023
+# %% ../../nbs/06_benchmark/13_release.ipynb #cell-025
 _SHARE_COLUMNS = {  # column of the table: what it is a share of the samples of
     "new": "tag_new",
     "update": "tag_update",
@@ -119,7 +122,7 @@ _SHARE_COLUMNS = {  # column of the table: what it is a share of the samples of
     "locality": "loc",
 }
 
-# %% ../../nbs/06_benchmark/13_release.ipynb #cell-024
+# %% ../../nbs/06_benchmark/13_release.ipynb #cell-026
 def _table_row(name: str, n: dict) -> dict:
     "A row of the table of timesteps."
     share = lambda k: f"{n[k] / n['samples']:.1%}" if n["samples"] else "–"
@@ -127,7 +130,7 @@ def _table_row(name: str, n: dict) -> dict:
     head = {"timestep": name, "from": n["old"], "to": n["new"], "samples": n["samples"]}
     return head | shares | {"pairs": n["pairs"], "tokens": n["tokens"]}
 
-# %% ../../nbs/06_benchmark/13_release.ipynb #cell-026
+# %% ../../nbs/06_benchmark/13_release.ipynb #cell-028
 def release_table(
     release,  # its folder
 ):
@@ -140,7 +143,7 @@ def release_table(
     rows = [_table_row(f"T{i}", n) for i, n in enumerate(numbers, 1)] + [_table_row("all", every)]
     return pd.DataFrame(rows).set_index("timestep")
 
-# %% ../../nbs/06_benchmark/13_release.ipynb #cell-029
+# %% ../../nbs/06_benchmark/13_release.ipynb #cell-031
 _CARD_HEAD = """---
 license: cc0-1.0
 language: [{language}]
@@ -155,7 +158,7 @@ configs:
 ---
 """
 
-# %% ../../nbs/06_benchmark/13_release.ipynb #cell-031
+# %% ../../nbs/06_benchmark/13_release.ipynb #cell-033
 _CARD_BODY = """# {title}
 
 Changes of facts between snapshots of {source}, as questions and answers for lifelong knowledge editing. Every \
@@ -196,23 +199,23 @@ model after that timestep.
 {rights} Texts of a language model may be under terms of its provider.
 """
 
-# %% ../../nbs/06_benchmark/13_release.ipynb #cell-032
+# %% ../../nbs/06_benchmark/13_release.ipynb #cell-034
 WIKIDATA_SOURCE = "Wikidata"
 WORLD_SOURCE = "a controlled, invented world in Wikidata's format (its entities and their ids do not exist in Wikidata)"
 
-# %% ../../nbs/06_benchmark/13_release.ipynb #cell-033
+# %% ../../nbs/06_benchmark/13_release.ipynb #cell-035
 _LICENCE_TEXTS = {
     WIKIDATA_SOURCE: "The facts are from Wikidata and free of rights (CC0 1.0); so is this selection of them.",
     WORLD_SOURCE: "The facts are invented, and free of rights (CC0 1.0).",
 }
 
-# %% ../../nbs/06_benchmark/13_release.ipynb #cell-034
+# %% ../../nbs/06_benchmark/13_release.ipynb #cell-036
 def _size_category(n: int) -> str:
     "The hub's name for a number of rows."
     sizes = ("n<1K", "1K<n<10K", "10K<n<100K", "100K<n<1M", "1M<n<10M")
     return next((name for i, name in enumerate(sizes) if n < 10 ** (3 + i)), "n>10M")
 
-# %% ../../nbs/06_benchmark/13_release.ipynb #cell-036
+# %% ../../nbs/06_benchmark/13_release.ipynb #cell-038
 def _markdown_rows(table) -> str:
     "A data frame as a table of Markdown."
     rows = [[table.index.name, *table.columns], ["---"] * (1 + len(table.columns))]
@@ -220,7 +223,7 @@ def _markdown_rows(table) -> str:
         rows.append([i, *(f"{x:,}" if isinstance(x, int) else x for x in r)])
     return "\n".join("| " + " | ".join(map(str, r)) + " |" for r in rows)
 
-# %% ../../nbs/06_benchmark/13_release.ipynb #cell-038
+# %% ../../nbs/06_benchmark/13_release.ipynb #cell-040
 def _writers_of(paths: list[Path]) -> list[str]:
     "Who wrote the texts of some files, from the rows themselves."
     import pyarrow.parquet as pq
@@ -231,12 +234,20 @@ def _writers_of(paths: list[Path]) -> list[str]:
             writers.update(zip(*batch.to_pydict().values()))
     return sorted({name for fields in writers for name in writers_of_row(*fields)})
 
-# %% ../../nbs/06_benchmark/13_release.ipynb #cell-039
-def _field_docs() -> dict[str, str]:
-    "What each field of a row means."
-    return {f.name: f.metadata[b"doc"].decode() for f in schema(BenchmarkRow)}
+# %% ../../nbs/06_benchmark/13_release.ipynb #cell-041
+def _row_schema(paths: list[Path]):
+    "The schema of the rows of some files: with the columns of statements, if one of the files has them."
+    import pyarrow.parquet as pq
 
-# %% ../../nbs/06_benchmark/13_release.ipynb #cell-043
+    stated = any("statement" in pq.read_schema(p).names for p in paths)
+    return schema(StatedRow if stated else BenchmarkRow)
+
+
+def _field_docs(paths: list[Path]) -> dict[str, str]:
+    "What each field of the rows of some files means."
+    return {f.name: f.metadata[b"doc"].decode() for f in _row_schema(paths)}
+
+# %% ../../nbs/06_benchmark/13_release.ipynb #cell-045
 _NAMESAKE_TEXT = """\
 - {n:,} edits are about a subject that has namesakes with other answers, so that their question has several right \
 answers. The published release keeps such edits; here they are {done} (`--namesakes`)."""
@@ -251,7 +262,7 @@ def _left_out_text(counts: dict, namesakes: str) -> str:
     told = [f"- Changes that became no edits, by the first filter that removed them: {removed}."] if removed else []
     return "\n".join([*told, _NAMESAKE_TEXT.format(n=counts.get("namesakes", 0), done=done)]) + "\n"
 
-# %% ../../nbs/06_benchmark/13_release.ipynb #cell-045
+# %% ../../nbs/06_benchmark/13_release.ipynb #cell-047
 def dataset_card(
     release,  # its folder
     title: str,
@@ -273,7 +284,7 @@ def dataset_card(
         title=title,
         table=_markdown_rows(table),
         writers=", ".join(_writers_of(paths)),
-        fields="\n".join(f"- `{name}`: {doc}" for name, doc in _field_docs().items()),
+        fields="\n".join(f"- `{name}`: {doc}" for name, doc in _field_docs(paths).items()),
         where="path/to/this/folder",
         source=source,
         left_out=_left_out_text(left_out or {}, namesakes) + more,
@@ -281,10 +292,10 @@ def dataset_card(
     )
     return head + "\n" + body
 
-# %% ../../nbs/06_benchmark/13_release.ipynb #cell-048
+# %% ../../nbs/06_benchmark/13_release.ipynb #cell-050
 _CROISSANT_TYPES = {"string": "sc:Text", "double": "sc:Float", "int64": "sc:Integer", "bool": "sc:Boolean"}
 
-# %% ../../nbs/06_benchmark/13_release.ipynb #cell-049
+# %% ../../nbs/06_benchmark/13_release.ipynb #cell-051
 _CROISSANT_CONTEXT = {
     "@language": "en",
     "@vocab": "https://schema.org/",
@@ -322,17 +333,17 @@ _CROISSANT_CONTEXT = {
     "transform": "cr:transform",
 }
 
-# %% ../../nbs/06_benchmark/13_release.ipynb #cell-050
+# %% ../../nbs/06_benchmark/13_release.ipynb #cell-052
 def _croissant_file(path: Path) -> dict:
     "A file of a release."
     about = {"@type": "cr:FileObject", "@id": path.name, "name": path.name, "contentUrl": path.name}
     return about | {"encodingFormat": "application/x-parquet", "sha256": sha256_of(path)}
 
-# %% ../../nbs/06_benchmark/13_release.ipynb #cell-051
+# %% ../../nbs/06_benchmark/13_release.ipynb #cell-053
 def _croissant_records(path: Path) -> dict:
     "The records in a file of a release."
-    fields, docs, (old, new) = [], _field_docs(), _file_dates(path)
-    for f in schema(BenchmarkRow):
+    fields, docs, (old, new) = [], _field_docs([path]), _file_dates(path)
+    for f in _row_schema([path]):
         about = {"@type": "cr:Field", "@id": f"{path.stem}/{f.name}", "name": f.name, "description": docs[f.name]}
         source = {"fileObject": {"@id": path.name}, "extract": {"column": f.name}}
         several = str(f.type).startswith("list")
@@ -342,7 +353,7 @@ def _croissant_records(path: Path) -> dict:
     description = f"Facts that are new or changed from {old} to {new}"
     return {"@type": "cr:RecordSet", "@id": path.stem, "name": path.stem, "description": description, "field": fields}
 
-# %% ../../nbs/06_benchmark/13_release.ipynb #cell-053
+# %% ../../nbs/06_benchmark/13_release.ipynb #cell-055
 def croissant_metadata(
     release,  # its folder
     title: str,
@@ -366,7 +377,7 @@ def croissant_metadata(
         "recordSet": [_croissant_records(p) for p in paths],
     }
 
-# %% ../../nbs/06_benchmark/13_release.ipynb #cell-056
+# %% ../../nbs/06_benchmark/13_release.ipynb #cell-058
 @dataclass
 class Release:
     "A released benchmark in a folder."
@@ -385,17 +396,17 @@ class Release:
         steps, edits = len(release_files(self.folder)), self.table().loc["all", "samples"]
         return f"Release({'/'.join(self.folder.parts[-2:])!r}: {steps} timesteps, {edits:,} edits)"
 
-# %% ../../nbs/06_benchmark/13_release.ipynb #cell-058
+# %% ../../nbs/06_benchmark/13_release.ipynb #cell-060
 RETIRED_FIELDS = ("timestep", "subject_id", "relation_id", "object_id", "axes", "since")
 
-# %% ../../nbs/06_benchmark/13_release.ipynb #cell-059
+# %% ../../nbs/06_benchmark/13_release.ipynb #cell-061
 def _checksums(release: Path) -> str:
     "The text of SHA256SUMS: a line for each file that is not a manifest."
     files = [p for p in release.iterdir() if p.suffix in (".json", ".parquet", ".md")]
     names = sorted(p.name for p in files if not p.name.endswith(".manifest.json"))
     return "".join(f"{sha256_of(release / name)}  {name}\n" for name in names)
 
-# %% ../../nbs/06_benchmark/13_release.ipynb #cell-060
+# %% ../../nbs/06_benchmark/13_release.ipynb #cell-062
 def finish_release(
     out,  # folder of the release
     title: str = "WikiBigEdit, extended by wbe",
@@ -416,7 +427,7 @@ def finish_release(
     write_text(out / "SHA256SUMS", _checksums(out))
     return Release(out, title)
 
-# %% ../../nbs/06_benchmark/13_release.ipynb #cell-063
+# %% ../../nbs/06_benchmark/13_release.ipynb #cell-065
 def retired_probes(
     release,  # its folder
     at: str,  # name of a timestep, like 20240301_20240320
@@ -428,7 +439,7 @@ def retired_probes(
     gone = [r for r in rows if r["since"] <= at]
     return {(edit_id(*(r[k] for k in key)), axis) for r in gone for axis in r["axes"]}
 
-# %% ../../nbs/06_benchmark/13_release.ipynb #cell-067
+# %% ../../nbs/06_benchmark/13_release.ipynb #cell-069
 def check_release(
     out,  # folder of a release
 ) -> list[str]:

@@ -378,7 +378,8 @@ def complete_series(
         log(f"{step.name}: probes and questions")
         if s["chains"]:
             _build_chains(series, step, writer, use)
-        add_timestep(_build_questions(series, step, writer, use, progress), step.old, step.new, release)
+        questions = _build_questions(series, step, writer, use, progress)
+        add_timestep(questions, step.old, step.new, release, s.get("statements", False))
     log("the release")
     write_lasting_facts(series, series.folder / "lasting_facts.parquet", **use)
     about = dict(left_out=left_out_counts(series), namesakes=s.get("namesakes", "drop"))
@@ -447,6 +448,7 @@ def make_benchmark(
     ended: str = "drop",  # facts that ended before the newer snapshot, or with a life: drop or keep
     insist: bool = False,  # use dumps that are damaged or not whole
     popular: float | None = None,  # share of the entities, those with most pages, that a chain may pass through
+    statements: bool = False,  # also sentences that the answers complete, in two columns
 ) -> Release:
     "From a series of dumps to a released benchmark; called again, it continues where it was."
     writer = writer or dict(name="template")
@@ -455,6 +457,7 @@ def make_benchmark(
     writer_options = whole | (writer_options or {})
     settings |= dict(title=title, source=source, seed=seed, language=language, fallback=list(fallback))
     settings |= dict(namesakes=namesakes, ended=ended) | ({} if popular is None else dict(popular=popular))
+    settings |= dict(statements=True) if statements else {}
     _check_settings(settings, engine)
     _open_series(folder, settings)
     files = locate_dumps(dumps, folder / "dumps", mirror, kind, progress, log)

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['BudgetOption', 'PricesOption', 'YesOption', 'SeriesArgument', 'DumpsArgument', 'WriterOption', 'WriterModelOption',
-           'AddressOption', 'ClosenessOption', 'ChainsOption', 'PopularOption', 'NamesakesOption', 'EndedOption',
-           'benchmark_command', 'extend_command', 'validate_command']
+           'AddressOption', 'ClosenessOption', 'ChainsOption', 'StatementsOption', 'PopularOption', 'NamesakesOption',
+           'EndedOption', 'benchmark_command', 'extend_command', 'validate_command']
 
 # %% ../../nbs/12_app/04_bench.ipynb #cell-002
 from pathlib import Path
@@ -162,6 +162,9 @@ ClosenessOption = Annotated[str, typer.Option(help="In what a locality probe is 
 ChainsOption = Annotated[
     bool, typer.Option("--chains", help="Also write chains of two to four facts, in MQuAKE's format.")
 ]
+StatementsOption = Annotated[
+    bool, typer.Option("--statements", help="Add sentences that the answers complete, in two columns of each row.")
+]
 PopularOption = Annotated[
     float,
     typer.Option(
@@ -190,6 +193,7 @@ def benchmark_command(
     closeness: ClosenessOption = "name",
     chains: ChainsOption = False,
     popular: PopularOption = None,
+    statements: StatementsOption = False,
     title: Annotated[str, typer.Option(help="Title on the benchmark's card.")] = "WikiBigEdit, made with wbe",
     seed: Annotated[int, typer.Option(help="Random seed: which persona asks which question.")] = 0,
     language: LanguageOption = "en",
@@ -213,7 +217,7 @@ def benchmark_command(
 
     Stop the command at any time: the same command continues, and the files are the same to the byte.
 
-    Sentences that the answers complete are added to a copy by `wbe statements`.
+    With --statements the rows have sentences that the answers complete; `wbe statements` adds them to a copy.
 
     For example:  wbe benchmark bench wikidata-20240201-all.json.gz wikidata-20240220-all.json.gz
     """
@@ -223,7 +227,7 @@ def benchmark_command(
     _check_writer(by, how)
     machine = dict(engine=engine, memory=memory, workers=workers, roles=roles, log=print_step)
     more = _sources(language, fallback or ["mul"], mirror, kind, insist) | dict(seed=seed, namesakes=namesakes)
-    more |= dict(ended=ended, popular=popular)
+    more |= dict(ended=ended, popular=popular, statements=statements)
     with TableOutput(csv, json) as out:
         _print_release(make_benchmark(folder, dumps, by, how, closeness, chains, title, **more, **machine), out)
 
