@@ -32,7 +32,7 @@ WITHOUT_MLP = {
     "qwen3_moe": "experts in place of one MLP",
     "mamba": "a mixer, and no MLP",
 }
-NEED_MLP = ("rome", "r-rome", "memit", "ft", "ft-l", "wise")
+NEED_MLP = ("rome", "r-rome", "memit", "ft", "ft-l", "ultraedit", "wise")
 # query, the projection out of the attention, the one out of the MLP: written by hand from the classes of transformers
 MODULES = {
     "gpt_neo": "transformer.h.1 attn.attention.q_proj attn.attention.out_proj mlp.c_proj",

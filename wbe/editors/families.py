@@ -122,6 +122,33 @@ def _trained_matrix(lm: LM, name: str, r: EditRequest) -> float:
     return _distance(result.deltas["mlp_out", 1].dense(), change.T if lm.family.conv1d else change)
 
 # %% ../../nbs/09_editors/09_families.ipynb #cell-022
+def _inputs_and_gradients(lm: LM, text: _PlainText, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+    "What the MLP's last projection of a copy receives, and the gradients at its output, where the answer is predicted."
+    copied, heard = copy.deepcopy(lm.base).requires_grad_(False), {}
+    module, ids = copied.get_submodule(lm.path("mlp_out", layer)), torch.tensor([text.ids], device=lm.device)
+    forward = module.forward
+
+    def recording(given):
+        out = forward(given)
+        heard["in"], heard["added"] = given, torch.zeros_like(out, requires_grad=True)
+        return out + heard["added"]
+
+    module.forward = recording
+    logits = copied(input_ids=ids).logits[0, text.answer_at - 1 : -1].float()
+    loss = torch.nn.functional.cross_entropy(logits, ids[0, text.answer_at :])
+    rows = heard["in"], torch.autograd.grad(loss, [heard["added"]])[0]
+    return tuple(x.detach().view(len(text.ids), -1)[text.answer_at - 1 : -1].double() for x in rows)
+
+# %% ../../nbs/09_editors/09_families.ipynb #cell-023
+def _gradient_step(lm: LM, name: str, r: EditRequest) -> float:
+    "How far the change of UltraEdit is from ridge regression on a copy's gradients."
+    options, text = dict(out_layers=(1,), lr=0.1, ridge=1.0, statistics="none"), _plain_text(lm, r)
+    result = editor(name, **options).edit(lm, [r])
+    k, g = _inputs_and_gradients(lm, text, 1)
+    wanted, unit = -0.1 * k.square().sum(1, keepdim=True) * g, torch.eye(k.shape[1], dtype=k.dtype, device=k.device)
+    return _distance(result.deltas["mlp_out", 1].dense().double(), wanted.T @ k @ torch.linalg.inv(k.T @ k + unit))
+
+# %% ../../nbs/09_editors/09_families.ipynb #cell-025
 @torch.no_grad()
 def _with_changes(lm: LM, changes: dict) -> LM:
     "A copy of a model with matrices, (out, in), added by the model's own names."
@@ -131,7 +158,7 @@ def _with_changes(lm: LM, changes: dict) -> LM:
         module.weight += (change.T if type(module).__name__ == "Conv1D" else change).to(module.weight)
     return replace(lm, model=copied)
 
-# %% ../../nbs/09_editors/09_families.ipynb #cell-023
+# %% ../../nbs/09_editors/09_families.ipynb #cell-026
 def _log_probability_apart(lm: LM, name: str, r: EditRequest, options: dict, expected) -> float:
     "How far the score of an edited model is from that of a plain pass; `expected` computes it from the result."
     ask = lambda: score(lm, [(r.question, r.answer)], "zero-shot", progress=False)["log_probability"][0]
@@ -142,7 +169,7 @@ def _log_probability_apart(lm: LM, name: str, r: EditRequest, options: dict, exp
     want = expected(result)
     return abs(got - want) / max(1.0, abs(want))
 
-# %% ../../nbs/09_editors/09_families.ipynb #cell-024
+# %% ../../nbs/09_editors/09_families.ipynb #cell-027
 def _side_memory(lm: LM, name: str, r: EditRequest) -> float:
     "WISE, compared with a copy whose matrix is that of the side memory."
     options = dict(layer=1, steps=4, lr=0.05, alpha=0.5, beta=2.0, gamma=1.0, share=1.0, ratio=0.5)
@@ -153,7 +180,7 @@ def _side_memory(lm: LM, name: str, r: EditRequest) -> float:
 
     return _log_probability_apart(lm, name, r, options, expected)
 
-# %% ../../nbs/09_editors/09_families.ipynb #cell-025
+# %% ../../nbs/09_editors/09_families.ipynb #cell-028
 def _adapted(lm: LM, name: str, r: EditRequest) -> float:
     "LoRA, compared with a copy to which the product of the adapters is added."
     options = dict(epochs=3, rate=0.3, dropout=0.0, rank=2, alpha=4.0)
@@ -165,7 +192,7 @@ def _adapted(lm: LM, name: str, r: EditRequest) -> float:
 
     return _log_probability_apart(lm, name, r, options, expected)
 
-# %% ../../nbs/09_editors/09_families.ipynb #cell-026
+# %% ../../nbs/09_editors/09_families.ipynb #cell-029
 _RETRIEVAL = dict(k=1, embedder="hashed", index="exact", subjects="ignore")
 _IN_FRONT = {"rag": _RETRIEVAL, "graph": dict(threshold=-99.0)}
 
@@ -177,10 +204,11 @@ def _in_front(lm: LM, name: str, r: EditRequest) -> float:
     text = _plain_text(lm, r, before=f"Q: {r.question} A: {r.answer}\n")
     return _log_probability_apart(lm, name, r, options, lambda _: plain_log_probability(lm, text))
 
-# %% ../../nbs/09_editors/09_families.ipynb #cell-027
+# %% ../../nbs/09_editors/09_families.ipynb #cell-030
 _EDITOR_CHECKS = {
     **dict.fromkeys(("rome", "r-rome", "memit"), _written_value),
     **dict.fromkeys(("ft", "ft-l"), _trained_matrix),
+    "ultraedit": _gradient_step,
     "wise": _side_memory,
     **dict.fromkeys(("lora", "lora-merge"), _adapted),
     **dict.fromkeys(("rag", "prompt", "graph", "oracle"), _in_front),
@@ -188,7 +216,7 @@ _EDITOR_CHECKS = {
 CHECKED_EDITORS = tuple(_EDITOR_CHECKS)
 _EXAMPLE = EditRequest("Who is the mayor of Karsk?", "Nadia", "Karsk", id="1")
 
-# %% ../../nbs/09_editors/09_families.ipynb #cell-028
+# %% ../../nbs/09_editors/09_families.ipynb #cell-031
 def check_editor(
     lm: LM,  # a small one: it is copied several times
     name: str,  # one of CHECKED_EDITORS
