@@ -1,20 +1,28 @@
 """All methods that learn from texts, over the eight intervals of the small world, on a tiny model.
 
-    python data_samples/texts/make.py FOLDER [--model wbe-tiny] [--only METHOD …]
-    python data_samples/texts/make.py FOLDER --merge
+    python data_samples/texts/make.py FOLDER [--model wbe-tiny] [--only METHOD …] [--set NAME=VALUE …]
+    python data_samples/texts/make.py FOLDER --merge [NAME] | --readers | --search | --rates RATE … | --gradients
 
 The world that the tiny model knows from its first day is written here, with its Wikidata and Wikipedia on nine days. A
 method learns one interval after the other; after each, perplexities are taken, and answers after light tuning. FOLDER
-gets a file for each method, and a method that has one is not run again, so a killed recording goes on. `readers.csv`
-shows what a passage in front of a question helps: models with and without a reader's training, edited questions of the
-first two intervals with five contexts. `--merge` puts the files of the methods together as months.csv, and counts in
-counts.csv what an interval is made of.
+gets a file for each method, and a method that has one is not run again, so a killed recording goes on. The other calls
+write one table each:
+
+    --merge      months.csv (or NAME) from the files of the methods, and counts.csv: what an interval is made of
+    --readers    readers.csv: what a passage in front of an edited question helps, with and without a reader's training
+    --search     search.csv: how often the first passage that is found has the answer, by words and by vectors
+    --rates      rates.csv: LoRA after the first interval with some rates
+    --gradients  gradients.csv: the loss of each passage behind a question, and the norm of its gradient
 """
 
 import argparse
+import json
+from dataclasses import replace
+from datetime import datetime
 from functools import cache, partial
 from pathlib import Path
 
+import dpr
 import pandas as pd
 import torch
 import transformers
@@ -23,8 +31,11 @@ from wbe.benchmark.evolving_series import EvolvingQuestion, evolve_benchmark
 from wbe.benchmark.probes import make_probes
 from wbe.editors.text.answers import TuningHParams, answer_scores, light_tuning
 from wbe.editors.protocol import editor
-from wbe.editors.text.by_month import MONTH_METHODS, Month, record_months, write_month_rows
-from wbe.editors.text.passages import BM25Index, article_passages
+from wbe.editors.results import EditResult
+from wbe.editors.text.by_month import MONTH_METHODS, Month, follow_months, record_months, write_month_rows
+from wbe.editors.memory.embed import embedder
+from wbe.editors.text.measures import text_gradient_norms
+from wbe.editors.text.passages import BM25Index, DenseIndex, article_passages
 from wbe.editors.text.reader import passages_by_title, reader_tuning, stating_passage
 from wbe.editors.text.sources import text_steps
 from wbe.editors.text.training import text_rows
@@ -36,10 +47,12 @@ from wbe.wikidata.parse import parse_dump
 from wbe.wikipedia.comparison import WikipediaComparison
 from wbe.wikipedia.diffs import Diffset
 from wbe.wikipedia.snapshot import WikipediaSnapshot
+from wbe.wikipedia.texts import SourceText
 from wbe.wikipedia.written import write_wiki_texts
 from wbe.world.files import World
 
 WORDS = 45  # of a passage, so that every prompt fits
+DENSE = "dpr:WorldRetriever"  # the embedder of dpr.py, for --only BM25 --set search=dense embedder=dpr:WorldRetriever
 SIZES = dict(stayed=60, probes=40, unchanged=100, tuning=400)
 TUNING = TuningHParams(rate=3e-4, clip=1.0)
 READING = TuningHParams(rate=5e-4, clip=1.0, epochs=4)
@@ -91,18 +104,24 @@ def make_months(data: Path) -> list[Month]:
     for n, step in enumerate(steps):
         later = {(r["subject_id"], r["property_id"]) for s in steps[1 : n + 1] for r in asked[s.name]}
         first = [r for r in asked[steps[0].name] if (r["subject_id"], r["property_id"]) not in later]
-        out.append(Month(step, staying, probes[step.name], asked[step.name] + kept, first, tuning))
+        about = Month(step, staying, probes[step.name], asked[step.name] + kept, first, tuning)
+        out.append(replace(about, dated=f"As of {datetime.strptime(step.name[9:], '%Y%m%d'):%B %Y},"))
     return out
 
 
 @cache
 def tuned_once(model: str, kind: str, data: Path):
-    "A model tuned before the first month: on questions alone, or with passages in front of them."
-    lm, [first, *_] = load(model, device="cpu"), make_months(data)
-    if kind == "light tuning":
-        return light_tuning(lm, first.tuning, TUNING)
-    passages = passages_by_title(first.texts.first, WORDS)
-    return reader_tuning(lm, first.tuning, passages, READING, swapped=kind == "swapped answers")
+    "A model tuned before the first month, on questions alone or with passages in front of them; kept in DATA."
+    folder = data / "tuned" / f"{Path(model).name}, {kind}"
+    if not folder.exists():
+        lm, [first, *_] = load(model, device="cpu"), make_months(data)
+        if kind == "light tuning":
+            result = light_tuning(lm, first.tuning, TUNING)
+        else:
+            passages = passages_by_title(first.texts.first, WORDS)
+            result = reader_tuning(lm, first.tuning, passages, READING, swapped=kind == "swapped answers")
+        result.save(folder)
+    return EditResult.load(folder)
 
 
 def edited_questions(months: list[Month]) -> list[dict]:
@@ -158,47 +177,120 @@ def month_counts(model: str, data: Path) -> list[dict]:
     return out
 
 
-def merge(folder: Path, model: str, data: Path):
-    "Write months.csv and counts.csv from the files of the methods."
-    files = [folder / f"{name}.csv" for name in MONTH_METHODS]
+def merge(folder: Path, name: str, model: str, data: Path, methods):
+    "Write the table of the methods from their files; beside months.csv also counts.csv."
+    files = [folder / f"{method}.csv" for method in methods]
     if missing := [f.name for f in files if not f.exists()]:
-        raise SystemExit(f"{folder} lacks {', '.join(missing)}; record these methods first")
-    table = pd.concat(map(pd.read_csv, files), ignore_index=True).drop(columns="cpu", errors="ignore")
-    table.assign(seconds=table.seconds.round(1)).to_csv(folder / "months.csv", index=False, float_format="%.6g")
-    write_month_rows(folder / "counts.csv", month_counts(model, data))
+        raise SystemExit(f"{folder} lacks {', '.join(missing)}; record these methods first, or name others with --only")
+    table = pd.concat(map(pd.read_csv, files), ignore_index=True).round(dict(seconds=1, cpu=1))
+    table.to_csv(folder / name, index=False, float_format="%.6g")
+    if name == "months.csv":
+        write_month_rows(folder / "counts.csv", month_counts(model, data))
 
 
-def main():
+def retriever(data: Path) -> str:
+    "The dense retriever of the world, trained when it is not there."
+    dpr.WorldRetriever.folder = data / "retriever"
+    dpr.train_retriever(data / "retriever", passages_by_title(make_months(data)[0].texts.first, WORDS))
+    return DENSE
+
+
+def record_search(path: Path, data: Path):
+    "How often the first passage that is found has the answer, in percent, in the first and the last interval."
+    found = {name: {} for name in ("BM25", "hashed", "trained")}
+    embed = {name: embedder(source) for name, source in (("hashed", "hashed"), ("trained", retriever(data)))}
+    for n, month in enumerate(make_months(data)[:: len(make_months(data)) - 1]):
+        passages = [p for article in month.texts.articles for p in article_passages(article, WORDS)]
+        asked = [r for r in month.asked if n == 0 or r["category"] != "unchanged"]
+        for name, hits in found.items():
+            index = DenseIndex(embed[name].embed(passages), embed[name]) if name in embed else BM25Index(passages)
+            for row, [best] in zip(asked, index.search([r["question"] for r in asked], 1)):
+                hits.setdefault(row["category"], []).append(row["answer"] in passages[best])
+    rows = [dict(search=name) | {k: 100 * sum(v) / len(v) for k, v in hits.items()} for name, hits in found.items()]
+    write_month_rows(path, rows)
+
+
+def record_rates(path: Path, rates: list[float], model: str, data: Path):
+    "LoRA after the first interval with some rates."
+    name, options = MONTH_METHODS["LoRA"]
+    rows = []
+    for rate in rates:
+        method = name, options | dict(rate=rate)
+        [row] = follow_months(load(model, device="cpu"), method, make_months(data)[:1], TUNING)
+        rows.append(dict(rate=rate) | row)
+        write_month_rows(path, rows)
+
+
+def record_gradients(path: Path, model: str, data: Path):
+    "The loss of each passage behind a question, and the norm of its gradient, on the unedited model."
+    lm, rows, seen = load(model, device="cpu"), [], set()
+    for n, month in enumerate(make_months(data), 1):
+        for r in month.asked:
+            key = r["title"], r["passage"]
+            if key not in seen and not seen.add(key):
+                kind = "edited" if r["outdated"] else r["category"]
+                text = SourceText(0, r["title"], kind, r["passage"])
+                for found in text_gradient_norms(lm, [text]):
+                    rows.append(dict(month=n) | {k: found[k] for k in ("status", "tokens", "loss", "norm")})
+    write_month_rows(path, rows)
+
+
+def as_json(value: str):
+    "A value of the command line: JSON, or a word."
+    try:
+        return json.loads(value)
+    except json.JSONDecodeError:
+        return value
+
+
+def chosen_methods(args, data: Path) -> dict:
+    "The methods of the command line, with the given hyper-parameters."
+    given = {name: as_json(value) for name, value in (pair.split("=", 1) for pair in args.set)}
+    methods = {name: MONTH_METHODS[name] for name in args.only}
+    methods = {name: m and (m[0], m[1] | given) for name, m in methods.items()}
+    if given.get("embedder") == DENSE:
+        retriever(data)
+    return methods
+
+
+def command_line():
+    "The arguments."
     p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     p.add_argument("folder", type=Path)
     p.add_argument("--model", default="wbe-tiny")
     p.add_argument("--data", type=Path, help="where the world is written; FOLDER/data by default")
     p.add_argument("--only", nargs="*", choices=list(MONTH_METHODS), default=list(MONTH_METHODS))
+    p.add_argument("--set", nargs="*", default=[], help="hyper-parameters of the methods: steps=24 mixed=none")
     p.add_argument("--months", type=int, help="the first intervals only")
     p.add_argument("--after", type=int, nargs="*", help="measure after these intervals only, counted from 1")
-    p.add_argument(
-        "--steps", type=int, help="steps of the optimiser in an interval, in place of what follows from the texts"
-    )
-    p.add_argument("--gain", type=float, help="of K-Adapter's layer norm, at first")
-    p.add_argument("--merge", action="store_true", help="put the recorded methods together, and nothing else")
-    p.add_argument("--readers", action="store_true", help="record readers.csv first")
-    args = p.parse_args()
+    what = p.add_mutually_exclusive_group()
+    what.add_argument("--merge", nargs="?", const="months.csv", metavar="NAME", help="put the methods' files together")
+    what.add_argument("--readers", action="store_true", help="record readers.csv")
+    what.add_argument("--search", action="store_true", help="record search.csv")
+    what.add_argument("--rates", type=float, nargs="+", help="record rates.csv")
+    what.add_argument("--gradients", action="store_true", help="record gradients.csv")
+    return p.parse_args()
+
+
+def main():
+    args = command_line()
     torch.set_num_threads(1)
     transformers.utils.logging.set_verbosity_error()
-    data = args.data or args.folder / "data"
+    folder, data = args.folder, args.data or args.folder / "data"
     if args.merge:
-        return merge(args.folder, args.model, data)
+        return merge(folder, args.merge, args.model, data, args.only)
     if args.readers:
-        record_readers(args.folder / "readers.csv", args.model, data)
-    methods = {name: MONTH_METHODS[name] for name in args.only}
-    if args.steps:
-        methods = {name: (m[0], m[1] | dict(steps=args.steps)) for name, m in methods.items() if m}
-    if args.gain is not None and "K-Adapter" in methods:
-        name, options = methods["K-Adapter"]
-        methods["K-Adapter"] = name, options | dict(gain=args.gain)
-    once = {"BM25": lambda lm: tuned_once(args.model, "swapped answers", data)}
-    months = make_months(data)[: args.months]
-    record_months(args.folder, partial(load, args.model, device="cpu"), months, TUNING, methods, once, args.after)
+        return record_readers(folder / "readers.csv", args.model, data)
+    if args.search:
+        return record_search(folder / "search.csv", data)
+    if args.rates:
+        return record_rates(folder / "rates.csv", args.rates, args.model, data)
+    if args.gradients:
+        return record_gradients(folder / "gradients.csv", args.model, data)
+    methods, months = chosen_methods(args, data), make_months(data)[: args.months]
+    reader = lambda lm: tuned_once(args.model, "swapped answers", data)
+    loaded = partial(load, args.model, device="cpu")
+    record_months(folder, loaded, months, TUNING, methods, dict(BM25=reader), args.after)
 
 
 if __name__ == "__main__":
