@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PROBABILITIES', 'FACT_MEASURES', 'with_probability', 'neighbour_losses', 'update_measures', 'table_6',
-           'paper_table_6', 'format_table_6', 'editor_orders', 'normalised_losses', 'binned_losses', 'within_updates',
+           'paper_table_6', 'format_table_6', 'measure_orders', 'normalised_losses', 'binned_losses', 'within_updates',
            'plot_figure_2', 'plot_within_updates']
 
 # %% ../../nbs/11_analysis/37_wikifactdiff.ipynb #cell-002
@@ -161,7 +161,7 @@ def format_table_6(
 _BEST_IS_LOW = ("random", "nearest", "seconds")
 
 
-def editor_orders(
+def measure_orders(
     table: pd.DataFrame,  # of `table_6`
 ) -> pd.DataFrame:
     "For each measure the paper's editors from best to worst, ours and the paper's."
