@@ -122,7 +122,7 @@ def refreshed_null_space(
     mean = (earlier.double() / edits + weight * moments.matrix.double()) / (1 + weight)
     return low_projection(mean, threshold, moments.layer)
 
-# %% ../../../nbs/09_editors/weights/07_alphaedit.ipynb #cell-033
+# %% ../../../nbs/09_editors/weights/07_alphaedit.ipynb #cell-035
 def anchored_values(
     values: torch.Tensor,  # (requests, width)
     length: float,
@@ -130,7 +130,7 @@ def anchored_values(
     "Values of one length."
     return values * (length / values.norm(dim=1, keepdim=True).clamp(min=1e-30))
 
-# %% ../../../nbs/09_editors/weights/07_alphaedit.ipynb #cell-036
+# %% ../../../nbs/09_editors/weights/07_alphaedit.ipynb #cell-038
 @dataclass(frozen=True, kw_only=True)
 class AlphaEditHParams(MEMITHParams):
     "Hyper-parameters of AlphaEdit and its successors."
@@ -149,7 +149,7 @@ class AlphaEditHParams(MEMITHParams):
     filter: str = hp("none", choices=("none", *DELTA_FILTERS))  # of each change
     filter_strength: float = hp(0.5, minimum=0)  # of the filter sphere, as published with AlphaEdit
 
-# %% ../../../nbs/09_editors/weights/07_alphaedit.ipynb #cell-039
+# %% ../../../nbs/09_editors/weights/07_alphaedit.ipynb #cell-041
 _VALUES = _AUTHORS_VALUES | dict(lr=0.1)  # those of MEMIT's authors, at another rate
 _GPTJ_VALUES = dict(_VALUES, layers=(3, 4, 5, 6, 7, 8), lr=0.5)
 _OURS = "contexts, mean key, ridge, openings of contexts, protocol in editing: ours"
@@ -159,7 +159,7 @@ _TINY_SOURCE = (
     "as MEMIT's preset of this model"
 )
 
-# %% ../../../nbs/09_editors/weights/07_alphaedit.ipynb #cell-040
+# %% ../../../nbs/09_editors/weights/07_alphaedit.ipynb #cell-042
 def _family_presets(source: str, tiny: str, tiny_values: dict, **more) -> dict:
     "The presets of an editor of this family; `more` is the same for all models."
     depth = lambda lm: f"layers: {edit_layers(lm, 'memit')[1]}; the rest: {source}; {_OURS}"
@@ -170,7 +170,7 @@ def _family_presets(source: str, tiny: str, tiny_values: dict, **more) -> dict:
         "": (dict(_VALUES | more, layers=_layers_by_depth), depth),
     }
 
-# %% ../../../nbs/09_editors/weights/07_alphaedit.ipynb #cell-041
+# %% ../../../nbs/09_editors/weights/07_alphaedit.ipynb #cell-043
 _ALPHA = "AlphaEdit (authors' code)"
 _ALPHAEDIT_PRESETS = _family_presets(_ALPHA, "threshold, l2", dict(threshold=2e-2, l2=1.0))
 _QWEN_VALUES = dict(_VALUES, lr=0.5, weight_decay=1e-3, clamp=4.0, l2=1.0)
@@ -211,7 +211,7 @@ _ALPHAEDIT_NAMED = {
     ),
 }
 
-# %% ../../../nbs/09_editors/weights/07_alphaedit.ipynb #cell-043
+# %% ../../../nbs/09_editors/weights/07_alphaedit.ipynb #cell-045
 _ALPHAEDIT_NAMED["as_published"] = NamedPreset(
     "equal to the authors' code",
     {
@@ -225,7 +225,7 @@ _ALPHAEDIT_NAMED["as_published"] = NamedPreset(
     },
 )
 
-# %% ../../../nbs/09_editors/weights/07_alphaedit.ipynb #cell-046
+# %% ../../../nbs/09_editors/weights/07_alphaedit.ipynb #cell-048
 @dataclass
 class _BatchState:
     "What the changes of a batch need, and what the next batch will need."
@@ -238,7 +238,7 @@ class _BatchState:
     fresh: int = 0  # how many edits the null space knows
     new: dict = field(default_factory=dict)  # layer: the matrix after the batch
 
-# %% ../../../nbs/09_editors/weights/07_alphaedit.ipynb #cell-047
+# %% ../../../nbs/09_editors/weights/07_alphaedit.ipynb #cell-049
 class AlphaEdit(MEMIT):
     "MEMIT in the null space of common keys, with a memory of earlier keys."
 
@@ -254,7 +254,7 @@ class AlphaEdit(MEMIT):
                 "edits; it needs remember=True and form='null space'"
             )
 
-# %% ../../../nbs/09_editors/weights/07_alphaedit.ipynb #cell-048
+# %% ../../../nbs/09_editors/weights/07_alphaedit.ipynb #cell-050
 @patch
 def _begin_batch(self: AlphaEdit, lm: LM, h: AlphaEditHParams) -> _BatchState:
     "The moments, and the state of the batches before."
@@ -274,7 +274,7 @@ def _begin_batch(self: AlphaEdit, lm: LM, h: AlphaEditHParams) -> _BatchState:
         _refresh(state, h)
     return state
 
-# %% ../../../nbs/09_editors/weights/07_alphaedit.ipynb #cell-050
+# %% ../../../nbs/09_editors/weights/07_alphaedit.ipynb #cell-052
 def _refresh(state: _BatchState, h: AlphaEditHParams):
     "Compute the null spaces of all layers again, if it is time."
     if state.edits - state.fresh < h.refresh:
@@ -284,7 +284,7 @@ def _refresh(state: _BatchState, h: AlphaEditHParams):
         state.projections[n] = found.float()
     state.fresh = state.edits
 
-# %% ../../../nbs/09_editors/weights/07_alphaedit.ipynb #cell-052
+# %% ../../../nbs/09_editors/weights/07_alphaedit.ipynb #cell-054
 @patch
 def _target_values(
     self: AlphaEdit, lm: LM, requests, texts, part: str, h: AlphaEditHParams, state: _BatchState
@@ -297,7 +297,7 @@ def _target_values(
         state.length = float(values.norm(dim=1).mean())
     return anchored_values(values, state.length)
 
-# %% ../../../nbs/09_editors/weights/07_alphaedit.ipynb #cell-053
+# %% ../../../nbs/09_editors/weights/07_alphaedit.ipynb #cell-055
 @patch
 def _change(self: AlphaEdit, lm: LM, layer: int, keys, missing, h: AlphaEditHParams, state: _BatchState) -> Delta:
     "The change of a layer, in one of the three forms, filtered."
@@ -316,7 +316,7 @@ def _change(self: AlphaEdit, lm: LM, layer: int, keys, missing, h: AlphaEditHPar
         state.new[layer] = matrix + key_gram(keys).to(matrix)
     return self._filtered(change, lm.weight("mlp_out", layer), h)
 
-# %% ../../../nbs/09_editors/weights/07_alphaedit.ipynb #cell-055
+# %% ../../../nbs/09_editors/weights/07_alphaedit.ipynb #cell-057
 @patch
 def _filtered(self: AlphaEdit, change: Delta, weight: torch.Tensor, h: AlphaEditHParams) -> Delta:
     "A change after the filter of the hyper-parameters."
@@ -325,7 +325,7 @@ def _filtered(self: AlphaEdit, change: Delta, weight: torch.Tensor, h: AlphaEdit
     options = dict(strength=h.filter_strength) if h.filter == "sphere" else {}
     return DELTA_FILTERS[h.filter](change, weight, **options)
 
-# %% ../../../nbs/09_editors/weights/07_alphaedit.ipynb #cell-057
+# %% ../../../nbs/09_editors/weights/07_alphaedit.ipynb #cell-059
 @patch
 def _end_batch(self: AlphaEdit, lm: LM, texts, h: AlphaEditHParams, state: _BatchState) -> CarriedState | None:
     "The state after the batch."
