@@ -56,8 +56,9 @@ def test_families_and_parts(family, part):
     )
 
 
-@pytest.mark.parametrize("merge", ["ties", "linear", "slerp", "dare"])
-@pytest.mark.parametrize("retrieve", [True, False])
+@pytest.mark.parametrize(
+    "merge,retrieve", [("ties", True), ("ties", False), ("linear", True), ("slerp", True), ("dare", False)]
+)
 def test_killed_and_continued(tmp_path, merge, retrieve):
     wise, items = (
         editor("wise", **EASY, save_every=1, merge_every=2, merge=merge, retrieve=retrieve),
