@@ -193,7 +193,7 @@ def test_the_command_prints_the_tables_and_continues(chains, tmp_path):
     assert bad.exit_code != 0 and "like -k 1,100,all" in str(bad.exception)
 
 
-def test_runs_lists_a_run_of_mquake_and_compare_and_report_leave_it_out(chains, tmp_path):
+def test_runs_lists_a_run_of_mquake_compare_leaves_it_out_and_report_has_a_section(chains, tmp_path):
     from typer.testing import CliRunner
 
     from wbe.cli.main import app
@@ -213,10 +213,13 @@ def test_runs_lists_a_run_of_mquake_and_compare_and_report_leave_it_out(chains, 
         ("before", "mquake", "graph", 0),
         ("m", "mquake", "graph", 4),
     ]
-    for command in (["compare", str(runs)], ["report", str(runs), "-o", str(tmp_path / "r.html")]):
-        why = str(CliRunner().invoke(app, command).exception)
-        assert "left out; a run of `wbe mquake`" in why and "'benchmark'" not in why, command
-    assert not (tmp_path / "r.html").exists()
+    why = str(CliRunner().invoke(app, ["compare", str(runs)]).exception)
+    assert "left out; a run of `wbe mquake`" in why and "'benchmark'" not in why
+    made = CliRunner().invoke(app, ["report", str(runs), "-o", str(tmp_path / "r.html")])
+    assert made.exit_code == 0, made.output
+    page = (tmp_path / "r.html").read_text()
+    assert page.count("<section ") == 1 and "2 hops" in page and "left out" not in page
+    assert page.count("<tr><td>m</td>") == 4 and "<td>before</td>" not in page
 
 
 def contradicting_chains():

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['RESULTS_NOTEBOOK', 'PAGE_BYTES', 'set_output_folder', 'show_figure', 'show_table', 'show_text', 'show_missing',
            'show_code', 'runs_of_models', 'show_model', 'settings_table', 'results_notebook', 'notebook_sections',
-           'execute_notebook', 'page_note', 'output_html', 'page_files', 'report_page', 'make_report']
+           'execute_notebook', 'page_note', 'output_html', 'page_files', 'report_page', 'is_mquake_run', 'make_report']
 
 # %% ../../nbs/11_analysis/32_report.ipynb #cell-002
 import base64
@@ -27,6 +27,8 @@ from .behind import hover_points
 from .gather import labelled_runs
 from .headline import reportable_runs
 from .question_rows import PackedQuestions, pack_questions
+from ..records import WbeError
+from ..runs.records import Run
 from ..store import StoreError, write_text
 
 # %% ../../nbs/11_analysis/32_report.ipynb #cell-008
@@ -133,6 +135,7 @@ def results_notebook(
     cache=None,
     contact: str = "",
     audits=None,
+    mquake=(),  # folders of runs of `wbe mquake`
 ):
     "The results notebook with these parameters."
     import nbformat
@@ -140,10 +143,20 @@ def results_notebook(
     given = dict(RUNS=[str(p) for p in paths], FILES=folder and str(folder), BENCHMARK=benchmark and str(benchmark))
     given |= dict(CORPUS=corpus and str(corpus), VIEWS=[str(v) for v in views or ()], ASK=ask)
     given |= dict(CACHE=cache and str(cache), CONTACT=contact, AUDITS=[str(a) for a in audits or ()])
+    given |= dict(MQUAKE=[str(m) for m in mquake])
     nb = nbformat.reads(files("wbe.analysis").joinpath(RESULTS_NOTEBOOK).read_text(encoding="utf-8"), 4)
     for cell in nb.cells:
         if cell.metadata.get("wbe") == "parameters":
             cell.source = "\n".join(f"{name} = {value!r}" for name, value in given.items())
+    return nb if paths or not mquake else _only_mquake(nb)
+
+
+def _only_mquake(nb):
+    "The results notebook with one section, where all runs are of `wbe mquake`."
+    at = next(i for i, cell in enumerate(nb.cells) if cell.metadata.get("wbe") == "mquake")
+    setup = next(cell for cell in nb.cells if cell.metadata.get("wbe") == "setup")
+    setup.source = "from wbe.analysis import mquake, report\n\nreport.set_output_folder(FILES)"
+    nb.cells = [*nb.cells[:3], *nb.cells[at - 1 : at + 1]]
     return nb
 
 # %% ../../nbs/11_analysis/32_report.ipynb #cell-028
@@ -406,15 +419,24 @@ def _data_html(packed: PackedQuestions) -> str:
 def _page_parts(nb, runs) -> dict[str, str]:
     "The parts of the page that the template puts in their places."
     titles, body = _sections_html(nb)
-    titles["questions"] = "The questions"
+    titles |= {"questions": "The questions"} if runs else {}
     links = "".join(f'<li><a href="#{key}">{html.escape(title)}</a></li>' for key, title in titles.items())
-    editors = style.display_order([name for name, _ in labelled_runs(runs)])
-    lead = f"{len(editors)} {'runs' if len(editors) > 1 else 'run'}: {', '.join(editors)}."
+    editors = style.display_order([name for name, _ in labelled_runs(runs)]) if runs else []
+    lead = f"{len(editors)} {'runs' if len(editors) > 1 else 'run'}: {', '.join(editors)}." if runs else ""
     made = datetime.now(UTC).strftime("%-d %B %Y, %H:%M UTC")
-    parts = dict(lead=html.escape(lead), facts=_facts_html(runs), contents=links, body=body)
+    parts = dict(lead=html.escape(lead), facts=_facts_html(runs) if runs else "", contents=links, body=body)
     return parts | dict(made=made, version=html.escape(wbe.__version__))
 
 # %% ../../nbs/11_analysis/32_report.ipynb #cell-069
+_NO_QUESTIONS = dict(questions="", data="")
+
+
+def _question_parts(runs, room: int) -> dict[str, str]:
+    "The table of questions and its data, in so many bytes."
+    packed = pack_questions(runs, max(PAGE_BYTES // 5, room - len(_vendored_script())))
+    return dict(questions=_questions_html(packed), data=_data_html(packed))
+
+# %% ../../nbs/11_analysis/32_report.ipynb #cell-070
 def report_page(
     nb,  # an executed results notebook
     runs,
@@ -423,24 +445,30 @@ def report_page(
 ) -> str:
     "One HTML page with everything in it."
     names = lambda what: _names(r.config[what]["name"] for r in runs)
-    title = title or f"Lifelong editing of {names('model')} on {names('benchmark')}"
+    title = title or (f"Lifelong editing of {names('model')} on {names('benchmark')}" if runs else "Runs of wbe mquake")
     setup = next(c for c in nb.cells if c.metadata.get("wbe") == "setup")
     errors = [o for o in setup.outputs if o.output_type == "error"]
     trouble = [*trouble, *(f"The notebook could not begin: {o.ename}: {o.evalue}" for o in errors)]
     parts = _page_parts(nb, runs) | page_files()
     parts |= dict(title=html.escape(title), missing=page_note(trouble, "What is missing"))
-    room = max(PAGE_BYTES // 5, PAGE_BYTES - len("".join(parts.values()).encode()) - len(_vendored_script()))
-    packed = pack_questions(runs, room)
-    parts |= dict(questions=_questions_html(packed), data=_data_html(packed))
+    parts |= _question_parts(runs, PAGE_BYTES - len("".join(parts.values()).encode())) if runs else _NO_QUESTIONS
     return Template(parts.pop("template")).substitute(parts)
 
-# %% ../../nbs/11_analysis/32_report.ipynb #cell-071
+# %% ../../nbs/11_analysis/32_report.ipynb #cell-072
 def _run_folders(path: Path) -> list[Path]:
     "The run in a folder, or those in its folders."
     inside = sorted(p.parent for p in path.glob("*/config.json"))
     return [path] if (path / "config.json").exists() or not inside else inside
 
-# %% ../../nbs/11_analysis/32_report.ipynb #cell-073
+# %% ../../nbs/11_analysis/32_report.ipynb #cell-074
+def is_mquake_run(folder) -> bool:
+    "Whether a folder holds a run of `wbe mquake`."
+    try:
+        return Run.load(folder).kind == "mquake"
+    except (WbeError, KeyError, TypeError):
+        return False
+
+# %% ../../nbs/11_analysis/32_report.ipynb #cell-076
 def make_report(
     paths,  # folders of runs, or folders of such folders
     out="report.html",
@@ -461,10 +489,12 @@ def make_report(
 
     found = [run for p in map(Path, [paths] if isinstance(paths, str | Path) else paths) for run in _run_folders(p)]
     log("read the runs")
-    runs, trouble = reportable_runs(found)
+    mquake = [run for run in found if is_mquake_run(run)]
+    found = [run for run in found if run not in mquake]
+    runs, trouble = reportable_runs(found) if found or not mquake else ([], [])
     kept = cache or Path(out).with_suffix(".services.sqlite")
     files = folder and Path(folder).absolute()
-    nb = results_notebook(found, files, benchmark, corpus, views, ask, kept, contact, audits)
+    nb = results_notebook(found, files, benchmark, corpus, views, ask, kept, contact, audits, mquake)
     nb = execute_notebook(nb, Path.cwd(), log)
     if notebook:
         write_text(notebook, nbformat.writes(nb))

@@ -56,7 +56,7 @@ def coherence_violation(
         return "a property comes twice"
     if "country" in kinds[:-2]:
         return "a country before the last two hops"
-    if len(set(kinds)) > 3:
+    if len({"place" if k in PLACE_KINDS else k for k in kinds}) > 3:
         return "objects of more than three kinds"
     if _is_scattered(kinds, ("person",)) or _is_scattered(kinds, PLACE_KINDS):
         return "persons or places are scattered"

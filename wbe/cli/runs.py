@@ -248,7 +248,24 @@ def _texts_or_folder(texts: str | None, texts_dir: str | None) -> tuple[str | No
         raise BadArgument(f"--texts {texts} and --texts-dir {texts_dir} are two folders: give one of them")
     return None, texts
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-031
+# %% ../../nbs/12_app/06_runs.ipynb #cell-032
+_FIELD_OF_OPTION = dict(eval_every="every", protocol="under", axis="axes")  # where the plan has another name
+_SEVERAL = ("axis", "say", "forms", "near", "tasks", "ability")  # options that may be repeated
+_NOT_OF_PLAN = ("settings", "runs", "name", "track", "csv", "json")
+
+
+def _run_plan(given: dict):
+    "The plan of a run, from the options of its command."
+    from wbe.benchmark.columns import parse_column_map
+    from wbe.runs.plan import RunPlan, parse_timesteps
+
+    value = lambda n: tuple(given[n] or ()) if n in _SEVERAL else given[n]
+    named = {_FIELD_OF_OPTION.get(n, n): value(n) for n in given if n not in _NOT_OF_PLAN}
+    texts, texts_dir = _texts_or_folder(given["texts"], given["texts_dir"])
+    read = dict(map=parse_column_map(given["map"]), timesteps=parse_timesteps(given["timesteps"]))
+    return RunPlan(**named | read | dict(hparams=_parse_settings(given["settings"]), texts=texts, texts_dir=texts_dir))
+
+# %% ../../nbs/12_app/06_runs.ipynb #cell-033
 @app.command(name="run", rich_help_panel=PANELS["runs"])
 def run_command(
     benchmark: BenchmarkOption,
@@ -300,22 +317,11 @@ def run_command(
 
     For example:  wbe run --benchmark wbe-demo/benchmark/release --editor rome --timesteps 1-2
     """
-    from wbe.benchmark.columns import parse_column_map
-    from wbe.runs.plan import RunPlan, parse_timesteps
-
-    what = dict(benchmark=benchmark, map=parse_column_map(map), model=model, editor=editor, batch=batch)
-    when = dict(timesteps=parse_timesteps(timesteps), max_edits=max_edits, every=eval_every, first=first, curve=curve)
-    asked = dict(axes=tuple(axis or ()), under=protocol, say=tuple(say or ()), ask=ask, sample=sample, seed=seed)
-    asked |= dict(forms=tuple(forms or ()), ask_forms=ask_forms, near=tuple(near or ()), ask_near=ask_near)
-    texts, texts_dir = _texts_or_folder(texts, texts_dir)
-    files = dict(lasting=lasting, texts=texts, tasks=tuple(tasks or ()), corpus=corpus, texts_dir=texts_dir)
-    loaded = dict(dtype=dtype, device=device, quant=quant, revision=revision, trust_remote_code=trust_remote_code)
-    general = dict(ability=tuple(ability or ()), ability_size=ability_size, broken=broken, norms=norms)
-    plan = RunPlan(hparams=_parse_settings(settings), **what, **when, **asked, **general, **files, **loaded)
+    given = dict(locals())
     with TableOutput(csv, json) as out:
-        _carry_out(plan, runs, name, track or [], out)
+        _carry_out(_run_plan(given), runs, name, track or [], out)
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-034
+# %% ../../nbs/12_app/06_runs.ipynb #cell-036
 @app.command(name="runs", rich_help_panel=PANELS["results"])
 def runs_command(
     folder: Annotated[Path, typer.Argument(help="Folder of runs.")] = Path("runs"),
@@ -339,7 +345,7 @@ def runs_command(
         _print_runs([r for r in found if r.kind == "timesteps"], out)
         _print_other_runs([r for r in found if r.kind != "timesteps"], out)
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-035
+# %% ../../nbs/12_app/06_runs.ipynb #cell-037
 _RUN_COLUMNS = ("run", "editor", "model", "benchmark", "edits", "state")
 
 
@@ -358,7 +364,7 @@ def _print_runs(runs: list, out: TableOutput):
     for i in same:
         out.line(f"The {_RUN_COLUMNS[i]} of all: {rows[0][i]}")
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-036
+# %% ../../nbs/12_app/06_runs.ipynb #cell-038
 def _print_other_runs(runs: list, out: TableOutput):
     "The runs of `wbe mquake` and `wbe wikifactdiff`: their kind, what they ask about, and how many rows they have."
     from wbe.runs.records import RUN_KINDS, PartitionedTable
@@ -387,7 +393,7 @@ def _runs_of_timesteps(folders: list[Path]) -> list:
         print_step(left_out_line(r))
     return runs
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-039
+# %% ../../nbs/12_app/06_runs.ipynb #cell-041
 def _format_cell(column: tuple, x) -> str:
     if column[1].startswith("just edited, "):
         return format_recorded(x)
@@ -399,7 +405,7 @@ def _format_cell(column: tuple, x) -> str:
         return "not broken" if x == float("inf") else f"{x:,.0f}"
     return f"{x:,.0f}" if column[1] in ("made", "bytes each") else f"{x:.3f}" if column[0] == "edits" else f"{x:.1%}"
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-042
+# %% ../../nbs/12_app/06_runs.ipynb #cell-044
 def _shared_part(names: list[str]) -> str:
     "The longest sequence of words, separated by hyphens, that all names hold."
     words = min(names, key=len).split("-")
@@ -409,7 +415,7 @@ def _shared_part(names: list[str]) -> str:
             return "-".join(words[i:j])
     return ""
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-044
+# %% ../../nbs/12_app/06_runs.ipynb #cell-046
 def short_names(
     names: list[str],
 ) -> tuple[list[str], str]:  # the short names, and what was left out
@@ -418,7 +424,7 @@ def short_names(
     short = [f"-{name}-".replace(f"-{shared}-", "-", 1).strip("-") for name in names]
     return (short, shared) if shared and all(short) and len(set(short)) == len(names) else (names, "")
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-047
+# %% ../../nbs/12_app/06_runs.ipynb #cell-049
 def _by_moment(
     columns: list[tuple[str, str]],  # axis and moment
 ) -> dict[str, list[tuple[str, str]]]:  # by title
@@ -429,7 +435,7 @@ def _by_moment(
     rest = [c for group in groups.values() if len(group) == 1 for c in group]
     return {m: group for m, group in groups.items() if len(group) > 1} | ({"": rest} if rest else {})
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-049
+# %% ../../nbs/12_app/06_runs.ipynb #cell-051
 def _moment_title(title: str, moment: str) -> str:
     "The title of a table of one moment; other measures have their own name."
     when, _, measure = moment.partition(", ")
@@ -437,7 +443,7 @@ def _moment_title(title: str, moment: str) -> str:
         return f"{measure[0].upper()}{measure[1:]}: {when}"
     return f"{title}: {moment}" if moment else "Facts that should stay, cost, other measures"
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-051
+# %% ../../nbs/12_app/06_runs.ipynb #cell-053
 def _print_moments(out: TableOutput, names: list[str], columns: list, texts: list[list[str]], title: str):
     "A table for each moment, with runs as rows."
     for moment, group in _by_moment(columns).items():
@@ -445,7 +451,7 @@ def _print_moments(out: TableOutput, names: list[str], columns: list, texts: lis
         rows = [[name, *(row[columns.index(c)] for c in group)] for name, row in zip(names, texts)]
         out.show(header, rows, _moment_title(title, moment))
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-052
+# %% ../../nbs/12_app/06_runs.ipynb #cell-054
 def print_comparison(
     runs: list,
     metric: str = "exact_match",  # one of RUN_MEASURES
@@ -474,7 +480,7 @@ def print_comparison(
     for line in [*about["health"], *about["set_aside"], *about["judged"]]:
         out.line(f"{line}.")
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-054
+# %% ../../nbs/12_app/06_runs.ipynb #cell-056
 def print_by_verdict(
     runs: list,
     verdicts,  # of `read_verdicts`
@@ -493,7 +499,7 @@ def print_by_verdict(
     rows = [(r.run, r.verdict, r.when, mean, f"{r.n:,}") for r, mean in zip(shown.itertuples(), means)]
     out.show(("run", "verdict", "asked", metric, "edits"), rows, "By the audit's verdict")
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-055
+# %% ../../nbs/12_app/06_runs.ipynb #cell-057
 RunFoldersArgument = Annotated[list[Path], typer.Argument(help="Runs, or folders of runs.")]
 MeasureOption = Annotated[
     str,
@@ -510,7 +516,7 @@ VerdictsOption = Annotated[
     ),
 ]
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-056
+# %% ../../nbs/12_app/06_runs.ipynb #cell-058
 @app.command(name="compare", rich_help_panel=PANELS["results"])
 def compare_command(
     folders: RunFoldersArgument,
@@ -541,7 +547,7 @@ def compare_command(
         if verdicts is not None:
             print_by_verdict(runs, verdicts, metric, out)
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-060
+# %% ../../nbs/12_app/06_runs.ipynb #cell-062
 def _make_judge(
     model: str,
     base_url: str | None,
@@ -562,7 +568,7 @@ def _make_judge(
 
     return LocalJudge(model, **options)
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-062
+# %% ../../nbs/12_app/06_runs.ipynb #cell-064
 JUDGED_NAMES = dict(
     judge="who judges",
     no_verdict="without verdict",
@@ -587,7 +593,7 @@ def _print_judged(runs: list, out: TableOutput):
     for reason, n in reasons.most_common(3):
         out.line(f"{n:,} answers without a verdict: {reason}")
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-063
+# %% ../../nbs/12_app/06_runs.ipynb #cell-065
 def _print_marked(judge, marks, out: TableOutput):
     "How a judge agrees with a person who marked answers."
     from wbe.analysis.agreement import format_agreement, judge_agreement, judge_marks
@@ -599,7 +605,7 @@ def _print_marked(judge, marks, out: TableOutput):
     title = f"Agreement with a reader of {len(marks):,} answers; {int(read.verdict.isna().sum())} have no verdict"
     out.show(shown.columns, shown.astype(str).values.tolist(), title)
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-065
+# %% ../../nbs/12_app/06_runs.ipynb #cell-067
 _JUDGE = dict(rich_help_panel="The judge")
 JudgeOption = Annotated[str, typer.Option("--model", "-m", help="Model that judges, like gpt-4o-mini.", **_JUDGE)]
 JudgeAddressOption = Annotated[
@@ -622,7 +628,7 @@ VerdictTokensOption = Annotated[
 ]
 VerdictCacheOption = Annotated[Path, typer.Option(help="File for the verdicts that were paid for.", **_JUDGE)]
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-066
+# %% ../../nbs/12_app/06_runs.ipynb #cell-068
 MarksOption = Annotated[
     Path, typer.Option(help="CSV file of answers that a person marked; the judge is compared with that person.")
 ]
@@ -634,14 +640,14 @@ JudgedMomentOption = Annotated[
 ]
 JudgedSampleOption = Annotated[int, typer.Option(help="Judge the answers to this many edits. \\[default: all]", min=1)]
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-068
+# %% ../../nbs/12_app/06_runs.ipynb #cell-070
 def _runs_to_judge(folders: list[Path] | None, marks) -> list:
     "The runs of folders; an error if there is nothing to judge."
     if not folders and not marks:
         raise BadArgument("nothing to judge: give folders of runs, or --marks FILE")
     return _runs_of_timesteps(folders) if folders else []
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-069
+# %% ../../nbs/12_app/06_runs.ipynb #cell-071
 @app.command(name="judge", rich_help_panel=PANELS["results"])
 def judge_command(
     model: JudgeOption,
@@ -686,7 +692,7 @@ def judge_command(
         if stats := getattr(judge, "stats", None):
             out.line(f"Readings: {stats!r}")
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-073
+# %% ../../nbs/12_app/06_runs.ipynb #cell-075
 def _print_estimate(file: Path, measured: list[Path] | None, out: TableOutput):
     "The estimated cost of a sweep, and what it rests on."
     from wbe.runs.description import format_duration
@@ -706,7 +712,7 @@ def _print_estimate(file: Path, measured: list[Path] | None, out: TableOutput):
     if not known.all():
         out.line("The others were not measured; a short run does it: wbe run … --max-edits 20 --name trial")
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-074
+# %% ../../nbs/12_app/06_runs.ipynb #cell-076
 SweepArgument = Annotated[
     Path,
     typer.Argument(
@@ -727,7 +733,7 @@ PartOption = Annotated[
 ]
 CopyOption = Annotated[Path, typer.Option("--copy", help="Copy the sweep to this file, to change it; run nothing.")]
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-075
+# %% ../../nbs/12_app/06_runs.ipynb #cell-077
 @app.command(name="sweep", rich_help_panel=PANELS["runs"])
 def sweep_command(
     file: SweepArgument,
@@ -762,7 +768,7 @@ def sweep_command(
         if any(s.startswith("failed") for s in states.values()):
             raise typer.Exit(1)
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-078
+# %% ../../nbs/12_app/06_runs.ipynb #cell-080
 def parse_group_sizes(
     text: str,  # like 1,100,all
 ) -> tuple[int | str, ...]:
@@ -772,7 +778,7 @@ def parse_group_sizes(
         raise BadArgument(f"-k {text}: give numbers of instances with commas between them, or all, like -k 1,100,all")
     return tuple(w if w == "all" else int(w) for w in words)
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-080
+# %% ../../nbs/12_app/06_runs.ipynb #cell-082
 def _print_mquake(frame, out: TableOutput):
     "Accuracy by the number of instances edited together, of hops, and of edits of an instance."
     from wbe.runs.mquake import summarise_mquake
@@ -786,7 +792,7 @@ def _print_mquake(frame, out: TableOutput):
     for k, n in clashes[clashes > 0].items():
         out.line(f"k = {k}: {n} instances are contradicted by others of their group.")
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-082
+# %% ../../nbs/12_app/06_runs.ipynb #cell-084
 ChainsArgument = Annotated[
     Path, typer.Argument(help="Instances in MQuAKE's format: a file, or with --style the folder of a benchmark.")
 ]
@@ -812,7 +818,26 @@ MquakeNameOption = Annotated[
     str, typer.Option(help="Name of the run's folder. \\[default: made of editor, model and file]")
 ]
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-083
+# %% ../../nbs/12_app/06_runs.ipynb #cell-085
+def _mquake_plan(given: dict):
+    "The plan of a run, from the options of its command."
+    from wbe.cli.bench import _parse_prices
+    from wbe.runs.mquake import MquakePlan
+
+    same = "editor model questions sample seed device dtype cot demonstrations recall style endpoint".split()
+    spending = dict(budget=given["budget"], prices=_parse_prices(given["prices"]))
+    spending = {name: value for name, value in spending.items() if value is not None}
+    read = dict(hparams=_parse_settings(given["hparams"]), k=parse_group_sizes(given["k"]), under=given["protocol"])
+    return MquakePlan(str(given["chains"]), **{n: given[n] for n in same}, **read, spending=spending)
+
+
+def _mquake_folder(plan) -> str:
+    "The name of a run's folder, made of editor, model and file."
+    file = Path(plan.chains).stem
+    file += f"-{plan.style}" if plan.style and not file.endswith(f"_{plan.style}") else ""
+    return f"mquake-{plan.editor.replace(':', '-')}-{Path(plan.model).name}-{file}"
+
+# %% ../../nbs/12_app/06_runs.ipynb #cell-086
 @app.command(name="mquake", rich_help_panel=PANELS["runs"])
 def mquake_command(
     chains: ChainsArgument,
@@ -844,25 +869,16 @@ def mquake_command(
 
     For example:  wbe mquake chains.json -m wbe-tiny -e graph -k 1,100
     """
-    from wbe.cli.bench import _parse_prices
-    from wbe.runs.mquake import MquakePlan, run_mquake
+    from wbe.runs.mquake import run_mquake
 
     _check_run_name(name)
-    spending = {n: v for n, v in dict(budget=budget, prices=_parse_prices(prices)).items() if v is not None}
-    more = dict(
-        cot=cot, demonstrations=demonstrations, recall=recall, style=style, endpoint=endpoint, spending=spending
-    )
-    made = dict(editor=editor, model=model, hparams=_parse_settings(hparams), k=parse_group_sizes(k), seed=seed)
-    asked = dict(questions=questions, sample=sample, under=protocol, device=device, dtype=dtype)
-    plan = MquakePlan(str(chains), **made, **asked, **more)
-    file = Path(plan.chains).stem
-    file += f"-{style}" if style and not file.endswith(f"_{style}") else ""
-    folder = runs / (name or f"mquake-{editor.replace(':', '-')}-{Path(model).name}-{file}")
+    plan = _mquake_plan(dict(locals()))
+    folder = runs / (name or _mquake_folder(plan))
     with TableOutput(csv, json) as out:
         _print_mquake(run_mquake(plan, folder), out)
         out.line(f"The run: {folder}")
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-088
+# %% ../../nbs/12_app/06_runs.ipynb #cell-091
 FilesOption = Annotated[Path, typer.Option(help="Folder for figures (PNG and PDF) and tables (Markdown and LaTeX).")]
 ReportBenchmarkOption = Annotated[
     str, typer.Option("--benchmark", "-b", help="Benchmark of the runs. \\[default: the one that their plans name]")
@@ -876,7 +892,7 @@ AskModelOption = Annotated[
     typer.Option("--ask", help="Load the model, for sections that need it: hops that a memory finds, gradients."),
 ]
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-090
+# %% ../../nbs/12_app/06_runs.ipynb #cell-093
 CountsOption = Annotated[
     str,
     typer.Option(
@@ -895,7 +911,7 @@ ServiceCacheOption = Annotated[
     Path, typer.Option(help="File that keeps the answers of services. \\[default: beside the page]")
 ]
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-091
+# %% ../../nbs/12_app/06_runs.ipynb #cell-094
 @app.command(name="report", rich_help_panel=PANELS["results"])
 def report_command(
     runs: Annotated[list[Path], typer.Argument(help="Folders of runs, or a folder of such folders.")],
@@ -924,7 +940,7 @@ def report_command(
     page = make_report(runs, out, title, notebook, files, **sources, log=print_step)
     typer.echo(f"The report: {page}")
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-094
+# %% ../../nbs/12_app/06_runs.ipynb #cell-097
 @app.command(name="export", rich_help_panel=PANELS["results"])
 def export_command(
     run: Annotated[Path, typer.Argument(help="Folder of a run.")],
@@ -939,7 +955,7 @@ def export_command(
 
     typer.echo(f"The model: {export_run(Run.load(run), out)}")
 
-# %% ../../nbs/12_app/06_runs.ipynb #cell-097
+# %% ../../nbs/12_app/06_runs.ipynb #cell-100
 @app.command(name="leaderboard", rich_help_panel=PANELS["results"])
 def leaderboard_command(
     runs: Annotated[

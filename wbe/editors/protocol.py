@@ -412,11 +412,11 @@ EDITOR_CLASSES |= {
     ),
     "rag": (
         "wbe.editors.memory.retrieval:RetrievalEditor",
-        "question-answer pairs in a memory, the nearest in front of a question",
+        "question-answer pairs in a memory, the nearest prepended to a question",
     ),
     "graph": (
         "wbe.editors.memory.connected:GraphEditor",
-        "facts in a graph, the path that fits a question best in front of it",
+        "facts in a graph; the path that fits a question best is prepended to it",
     ),
     "mello": (
         "wbe.editors.memory.mello:MelloEditor",
@@ -424,7 +424,7 @@ EDITOR_CLASSES |= {
     ),
     "oracle": (
         "wbe.editors.memory.oracle:OracleEditor",
-        "the true facts in front of every question: a ceiling, and no method",
+        "the true facts prepended to every question: a ceiling, and no method",
     ),
 }
 

@@ -342,13 +342,14 @@ def ask(
     max_tokens: int = 32,
     context=None,  # one for each question
     progress: bool = True,
+    too_long: str = "error",  # or truncate: leave out the beginning of prompts that do not fit
 ) -> list[str]:
     "What a model generates after questions by greedy decoding, up to the end of the line."
     questions = list(questions)
     contexts = list(context) if context is not None else [None] * len(questions)
     if len(contexts) != len(questions):
         raise BadArgument(f"{len(questions)} questions, but {len(contexts)} contexts: give one for each")
-    encoded = encode_items(lm, [QAItem(q, "?", c) for q, c in zip(questions, contexts)], protocol)
+    encoded = encode_items(lm, [QAItem(q, "?", c) for q, c in zip(questions, contexts)], protocol, too_long)
     prompts = [c.ids[: c.prompt_length] or [lm.model.config.decoder_start_token_id] for c in encoded]
 
     def work(indices: list[int]) -> list[str]:

@@ -53,6 +53,9 @@ def read_instances(
         if missing:
             raise BadArgument(f"{path}: instance {n}: field {missing[0]!r} is missing or empty; leave the instance out")
     found = [{"case_id": n, **x} for n, x in enumerate(rows, 1) if style in (None, x.get("style"))]
+    repeated = [case for case, n in Counter(x["case_id"] for x in found).items() if n > 1]
+    if repeated:
+        raise BadArgument(f"{path}: {len(repeated)} case_ids come twice, such as {repeated[0]}; number the instances")
     if not found:
         raise BadArgument(f"{path}: no instance says that its style is {style}; leave the style out")
     return found
@@ -167,66 +170,54 @@ def _wanted(x: dict, edited: bool, questions: int) -> dict[str, list[tuple[str, 
 def _ask_once(lm: LM, texts: list[str], under, max_tokens: int = 32) -> dict[str, str]:
     "The answers to different questions."
     texts = list(dict.fromkeys(texts))
-    said = lm.ask(texts, under) if isinstance(lm, EndpointLM) else ask(lm, texts, under, max_tokens, progress=False)
-    return dict(zip(texts, said))
+    if isinstance(lm, EndpointLM):
+        return dict(zip(texts, lm.ask(texts, under)))
+    return dict(zip(texts, ask(lm, texts, under, max_tokens, progress=False, too_long="truncate")))
 
 # %% ../../nbs/10_runs/10_mquake.ipynb #cell-030
-_THOUGHTS = (  # question, thoughts, answer
-    (
-        "What is the capital of the country where the Taj Mahal stands?",
-        "The Taj Mahal stands in India. The capital of India is New Delhi.",
-        "New Delhi",
-    ),
-    (
-        "In which language did the author of Faust write?",
-        "Faust was written by Johann Wolfgang von Goethe. Johann Wolfgang von Goethe wrote in German.",
-        "German",
-    ),
-    (
-        "On which continent was the painter of Guernica born?",
-        "Guernica was painted by Pablo Picasso. Pablo Picasso was born in Málaga. Málaga is in Europe.",
-        "Europe",
-    ),
-    (
-        "Who wrote the play in which Ophelia appears?",
-        "Ophelia appears in Hamlet. Hamlet was written by William Shakespeare.",
-        "William Shakespeare",
-    ),
-    (
-        "In which country was the inventor of dynamite born?",
-        "Dynamite was invented by Alfred Nobel. Alfred Nobel was born in Stockholm. Stockholm is in Sweden.",
-        "Sweden",
-    ),
-    (
-        "What is the official language of the country whose capital is Lima?",
-        "Lima is the capital of Peru. The official language of Peru is Spanish.",
-        "Spanish",
-    ),
-    (
-        "Which river runs through the city where Mozart died?",
-        "Mozart died in Vienna. The river that runs through Vienna is the Danube.",
-        "Danube",
-    ),
-    (
-        "What is the currency of the country that the emperor Hirohito ruled?",
-        "The emperor Hirohito ruled Japan. The currency of Japan is the yen.",
-        "yen",
-    ),
-)
+_THOUGHTS = """
+What is the capital of the country where the Taj Mahal stands?
+The Taj Mahal stands in India. The capital of India is New Delhi.
+New Delhi
+In which language did the author of Faust write?
+Faust was written by Johann Wolfgang von Goethe. Johann Wolfgang von Goethe wrote in German.
+German
+On which continent was the painter of Guernica born?
+Guernica was painted by Pablo Picasso. Pablo Picasso was born in Málaga. Málaga is in Europe.
+Europe
+Who wrote the play in which Ophelia appears?
+Ophelia appears in Hamlet. Hamlet was written by William Shakespeare.
+William Shakespeare
+In which country was the inventor of dynamite born?
+Dynamite was invented by Alfred Nobel. Alfred Nobel was born in Stockholm. Stockholm is in Sweden.
+Sweden
+What is the official language of the country whose capital is Lima?
+Lima is the capital of Peru. The official language of Peru is Spanish.
+Spanish
+Which river runs through the city where Mozart died?
+Mozart died in Vienna. The river that runs through Vienna is the Danube.
+Danube
+What is the currency of the country that the emperor Hirohito ruled?
+The emperor Hirohito ruled Japan. The currency of Japan is the yen.
+yen
+"""  # by turns a question, thoughts and the answer
 
 # %% ../../nbs/10_runs/10_mquake.ipynb #cell-031
 CHAIN_OF_THOUGHT = Protocol(
     "mquake-cot",
     1,
     "eight chains with their facts first, then the question",
-    examples=tuple((q, f"{thoughts} So the answer is {answer}.") for q, thoughts, answer in _THOUGHTS),
+    examples=tuple(
+        (q, f"{thoughts} So the answer is {answer}.")
+        for q, thoughts, answer in zip(*(iter(_THOUGHTS.strip().splitlines()),) * 3)
+    ),
 )
 _THOUGHT_TOKENS = 96
 
 # %% ../../nbs/10_runs/10_mquake.ipynb #cell-032
 def answer_of_thoughts(text: str) -> str:
     "What follows the last “the answer is”; nothing where it does not occur."
-    found = re.findall(r"answer is:?\s+(.+?)(?=\.?\s*(?:So the answer|$))", text, re.I)
+    found = re.findall(r"answer is:?\s+(.+?)(?=\.?\s*(?:So the answer|Q:|$))", text, re.I)
     return found[-1].strip(" .") if found else ""
 
 # %% ../../nbs/10_runs/10_mquake.ipynb #cell-035
@@ -288,7 +279,7 @@ def _ask_editor(lm: LM, made, wanted: list[dict]) -> _ChainAnswers:
 
 # %% ../../nbs/10_runs/10_mquake.ipynb #cell-043
 def _shown_facts(lm: LM, texts: list[str]) -> dict[str, set] | None:
-    "What editors put in front of questions; None where no editor does."
+    "What editors prepend to questions; None where no editor does."
     if not lm.item_hooks:
         return None
     items = [QAItem(q, "?") for q in texts]
@@ -299,7 +290,7 @@ def _shown_facts(lm: LM, texts: list[str]) -> dict[str, set] | None:
 
 # %% ../../nbs/10_runs/10_mquake.ipynb #cell-044
 def _ask_chains(lm: LM, wanted: list[dict], under) -> _ChainAnswers:
-    "The answers of a model, and what was in front of the questions."
+    "The answers of a model, and what was prepended to the questions."
     texts = list(dict.fromkeys(q for w in wanted for q, _ in w["chain"]))
     return _ChainAnswers(_ask_once(lm, texts, under), _shown_facts(lm, texts))
 
@@ -449,21 +440,32 @@ def _mquake_config(plan: MquakePlan, lm: LM, conflicts: list[dict], hparams: dic
     return json.loads(json.dumps(about | dict(versions=versions())))
 
 # %% ../../nbs/10_runs/10_mquake.ipynb #cell-067
-def _begin_mquake(folder: Path, config: dict):
-    "Write what describes a run, or check that the folder holds this run."
+def _begin_mquake(
+    folder: Path,
+    config: dict,
+    defaults: dict | None = None,  # of hyper-parameters that an older run does not know
+):
+    "Write what describes a run, or check that the folder holds this run; it may go on with further k."
     path = folder / "config.json"
     if not path.exists():
         write_text(path, json.dumps(config, indent=1, ensure_ascii=False) + "\n")
         return
     old = json.loads(path.read_text(encoding="utf-8"))
     old["plan"] = {f.name: f.default for f in fields(MquakePlan) if f.name in config["plan"]} | old["plan"]
+    old["hparams"] = (defaults or {}) | old["hparams"]
     differs = lambda a, b: [n for n in a if a[n] != b.get(n)]
-    changed = differs(config["plan"] | {"k": 0}, old["plan"] | {"k": 0})
+    free = {"k": 0, "device": 0, "dtype": 0}
+    changed = differs(config["plan"] | free, old["plan"] | free)
     changed += differs({n: config[n] for n in ("sha256", "model", "hparams")}, old)
     if changed:
         raise BadArgument(
             f"{folder}: this run was begun with another {changed[0]}; choose another folder, or repeat the settings"
         )
+    sizes = list(dict.fromkeys([*old["plan"]["k"], *config["plan"]["k"]]))
+    if sizes != old["plan"]["k"]:
+        written = json.loads(path.read_text(encoding="utf-8"))
+        written["plan"]["k"] = sizes
+        write_text(path, json.dumps(written, indent=1, ensure_ascii=False) + "\n")
 
 # %% ../../nbs/10_runs/10_mquake.ipynb #cell-069
 def _load_mquake_model(plan: MquakePlan, folder) -> LM:
@@ -480,6 +482,9 @@ def _load_mquake_model(plan: MquakePlan, folder) -> LM:
 def _group_sizes(plan: MquakePlan, instances: list[dict]) -> list[int]:
     "How many instances are edited together."
     every = min(len(instances), plan.sample or len(instances))
+    large = [k for k in plan.k if k != "all" and k > every]
+    if large:
+        raise BadArgument(f"k is {large[0]}, but the run has only {every} instances; give all, or a smaller number")
     return list(dict.fromkeys(every if k == "all" else k for k in plan.k))
 
 # %% ../../nbs/10_runs/10_mquake.ipynb #cell-073
@@ -500,7 +505,7 @@ def run_mquake(
     folder = make_folder(folder)
     with lock(folder / ".lock"):
         conflicts, examples = find_conflicts(instances), relation_examples(instances, plan.seed)
-        _begin_mquake(folder, _mquake_config(plan, lm, conflicts, hparams))
+        _begin_mquake(folder, _mquake_config(plan, lm, conflicts, hparams), asdict(made.HParams()) if made else {})
         kept = _recall(plan, folder, lm, instances, examples)
         _run_groups(plan, PartitionedTable(folder, "instances"), lm, made, kept, conflicts, examples, progress)
         return PartitionedTable(folder, "instances").frame()
@@ -523,7 +528,7 @@ def _run_groups(plan, table: PartitionedTable, lm: LM, made, instances, conflict
         rows = score_group(lm, made, group, plan, examples) if k else score_instances(lm, group, False, how=how)
         together = [x["case_id"] for x in group] if k else []
         clash = [any((r["case"], c) in pairs for c in together) for r in rows]
-        table.add(key, pd.DataFrame([dict(k=k, **r, conflict=c) for r, c in zip(rows, clash)]))
+        table.add(key, pd.DataFrame([dict(k=k, **r, conflict=c, together=len(together)) for r, c in zip(rows, clash)]))
 
 # %% ../../nbs/10_runs/10_mquake.ipynb #cell-079
 def summarise_mquake(
@@ -535,6 +540,9 @@ def summarise_mquake(
     frame = frame if conflicts else frame[~frame.conflict.astype(bool)]
     names = ["edit_wise", "instance_wise", "multi_hop"]
     names += [n for n in ("multi_hop_cot", "retrieved") if n in frame and frame[n].notna().any()]
-    groups = frame.assign(**{n: frame[n].astype(float) for n in names}).groupby(list(by))
-    shares = groups[names].mean() * 100
+    right = frame.edit_wise.astype(float) * frame.edits
+    numbers = dict(right=right, asked=frame.edits.where(right.notna()))
+    groups = frame.assign(**{n: frame[n].astype(float) for n in names}, **numbers).groupby(list(by))
+    shares, of_edits = groups[names].mean() * 100, groups[["right", "asked"]].sum(min_count=1)
+    shares["edit_wise"] = of_edits.right / of_edits.asked * 100
     return shares.assign(instances=groups.size()).round(1)

@@ -422,7 +422,7 @@ def _kind_sampler(stage: TrainingStage) -> _WeightedSampler:
     "Samples kinds of documents, so that each has its share of the tokens."
     return _WeightedSampler(stage.percent, lambda kind: stage.percent[kind] / 100 / _DOCUMENT_TOKENS[kind])
 
-# %% ../../nbs/08_tiny/02_corpus.ipynb #cell-088
+# %% ../../nbs/08_tiny/02_corpus.ipynb #cell-092
 class TrainingCorpus:
     "Documents by number."
 
@@ -445,7 +445,7 @@ class TrainingCorpus:
         self.stage = None
         self.set_progress(0.3)
 
-# %% ../../nbs/08_tiny/02_corpus.ipynb #cell-089
+# %% ../../nbs/08_tiny/02_corpus.ipynb #cell-093
 @patch
 def set_progress(
     self: TrainingCorpus,
@@ -458,7 +458,7 @@ def set_progress(
         self.known.restrict_to_popular(stage.subjects)
     return self
 
-# %% ../../nbs/08_tiny/02_corpus.ipynb #cell-091
+# %% ../../nbs/08_tiny/02_corpus.ipynb #cell-095
 _DOCUMENTS_OF_KNOWN = dict(
     recall=recall_document,
     biography=biography_document,
@@ -484,7 +484,7 @@ def document(
         return chain_reading_document(self.told_chains, rng)
     return _DOCUMENTS_OF_KNOWN[kind](self.known, rng)
 
-# %% ../../nbs/08_tiny/02_corpus.ipynb #cell-092
+# %% ../../nbs/08_tiny/02_corpus.ipynb #cell-096
 @patch
 def texts(self: TrainingCorpus, n: int, *number) -> Iterator[str]:
     "The texts of `n` documents."

@@ -4,17 +4,21 @@
 
 # %% auto #0
 __all__ = ['NEUTRAL_THRESHOLD', 'flow_through_facts', 'pagerank_facts', 'next_query', 'rounds_facts', 'LearntThreshold',
-           'learn_threshold']
+           'learn_threshold', 'UnfinishedPath']
 
 # %% ../../../nbs/09_editors/memory/12_walks.ipynb #cell-002
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 
-from .graph import FactGraph
+from .graph import FactGraph, GraphFact
+from .relations import asked_relations, name_in_question
 from .retrieval import PairMemory, QAPair
+from ..subjects import name_words
+from ...records import patch
 
 # %% ../../../nbs/09_editors/memory/12_walks.ipynb #cell-007
 def flow_through_facts(
@@ -45,7 +49,7 @@ def pagerank_facts(graph: FactGraph, question: str, k: int = 2) -> list[int]:
 
 # %% ../../../nbs/09_editors/memory/12_walks.ipynb #cell-014
 def next_query(question: str, pair: QAPair) -> str:
-    "The question with an answer in place of its subject, or in front of it."
+    "The question with an answer in place of its subject, or before it."
     named = [name for name in pair.names if name in question]
     return question.replace(max(named, key=len), pair.answer) if named else f"{pair.answer} {question}"
 
@@ -105,3 +109,61 @@ def learn_threshold(
         value = float(max(grid, key=lambda t: (round((own >= t).mean() - (other >= t).mean(), 9), -t)))
     share = lambda scores: float((scores >= value).mean()) if len(scores) else 0.0
     return LearntThreshold(value, len(some), len(other), share(own), share(other))
+
+# %% ../../../nbs/09_editors/memory/12_walks.ipynb #cell-028
+@dataclass
+class UnfinishedPath:
+    "A path along the relations that a question asks for, of which some facts are still missing."
+
+    name: str  # of the entity that it has reached
+    nodes: list[str]  # that have this name in the graph
+    left: list[str]  # the relations that it has still to follow
+    evidence: float = 0.0  # of all its relations
+    sure: bool = True  # whether a whole text speaks for each of them
+    facts: list[GraphFact] = field(default_factory=list)
+
+    @property
+    def has_edit(self) -> bool:
+        "Whether a fact on it is an edit; an unedited one has no question."
+        return any(f.question for f in self.facts)
+
+    def go(self, fact: GraphFact, nodes: list[str]):
+        "Add a fact."
+        self.facts.append(fact)
+        self.name, self.nodes, self.left = fact.answer, nodes, self.left[1:]
+
+# %% ../../../nbs/09_editors/memory/12_walks.ipynb #cell-029
+@patch
+def nodes_named(self: FactGraph, name: str) -> list[str]:
+    "The nodes that have a name."
+    return list(self.names.owners.get(name_words(name), ()))
+
+# %% ../../../nbs/09_editors/memory/12_walks.ipynb #cell-030
+@patch
+def begin_path(self: FactGraph, question: str, hops: int = 4) -> UnfinishedPath:
+    "A path without facts, from the subject that a question names along the relations that it asks for."
+    name = name_in_question(question)
+    known = [m for m in self.mentions(question) for _ in m.owners]
+    if known and not self.nodes_named(name):
+        name = self.facts[min(n for ns in self.edges[known[0].owners[0]].values() for n in ns)].subject
+    asked = asked_relations(self.relations, question, name, hops, self.hop_cost)
+    return UnfinishedPath(name, self.nodes_named(name), list(asked.relations), asked.evidence, asked.sure)
+
+# %% ../../../nbs/09_editors/memory/12_walks.ipynb #cell-031
+@patch
+def follow_edges(self: FactGraph, path: UnfinishedPath):
+    "Follow the valid facts from where a path has come to; of namesakes' facts the edited one."
+    while path.left:
+        facts = [self.facts[n] for node in path.nodes for n in self._valid(node)]
+        found = [f for f in facts if f.key == path.left[0]]
+        if not found:
+            return
+        best = max(found, key=lambda f: bool(f.question))
+        path.go(best, self._ends(best))
+
+# %% ../../../nbs/09_editors/memory/12_walks.ipynb #cell-033
+@patch
+def may_meet_edit(self: FactGraph, path: UnfinishedPath) -> bool:
+    "Whether an edit is on a path, or its next but one relation, or a later one, has edits."
+    profiles = self.relations.profiles
+    return path.has_edit or any(r in profiles and profiles[r].texts for r in path.left[1:])
