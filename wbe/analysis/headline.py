@@ -169,6 +169,7 @@ _SETTING_NAMES = dict(
     every="asked after every so many edits",
     first="… over the first so many edits",
     curve="… on so many of the edits made so far",
+    ask="edits of each timestep asked about",
     sample="edits of each earlier timestep asked again",
     say="axes with generated answers",
     ask_lasting="lasting facts asked",
@@ -230,7 +231,7 @@ _PLAN_FIELDS = (
     "map editor model timesteps max_edits hparams batch every first curve sample axes say under lasting texts "
 )
 _PLAN_FIELDS += "corpus seed dtype quant revision trust_remote_code "
-_PLAN_FIELDS += "forms ask_forms near ask_near tasks ability ability_size broken norms texts_dir"
+_PLAN_FIELDS += "ask forms ask_forms near ask_near tasks ability ability_size broken norms texts_dir"
 PLAN_OPTIONS = {field: f"--{_OPTION_NAMES.get(field, field)}" for field in _PLAN_FIELDS.split()}
 
 
