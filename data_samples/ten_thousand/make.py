@@ -1,14 +1,15 @@
-"""A benchmark of more than ten thousand edits, and what editors keep of them on the tiny model, thousand after thousand.
+"""A benchmark of more than ten thousand edits, and what editors keep of them on the tiny model, thousand by thousand.
 
     python data_samples/ten_thousand/make.py FOLDER                  the benchmark: FOLDER/bench/release
-    python data_samples/ten_thousand/make.py FOLDER --edit EDITOR    FOLDER/EDITOR.json; again, it goes on from nothing
+    python data_samples/ten_thousand/make.py FOLDER --edit EDITOR    FOLDER/EDITOR.json, from the beginning
+    python data_samples/ten_thousand/make.py FOLDER --edit none      the unedited model
     python data_samples/ten_thousand/make.py FOLDER --merge          kept.csv and costs.csv, beside this file
 
-The world has the seed of the tiny model's, and eight times as many entities. Its 13,244 edits (10 MB) are not stored here.
-An editor makes the first ten thousand, a hundred at a time (FT one at a time) and in their order. After each thousand, a
-sample of sixty edits of every thousand so far is asked: the question of the edit and its rephrased form, teacher-forced
-and generated. Edits whose question comes back within the ten thousand are not asked. Beside them are asked facts of the
-tiny model's own world that it knows and whose subjects have no namesake among those of the edits.
+The world has the seed of the tiny model's, and eight times as many entities. Its 13,244 edits (10 MB) are not stored
+here. An editor makes the first ten thousand in their order, a hundred at a time (FT one at a time). After each
+thousand, sixty edits of every thousand so far are asked: the question of the edit and its rephrased form,
+teacher-forced and generated. Edits whose question comes back within the ten thousand are not asked. Beside them are
+asked facts of the tiny model's own world that it knows and whose subjects have no namesake among those of the edits.
 """
 
 import argparse
@@ -77,8 +78,8 @@ def known_facts(lm, edits: pd.DataFrame) -> list:
 
 
 def kept(lm, sample: pd.DataFrame, lasting: list, done: int) -> list[dict]:
-    "Counts and sums of each thousand of edits so far, and of the lasting facts."
-    groups = {(n, axis): part for n, part in sample[sample.thousand <= max(done, 1)].groupby("thousand") for axis in AXES}
+    "Counts and sums of each thousand in a sample, and of the lasting facts."
+    groups = {(n, axis): part for n, part in sample.groupby("thousand") for axis in AXES}
     items = {(n, axis): [QAItem(*x) for x in zip(part[axis], part.ans)] for (n, axis), part in groups.items()}
     items[0, "lasting"] = lasting
     asked, rows, start = ask(lm, [x for part in items.values() for x in part]), [], 0
@@ -104,10 +105,8 @@ def follow(folder: Path, name: str, preset: str | None):
     label = f"{name}-{preset}" if preset else name
     rows, costs, path = [], [], folder / f"{label}.json"
     if name == "none":
-        everything = sample.assign(thousand=1)  # all at once
-        parts = [kept(lm, part.assign(thousand=1), lasting, 0) for _, part in everything.groupby(sample.thousand)]
-        rows = [r | dict(of=n if r["of"] else 0) for n, part in enumerate(parts, 1) for r in part if r["of"] or n == 1]
-        path.write_text(json.dumps(dict(editor=label, rows=rows, costs=[], hparams={}, batch=None)))
+        rows = kept(lm, sample, lasting, 0)
+        path.write_text(json.dumps(dict(editor=label, rows=rows, costs=[], hparams="", batch=None)))
         return
     ed = editor(name, **(dict(preset=preset) if preset else {}))
     ed = ed if ed.batch == 1 else editor(name, batch=BATCH, **(dict(preset=preset) if preset else {}))
@@ -126,7 +125,7 @@ def follow(folder: Path, name: str, preset: str | None):
         cost = dict(after=done // THOUSAND, seconds=time.perf_counter() - wall, cpu_seconds=cpu() - used)
         costs.append(cost | dict(bytes_beside=bytes_beside_weights(lm), refused=refused))
         used = cpu()
-        rows += kept(lm, sample, lasting, done // THOUSAND)
+        rows += kept(lm, sample[sample.thousand <= done // THOUSAND], lasting, done // THOUSAND)
         costs[-1]["asking_cpu_seconds"] = cpu() - used
         hparams = ed.hparams_for(lm).source
         path.write_text(json.dumps(dict(editor=label, rows=rows, costs=costs, hparams=hparams, batch=ed.batch)))
@@ -137,7 +136,8 @@ def merge(folder: Path):
     "One table of answers and one of costs, beside this file."
     found = [json.loads(p.read_text()) for p in sorted(folder.glob("*.json"))]
     answers = pd.concat([pd.DataFrame(f["rows"]).assign(editor=f["editor"]) for f in found if f["rows"]])
-    costs = pd.concat([pd.DataFrame(f["costs"]).assign(editor=f["editor"], batch=f["batch"]) for f in found if f["costs"]])
+    parts = [pd.DataFrame(f["costs"]).assign(editor=f["editor"], batch=f["batch"]) for f in found if f["costs"]]
+    costs = pd.concat(parts)
     answers[["editor", *answers.columns.drop("editor")]].to_csv(HERE / "kept.csv", index=False, float_format="%.6g")
     costs[["editor", *costs.columns.drop("editor")]].round(3).to_csv(HERE / "costs.csv", index=False)
 
