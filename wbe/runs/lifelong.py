@@ -42,15 +42,16 @@ from .description import adopt_editor_source, check_same_run, describe_benchmark
 from .description import estimate_seconds, format_duration, utc_now
 from .plan import RunPlan, check_plan, plan_editor
 from wbe.runs.questions import (
+    QuestionTable,
     lasting_items,
     near_facts,
     planned_moments,
     score_questions,
     select_questions,
     step_questions,
+    store_questions,
     why_unaskable,
 )
-from .question_table import QuestionTable, write_questions
 from .records import RUN_TABLES, PartitionedTable, Run, broken_after, recorded_plan, with_normalised_match
 from .records import with_probe_column, write_frame
 from ..store import explain_read_errors, lock, make_folder, write_text
@@ -178,7 +179,7 @@ def questions(self: Runner) -> QuestionTable:
     "The questions of the run. When first wanted they are written into a file, which `begin` names questions.parquet."
     if self._questions is None:
         reasons, path = [], self.folder / f".questions-{self.rank}.parquet"
-        self._questions = QuestionTable(write_questions(path, self._askable_questions(reasons)))
+        self._questions = QuestionTable(store_questions(path, self._askable_questions(reasons)))
         self.set_aside = describe_set_aside(reasons)
     return self._questions
 

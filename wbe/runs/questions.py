@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['sample_ids', 'lasting_file', 'near_facts', 'step_questions', 'run_questions', 'why_unaskable', 'select_questions',
-           'planned_moments', 'noted_contexts', 'score_questions', 'lasting_items']
+           'store_questions', 'QuestionTable', 'planned_moments', 'noted_contexts', 'score_questions', 'lasting_items']
 
 # %% ../../nbs/10_runs/04_questions.ipynb #cell-002
 import hashlib
+from collections.abc import Iterable
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,8 +21,9 @@ from ..lm.probes import unaskable_reasons
 from ..lm.scoring import score
 from ..lm.tokens import QAItem
 from ..lm.untouched import lasting_facts, static_items
-from ..records import BadArgument
+from ..records import BadArgument, patch
 from .plan import RunPlan
+from ..store import atomic_write
 from ..writers.forms import FORMS
 
 # %% ../../nbs/10_runs/04_questions.ipynb #cell-005
@@ -190,6 +192,93 @@ def select_questions(
     return pd.concat([q, ahead.assign(moment="ahead")]) if len(ahead) else q
 
 # %% ../../nbs/10_runs/04_questions.ipynb #cell-037
+_NUMBERS, _LISTS = dict(probe="int32", asked_of="int64"), ("aliases", "previous_aliases")
+
+
+def _question_schema(
+    columns: Iterable[str],
+):  # an Arrow schema
+    "Types of the columns of a table of questions: numbers, lists of texts, and texts."
+    import pyarrow as pa
+
+    kinds = {name: pa.type_for_alias(kind) for name, kind in _NUMBERS.items()}
+    kinds |= dict.fromkeys(_LISTS, pa.list_(pa.string()))
+    return pa.schema([(name, kinds.get(name, pa.large_string())) for name in columns])
+
+# %% ../../nbs/10_runs/04_questions.ipynb #cell-039
+def store_questions(
+    path: Path,
+    steps: Iterable,  # frames of questions, one for each timestep; see `step_questions`
+) -> Path:
+    "Write the questions of a run, timestep by timestep; the file is questions or absent."
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with atomic_write(path) as part:
+        out = None
+        for frame in steps:
+            schema = out.schema if out else _question_schema(frame.columns)
+            out = out or pq.ParquetWriter(part, schema, compression="zstd")
+            out.write_table(
+                pa.Table.from_pandas(frame, schema, preserve_index=False), row_group_size=len(frame) or None
+            )
+        out.close()
+    return Path(path)
+
+# %% ../../nbs/10_runs/04_questions.ipynb #cell-042
+class QuestionTable:
+    "The questions of a run, in a file; in memory are only the columns that select them."
+
+    def __init__(
+        self,
+        path: Path,  # see `store_questions`
+    ):
+        import pyarrow.parquet as pq
+
+        self.path, file = Path(path), pq.ParquetFile(path)
+        self.keys = file.read(["edit_id", "axis", "asked_of"]).to_pandas()
+        self.ends = [0]  # the number of rows before each row group, and of all
+        for i in range(file.num_row_groups):
+            self.ends.append(self.ends[-1] + file.metadata.row_group(i).num_rows)
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+# %% ../../nbs/10_runs/04_questions.ipynb #cell-043
+def _as_frame(table):
+    "An Arrow table of questions as a data frame; lists stay lists."
+    frame = table.to_pandas()
+    return frame.assign(**{name: table[name].to_pylist() for name in _LISTS if name in frame})
+
+
+@patch
+def take(
+    self: QuestionTable,
+    selected,  # rows of `keys`, in their order; further columns are kept
+):
+    "The questions of these rows: a frame with all columns."
+    import pandas as pd
+    import pyarrow.parquet as pq
+
+    parts, file, rows = [], pq.ParquetFile(self.path), selected.index.to_numpy()
+    for i, (start, end) in enumerate(zip(self.ends, self.ends[1:])):
+        here = rows[(rows >= start) & (rows < end)]
+        if len(here):
+            parts.append(_as_frame(file.read_row_group(i).take(here - start)).set_index(here))
+    frame = pd.concat(parts) if parts else _as_frame(file.schema_arrow.empty_table())
+    more = [c for c in selected if c not in frame]
+    return frame.loc[rows].assign(**{c: selected[c] for c in more}).reset_index(drop=True)
+
+# %% ../../nbs/10_runs/04_questions.ipynb #cell-044
+@patch
+def of(
+    self: QuestionTable,
+    timestep: int,
+):
+    "The questions of a timestep."
+    return self.take(self.keys[self.keys.asked_of == timestep])
+
+# %% ../../nbs/10_runs/04_questions.ipynb #cell-051
 def planned_moments(
     questions,  # of a run: a frame with edit_id, axis and asked_of, see `run_questions` and `QuestionTable.keys`
     plan: RunPlan,
@@ -210,7 +299,7 @@ def planned_moments(
         add("step", n, asked[n] + ahead + sum(asked[m] * min(1, plan.sample / planned[m]) for m in earlier))
     return rows
 
-# %% ../../nbs/10_runs/04_questions.ipynb #cell-041
+# %% ../../nbs/10_runs/04_questions.ipynb #cell-055
 _LAST_FACTS, _LONGEST_FACT = 4, 200  # of what is stored of a context; the second in characters
 
 
@@ -224,7 +313,7 @@ def _context_text(
     more = [f"… {len(texts) - len(shown):,} more"] if len(texts) > len(shown) else []
     return "; ".join(more + shown) or None
 
-# %% ../../nbs/10_runs/04_questions.ipynb #cell-044
+# %% ../../nbs/10_runs/04_questions.ipynb #cell-058
 @contextmanager
 def noted_contexts(lm: LM):
     "A list that gets the context of every item that the model encodes meanwhile, in their order."
@@ -240,7 +329,7 @@ def noted_contexts(lm: LM):
     finally:
         lm.item_hooks.remove(note)
 
-# %% ../../nbs/10_runs/04_questions.ipynb #cell-046
+# %% ../../nbs/10_runs/04_questions.ipynb #cell-060
 _SCORE_COLUMNS = ["token_accuracy", "exact_match", "log_probability", "perplexity", "finite", "seconds"]
 _TEXT_COLUMNS = ["answer", "natural_end"]
 
@@ -262,13 +351,13 @@ def _score_part(
     retrieved = [_context_text(c) if text else None for c in contexts]
     return scores.assign(retrieved=pd.Series(retrieved, dtype=object)).set_index(part.index)
 
-# %% ../../nbs/10_runs/04_questions.ipynb #cell-048
+# %% ../../nbs/10_runs/04_questions.ipynb #cell-062
 def _score_statements(lm: LM, part, text: bool, progress: bool):
     "The scores of statements that the model completes."
     scores = _score_part(lm, part, "plain", text, progress)
     return scores.assign(exact_match=scores.token_accuracy == 1)
 
-# %% ../../nbs/10_runs/04_questions.ipynb #cell-049
+# %% ../../nbs/10_runs/04_questions.ipynb #cell-063
 def score_questions(
     lm: LM,
     questions,  # a frame with axis, question, expected, edit_id
@@ -288,7 +377,7 @@ def score_questions(
             parts.append(_score_statements(lm, questions[said & bare], text, progress))
     return pd.concat([questions, pd.concat(parts).sort_index()], axis=1)
 
-# %% ../../nbs/10_runs/04_questions.ipynb #cell-061
+# %% ../../nbs/10_runs/04_questions.ipynb #cell-075
 def lasting_items(
     bench: Benchmark,
     plan: RunPlan,
