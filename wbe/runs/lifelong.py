@@ -171,7 +171,7 @@ def _askable_questions(
         questions = step_questions(self.bench, self.plan, n, count, self.near)
         found = why_unaskable(self.lm, questions, self.plan.under)
         reasons.extend(found)
-        yield questions[[not reason for reason in found]]
+        yield questions.loc[[not reason for reason in found]]  # `questions[[]]` would have no columns
 
 # %% ../../nbs/10_runs/07_lifelong.ipynb #cell-021
 @patch(as_prop=True)
