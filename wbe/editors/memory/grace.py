@@ -23,7 +23,13 @@ from wbe.editors.memory.codebook import (
     prompt_checksum,
     prompt_queries,
 )
-from .routing import RoutedLayer, part_device, without_attached
+from wbe.editors.memory.routing import (
+    RoutedLayer,
+    check_routed_fits,
+    check_settings_agree,
+    part_device,
+    without_attached,
+)
 from ..protocol import Editor
 from ..requests import EditRequest
 from ..results import EditError, EditResult, combine_edits
@@ -131,11 +137,6 @@ def _codebook_layer(lm: LM) -> CodebookLayer | None:
     return lm.state.attached.get("codebook")
 
 # %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-022
-def _first_other(a: dict, b: dict) -> str:
-    "The first setting in which two dicts differ."
-    return next(name for name in CODEBOOK_SETTINGS if a[name] != b[name])
-
-# %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-023
 def entries_checksum(
     slots: list[int],
     entries: Entries,
@@ -148,7 +149,7 @@ def entries_checksum(
         mark = zlib.crc32(t.detach().float().cpu().contiguous().numpy().tobytes(), mark)
     return mark
 
-# %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-025
+# %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-024
 @dataclass
 class CodebookEdit(EditResult):
     "The entries of a codebook that some edits have written."
@@ -181,30 +182,19 @@ class CodebookEdit(EditResult):
             layer.close()
             del lm.state.attached["codebook"]
 
-# %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-027
+# %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-026
 @patch
 def _check_fits(self: CodebookEdit, lm: LM):
     layer, mine = _codebook_layer(lm), codebook_settings(self.hparams)
-    made = {k: self.model.get(k) for k in ("layers", "width")}
-    if mine["layer"] >= lm.layers or made != dict(layers=lm.layers, width=lm.width):
-        raise EditError(
-            f"{self!r} was made for {self.model.get('name', 'another model')} with {made['layers']} layers of width "
-            f"{made['width']}, and {lm.name} has {lm.layers} of {lm.width}"
-        )
-    if layer and layer.settings != mine:
-        name = _first_other(layer.settings, mine)
-        raise EditError(
-            f"{self!r} has {name} {mine[name]!r}, and the codebook of {lm.name} was made with "
-            f"{layer.settings[name]!r}; edit again with the same hyper-parameters"
-        )
+    check_routed_fits(self, lm, layer, mine, "the keys of the codebook")
 
-# %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-028
+# %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-027
 @patch
 def _to_saved(self: CodebookEdit) -> tuple[dict, dict]:
     tensors = dict(slots=torch.tensor(self.slots, dtype=torch.int64), **self.entries.to_tensors())
     return {k: t.cpu().contiguous() for k, t in tensors.items()}, dict(before=self.before, after=self.after)
 
-# %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-029
+# %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-028
 @patch(cls_method=True)
 def _from_saved(cls: CodebookEdit, tensors: dict, settings: dict, folder: Path) -> CodebookEdit:
     return cls(
@@ -213,7 +203,7 @@ def _from_saved(cls: CodebookEdit, tensors: dict, settings: dict, folder: Path) 
         **{k: settings[k] for k in ("before", "after")},
     )
 
-# %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-031
+# %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-030
 @patch(cls_method=True)
 def _combine(cls: CodebookEdit, results: list) -> CodebookEdit | None:
     for a, b in zip(results, results[1:]):
@@ -230,7 +220,7 @@ def _combine(cls: CodebookEdit, results: list) -> CodebookEdit | None:
     picked = joined.pick([last[s] for s in order])
     return cls(slots=order, entries=picked, before=results[0].before, after=results[-1].after)
 
-# %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-032
+# %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-031
 @patch
 def absorb(self: CodebookEdit, earlier: EditResult) -> CodebookEdit | None:
     if type(earlier) is not CodebookEdit or not set(earlier.slots) <= set(self.slots):
@@ -238,14 +228,14 @@ def absorb(self: CodebookEdit, earlier: EditResult) -> CodebookEdit | None:
     both = combine_edits([earlier, self])
     return both if both.kind == self.kind else None
 
-# %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-033
+# %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-032
 @patch
 def _take_over(self: CodebookEdit, lm: LM):
     layer = _codebook_layer(lm)
     layer.codebook.replaced = [(0, [], layer.codebook.read([]))]
     layer.marks = [self.before]
 
-# %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-040
+# %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-039
 class ValueTraining:
     "Some edits while their values are trained."
 
@@ -260,7 +250,7 @@ class ValueTraining:
         self.lengths = torch.tensor([len(c.answer) for c in coded], device=device)
         self.end = torch.tensor(self.tail.columns_of_starts if starts else [n - 1 for n in lengths]) + 1
 
-# %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-041
+# %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-040
 @patch
 def losses(self: ValueTraining, values: torch.Tensor) -> torch.Tensor:  # (edits,)
     "The loss of each edit."
@@ -274,7 +264,7 @@ def losses(self: ValueTraining, values: torch.Tensor) -> torch.Tensor:  # (edits
     nll = -logits.log_softmax(-1).gather(1, self.answer[:, None])[:, 0] / self.lengths[self.rows]
     return torch.zeros(self.n, device=nll.device).index_add(0, self.rows, nll)
 
-# %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-042
+# %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-041
 @patch
 @torch.no_grad()
 def outputs(self: ValueTraining) -> torch.Tensor:  # (edits, out)
@@ -283,7 +273,7 @@ def outputs(self: ValueTraining) -> torch.Tensor:  # (edits, out)
     self.tail.run(lambda x, out: heard.setdefault("out", out))
     return heard["out"][range(self.n), self.end - 1].float()
 
-# %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-043
+# %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-042
 def train_values(
     training: ValueTraining,
     values: torch.Tensor,  # (edits, out): where training begins
@@ -305,7 +295,7 @@ def train_values(
             values.copy_(torch.where(learns[:, None], values, before))
     return values.detach(), losses
 
-# %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-049
+# %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-048
 def _at_depth(layer: int):
     "The layer at the relative depth that a layer has among 32."
     return lambda lm: min(round(layer / 32 * lm.layers), lm.layers - 1)
@@ -326,7 +316,7 @@ _GRACE_PRESETS = {
     "": (dict(layer=_at_depth(27)), f"layer: the relative depth of Llama 2 7B's; the rest: {_EASYEDIT}"),
 }
 
-# %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-050
+# %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-049
 _HOREN = dict(match="cosine", query=0.5, adds=True)
 _HOREN_SOURCE = f"HoReN (authors' code); {_PROTOCOL}"
 _HOREN_PRESETS = {
@@ -340,7 +330,7 @@ _HOREN_PRESETS = {
     "": (dict(_HOREN, layer=_at_depth(29)), f"layer: the relative depth of Llama 3 8B's; the rest: {_HOREN_SOURCE}"),
 }
 
-# %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-052
+# %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-051
 def _as_published(presets: dict) -> dict:
     "The preset `as_published` of an editor."
     values = {model: (dict(v, again="add", under="zero-shot"), s) for model, (v, s) in presets.items()}
@@ -351,7 +341,7 @@ def _as_published(presets: dict) -> dict:
         )
     }
 
-# %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-054
+# %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-053
 class _Batch:
     "The edits of a batch: each gets a key, then a value."
 
@@ -377,7 +367,7 @@ class _Batch:
         entries.values, _ = train_values(training, torch.stack(starts))
         self.codebook.change(slots, entries)
 
-# %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-055
+# %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-054
 @patch
 def run(self: _Batch, queries: torch.Tensor):
     "Place all edits, and train their values."
@@ -394,7 +384,7 @@ def run(self: _Batch, queries: torch.Tensor):
         self.written.add(slot)
     self.train(waiting)
 
-# %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-057
+# %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-056
 def edit_queries(lm: LM, coded: list[EncodedItem], h: CodebookHParams) -> torch.Tensor:  # (edits, in)
     "What a codebook would be asked for the prompts of some edits."
     out, prompts = [None] * len(coded), [c.ids[: c.prompt_length] for c in coded]
@@ -407,7 +397,7 @@ def edit_queries(lm: LM, coded: list[EncodedItem], h: CodebookHParams) -> torch.
     capture_activations(lm, prompts, [(h.part, h.layer, "in")], keep)
     return torch.stack(out)
 
-# %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-058
+# %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-057
 class CodebookEditor(Editor):
     "Keys and values beside one layer."
 
@@ -419,14 +409,9 @@ class CodebookEditor(Editor):
     def check(self, lm: LM, hparams: CodebookHParams):
         get_protocol(hparams.under)
         layer, mine = _codebook_layer(lm), codebook_settings(vars(hparams))
-        if layer and layer.settings != mine:
-            name = _first_other(layer.settings, mine)
-            raise BadArgument(
-                f"{self.name}: the codebook of {lm.name} was made with {name} {layer.settings[name]!r}, "
-                f"and cannot go on with {mine[name]!r}"
-            )
+        check_settings_agree(layer, mine, f"{self.name}: the keys of the codebook")
 
-# %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-059
+# %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-058
 @patch
 def _edit(self: CodebookEditor, lm: LM, requests: list[EditRequest], hparams: CodebookHParams) -> CodebookEdit:
     "The entries that a batch writes; the codebook of the model is as before."
@@ -448,21 +433,21 @@ def _edit(self: CodebookEditor, lm: LM, requests: list[EditRequest], hparams: Co
         codebook.undo(len(codebook.replaced) - changes)
     return CodebookEdit(slots=slots, entries=entries, before=before, after=entries_checksum(slots, entries, before))
 
-# %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-060
+# %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-059
 class Grace(CodebookEditor):
     "A codebook whose keys have radii."
 
     name, about = "grace", "a codebook beside one MLP layer: a value for prompts within the radius of a key"
     presets, named_presets = _GRACE_PRESETS, _as_published(_GRACE_PRESETS)
 
-# %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-061
+# %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-060
 class Horen(CodebookEditor):
     "A codebook of directions."
 
     name, about = "horen", "a codebook beside one MLP layer: a value for prompts that point the way of a key"
     presets, named_presets = _HOREN_PRESETS, _as_published(_HOREN_PRESETS)
 
-# %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-064
+# %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-063
 def codebook_hits(
     lm: LM,
     items,  # questions with answers, as for scoring

@@ -17,7 +17,13 @@ import torch
 
 from ..hparams import HParams, hp
 from .codebook import prompt_queries
-from .routing import RoutedLayer, part_device, without_attached
+from wbe.editors.memory.routing import (
+    RoutedLayer,
+    check_routed_fits,
+    check_settings_agree,
+    part_device,
+    without_attached,
+)
 from .wise import _UNRELATED_QUESTIONS, _split_list, _training_ends, greedy_contexts
 from ..protocol import Editor
 from ..requests import EditRequest
@@ -203,18 +209,7 @@ def _detach(self: MemoirEdit, lm: LM):
 @patch
 def _check_fits(self: MemoirEdit, lm: LM):
     layer, mine = _memoir_layer(lm), memoir_settings(self.hparams)
-    made = {k: self.model.get(k) for k in ("layers", "width")}
-    if mine["layer"] >= lm.layers or made != dict(layers=lm.layers, width=lm.width):
-        raise EditError(
-            f"{self!r} was made for {self.model.get('name', 'another model')} with {made['layers']} layers of width "
-            f"{made['width']}, and {lm.name} has {lm.layers} of {lm.width}"
-        )
-    if layer and layer.settings != mine:
-        name = next(n for n in MEMOIR_SETTINGS if layer.settings[n] != mine[n])
-        raise EditError(
-            f"{self!r} has {name} {mine[name]!r}, and the edits of {lm.name} were made with "
-            f"{layer.settings[name]!r}; edit again with the same hyper-parameters"
-        )
+    check_routed_fits(self, lm, layer, mine, "the edits")
 
 # %% ../../../nbs/09_editors/memory/17_memoir.ipynb #cell-030
 @patch
@@ -356,12 +351,7 @@ class Memoir(Editor):
         width = linear_shape(lm.module(hparams.part, hparams.layer))[1]
         if hparams.top > width:
             raise BadArgument(f"memoir: a mask of {hparams.top} columns, but the layer has {width}; choose fewer (top)")
-        if layer and layer.settings != mine:
-            name = next(n for n in MEMOIR_SETTINGS if layer.settings[n] != mine[n])
-            raise BadArgument(
-                f"memoir: the edits of {lm.name} were made with {name} {layer.settings[name]!r}, "
-                f"and cannot go on with {mine[name]!r}"
-            )
+        check_settings_agree(layer, mine, "memoir: the edits")
 
 # %% ../../../nbs/09_editors/memory/17_memoir.ipynb #cell-047
 @patch

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['WISE_SETTINGS', 'MOST_POSITIONS', 'activation_score', 'prompt_positions', 'Shard', 'RoutedLayer', 'part_device',
-           'without_attached', 'SideMemory', 'activation_function', 'WiseLayer']
+           'without_attached', 'check_settings_agree', 'check_routed_fits', 'SideMemory', 'activation_function',
+           'WiseLayer']
 
 # %% ../../../nbs/09_editors/memory/06_routing.ipynb #cell-002
 import zlib
@@ -152,6 +153,42 @@ def without_attached(
         layer.idle, lm.needs_whole_prompts, lm.state.tail_reuse = False, needs_whole_prompts, tail_reuse
 
 # %% ../../../nbs/09_editors/memory/06_routing.ipynb #cell-029
+def check_settings_agree(
+    layer: RoutedLayer | None,  # what the model has; None if nothing
+    settings: dict,  # of the editor
+    what: str,  # like "wise: the side memories"
+):
+    "Raise BadArgument if a model has a routed layer with other settings."
+    if layer is not None and layer.settings != settings:
+        name = next(n for n in layer.settings if layer.settings[n] != settings.get(n))
+        raise BadArgument(
+            f"{what} of {layer.lm.name} were made with {name} {layer.settings[name]!r}, "
+            f"and cannot go on with {settings.get(name)!r}"
+        )
+
+# %% ../../../nbs/09_editors/memory/06_routing.ipynb #cell-031
+def check_routed_fits(
+    result,  # an EditResult, with `model` and the settings it was made with
+    lm: LM,
+    layer: RoutedLayer | None,  # what the model has; None if nothing
+    settings: dict,  # of the result
+    what: str,  # like "the side memories"
+):
+    "Raise EditError if a result was made for a model of another size, or with other settings than those of the layer."
+    made = {k: result.model.get(k) for k in ("layers", "width")}
+    if settings["layer"] >= lm.layers or made != dict(layers=lm.layers, width=lm.width):
+        raise EditError(
+            f"{result!r} was made for {result.model.get('name', 'another model')} with {made['layers']} layers of "
+            f"width {made['width']}, and {lm.name} has {lm.layers} of {lm.width}"
+        )
+    if layer is not None and layer.settings != settings:
+        name = next(n for n in layer.settings if layer.settings[n] != settings.get(n))
+        raise EditError(
+            f"{result!r} has {name} {settings.get(name)!r}, and {what} of {lm.name} were made with "
+            f"{layer.settings[name]!r}; edit again with the same hyper-parameters"
+        )
+
+# %% ../../../nbs/09_editors/memory/06_routing.ipynb #cell-034
 WISE_SETTINGS = (
     "layer",
     "part",
@@ -168,7 +205,7 @@ WISE_SETTINGS = (
     "measure",
 )
 
-# %% ../../../nbs/09_editors/memory/06_routing.ipynb #cell-030
+# %% ../../../nbs/09_editors/memory/06_routing.ipynb #cell-035
 @dataclass
 class SideMemory:
     "A change beside the layer, and the activation from which it is used."
@@ -178,7 +215,7 @@ class SideMemory:
     edits: int
     shards: tuple = ()
 
-# %% ../../../nbs/09_editors/memory/06_routing.ipynb #cell-031
+# %% ../../../nbs/09_editors/memory/06_routing.ipynb #cell-036
 MOST_POSITIONS = 100  # authors' code: a longer text is measured by the largest of its tokens
 
 
@@ -193,7 +230,7 @@ def activation_function(lm: LM):
         raise BadArgument(f"{lm.name} does not name the activation function of its MLPs; use measure='change'")
     return ACT2FN[name]
 
-# %% ../../../nbs/09_editors/memory/06_routing.ipynb #cell-033
+# %% ../../../nbs/09_editors/memory/06_routing.ipynb #cell-038
 class WiseLayer(RoutedLayer):
     "One layer of a model with its side memories: shards, the memories made of them, and the route of every prompt."
 
@@ -213,7 +250,7 @@ class WiseLayer(RoutedLayer):
         "The checksum of all shards."
         return self.shards[-1].mark if self.shards else 0
 
-# %% ../../../nbs/09_editors/memory/06_routing.ipynb #cell-034
+# %% ../../../nbs/09_editors/memory/06_routing.ipynb #cell-039
 @patch
 def mask(self: WiseLayer, number: int) -> torch.Tensor:
     "Which weights a shard may change; the last two masks are stored."
@@ -222,7 +259,7 @@ def mask(self: WiseLayer, number: int) -> torch.Tensor:
         self.masks[number] = shard_mask(self.shape, self.settings["share"], number, self.settings["seed"])
     return self.masks[number]
 
-# %% ../../../nbs/09_editors/memory/06_routing.ipynb #cell-035
+# %% ../../../nbs/09_editors/memory/06_routing.ipynb #cell-040
 @patch
 def dense(self: WiseLayer, s: Shard) -> torch.Tensor:
     "A shard's change as a matrix."
@@ -236,7 +273,7 @@ def dense(self: WiseLayer, s: Shard) -> torch.Tensor:
         )
     return torch.zeros(self.shape).masked_scatter_(mask, s.values)
 
-# %% ../../../nbs/09_editors/memory/06_routing.ipynb #cell-038
+# %% ../../../nbs/09_editors/memory/06_routing.ipynb #cell-043
 def _shard_groups(shards: list[Shard], settings: dict) -> list[tuple[Shard, ...]]:
     "The shards that make up each memory."
     per_group = settings["merge_every"] // settings["save_every"]
@@ -246,7 +283,7 @@ def _shard_groups(shards: list[Shard], settings: dict) -> list[tuple[Shard, ...]
     groups = [tuple(full[i : i + size]) for i in range(0, merged, size or 1)]
     return groups + [(s,) for s in shards if s not in full[:merged]]
 
-# %% ../../../nbs/09_editors/memory/06_routing.ipynb #cell-040
+# %% ../../../nbs/09_editors/memory/06_routing.ipynb #cell-045
 @patch
 def _merge_group(self: WiseLayer, group: tuple) -> SideMemory:
     "The memory of a group of shards."
@@ -258,7 +295,7 @@ def _merge_group(self: WiseLayer, group: tuple) -> SideMemory:
     threshold = min(s.least for s in group) * settings["ratio"]
     return SideMemory(delta.to(self.device), threshold, sum(s.edits for s in group), tuple(s.number for s in group))
 
-# %% ../../../nbs/09_editors/memory/06_routing.ipynb #cell-041
+# %% ../../../nbs/09_editors/memory/06_routing.ipynb #cell-046
 @patch
 def memories(self: WiseLayer) -> list[SideMemory]:
     "The side memories; only what has changed is computed again."
@@ -269,7 +306,7 @@ def memories(self: WiseLayer) -> list[SideMemory]:
             self.made[key] = before.get(key) or self._merge_group(group)
     return list(self.made.values())
 
-# %% ../../../nbs/09_editors/memory/06_routing.ipynb #cell-046
+# %% ../../../nbs/09_editors/memory/06_routing.ipynb #cell-051
 @patch
 @torch.no_grad()
 def choose_memories(
@@ -285,7 +322,7 @@ def choose_memories(
     best = found.masked_fill(~enough, -1.0).max(1)
     return torch.where(best.values >= 0, best.indices, -1), found
 
-# %% ../../../nbs/09_editors/memory/06_routing.ipynb #cell-050
+# %% ../../../nbs/09_editors/memory/06_routing.ipynb #cell-055
 @patch
 def change_output(self: WiseLayer, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor | None:
     "In a pass: the layer's output, with the change of a side memory for the rows that use one."

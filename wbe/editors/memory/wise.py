@@ -17,6 +17,8 @@ import torch
 from ..hparams import HParams, NamedPreset, hp
 from .merging import MERGE_METHODS, shard_mask
 from wbe.editors.memory.routing import (
+    check_routed_fits,
+    check_settings_agree,
     WISE_SETTINGS,
     Shard,
     WiseLayer,
@@ -114,19 +116,14 @@ def _wise_layer(lm: LM) -> WiseLayer | None:
     "The layer with side memories that a model has, if it has one."
     return lm.state.attached.get("wise")
 
-# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-013
-def _first_difference(a: dict, b: dict) -> str:
-    "The first setting in which two dicts differ."
-    return next(name for name in WISE_SETTINGS if a[name] != b[name])
-
-# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-016
+# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-014
 def wise_settings(
     hparams: dict,  # of a result
 ) -> dict:
     "The settings of the layer, by the names in WISE_SETTINGS."
     return {n: hparams.get(n, getattr(WiseHParams, n)) for n in WISE_SETTINGS}
 
-# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-018
+# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-016
 @dataclass
 class WiseEdit(EditResult):
     "The shards that some edits have changed."
@@ -161,36 +158,25 @@ class WiseEdit(EditResult):
             layer.close()
             del lm.state.attached["wise"]
 
-# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-020
+# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-018
 @patch
 def _check_fits(self: WiseEdit, lm: LM):
     layer, mine = _wise_layer(lm), wise_settings(self.hparams)
-    layers, width = self.model.get("layers"), self.model.get("width")
-    if mine["layer"] >= lm.layers or (layers, width) != (lm.layers, lm.width):
-        raise EditError(
-            f"{self!r} was made for {self.model.get('name', 'another model')} with {layers} layers of width {width}, "
-            f"and {lm.name} has {lm.layers} of {lm.width}"
-        )
-    if layer and layer.settings != mine:
-        name = _first_difference(layer.settings, mine)
-        raise EditError(
-            f"{self!r} has {name} {mine[name]!r}, and the side memories of {lm.name} were made with "
-            f"{layer.settings[name]!r}; edit again with the same hyper-parameters"
-        )
+    check_routed_fits(self, lm, layer, mine, "the side memories")
 
-# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-021
+# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-019
 @patch
 def _to_saved(self: WiseEdit) -> tuple[dict, dict]:
     about = [dict(number=s.number, edits=s.edits, least=s.least, mark=s.mark) for s in self.shards]
     return {f"shard.{s.number}": s.values for s in self.shards}, dict(shards=about, before=self.before)
 
-# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-022
+# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-020
 @patch(cls_method=True)
 def _from_saved(cls: WiseEdit, tensors: dict, settings: dict, folder: Path) -> WiseEdit:
     shards = [Shard(values=tensors[f"shard.{s['number']}"], **s) for s in settings["shards"]]
     return cls(shards=shards, before=settings["before"])
 
-# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-024
+# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-022
 @patch(cls_method=True)
 def _combine(cls: WiseEdit, results: list) -> WiseEdit | None:
     for a, b in zip(results, results[1:]):
@@ -199,18 +185,18 @@ def _combine(cls: WiseEdit, results: list) -> WiseEdit | None:
     last = {s.number: s for r in results for s in r.shards}
     return cls(shards=[last[n] for n in sorted(last)], before=results[0].before)
 
-# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-025
+# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-023
 @patch
 def absorb(self: WiseEdit, earlier: EditResult) -> WiseEdit | None:
     both = combine_edits([earlier, self])
     return both if both.kind == self.kind and len(both.shards) <= len(self.shards) else None
 
-# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-026
+# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-024
 @patch
 def _take_over(self: WiseEdit, lm: LM):
     _wise_layer(lm).history = [[]]
 
-# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-036
+# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-034
 _UNRELATED_QUESTIONS = """
     How many days are there in a week?|Which colour comes of blue and yellow?|At what temperature does
     water boil?|What do bees make?|How many legs does a spider have?|What is the largest planet of
@@ -227,11 +213,11 @@ _OTHER_SUBJECTS = """
     College|the Corwin Institute|Marlow United|the Ostrand Group|The Silent Harbour|A Winter
     Letter|Blue Lantern"""
 
-# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-037
+# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-035
 def _split_list(text: str) -> list[str]:
     return [" ".join(x.split()) for x in text.split("|")]
 
-# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-038
+# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-036
 def _other_subjects(r: EditRequest) -> list[str]:
     "The question of a request about other subjects."
     if not r.span:
@@ -239,7 +225,7 @@ def _other_subjects(r: EditRequest) -> list[str]:
     first, end = r.span
     return [r.question[:first] + name + r.question[end:] for name in _split_list(_OTHER_SUBJECTS)]
 
-# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-039
+# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-037
 def unrelated_prompts(
     r: EditRequest,
     count: int,
@@ -256,7 +242,7 @@ def unrelated_prompts(
         order = [i for pair in zip(subjects, questions) for i in pair]
     return [prompts[i] for i in order[:count]]
 
-# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-042
+# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-040
 _GREEDY_OPENINGS = ("I", "You", "Because", "Yes", "Q: ")
 
 
@@ -272,7 +258,7 @@ def _continue_greedily(lm: LM, opening: str, tokens: int) -> str:
         ids.append(best)
     return lm.tokenizer.decode(ids, skip_special_tokens=True)
 
-# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-043
+# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-041
 def greedy_contexts(lm: LM) -> list[str]:  # stored in `lm.state`
     "What stands in front of a prompt: nothing first, then five texts of five tokens and five of ten."
     known = lm.state.context_templates
@@ -282,7 +268,7 @@ def greedy_contexts(lm: LM) -> list[str]:  # stored in `lm.state`
         known["greedy"] = ["", *(text + " " for text in texts)]
     return known["greedy"]
 
-# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-046
+# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-044
 class WiseTraining:
     "Some edits while a side memory is trained on them."
 
@@ -316,7 +302,7 @@ class WiseTraining:
         with torch.no_grad():
             return x, weights, self.layer.forward(x.to(self.dtype)).float()  # without hooks
 
-# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-047
+# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-045
 @patch
 def _coded(self: WiseTraining, lm: LM, requests: list[EditRequest]) -> list:
     "The texts of the edits as tokens, in each protocol; with `contexts` also behind generated texts."
@@ -331,14 +317,14 @@ def _coded(self: WiseTraining, lm: LM, requests: list[EditRequest]) -> list:
             out += encode_subjects(lm, texts, [1] * len(texts), [one_line(r.answer)] * len(texts), p.special, p.join)
     return out
 
-# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-048
+# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-046
 @patch
 def _activations(self: WiseTraining, given: tuple, delta: torch.Tensor) -> torch.Tensor:
     "The activation of each text."
     x, weights, out = given
     return activation_score(x, weights, delta, out, self.function)
 
-# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-049
+# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-047
 @patch
 def _unrelated_prompts(self: WiseTraining, lm: LM, requests: list[EditRequest], seed: int) -> list[list[int]]:
     "The tokens of unrelated prompts; they are spread over the protocols."
@@ -348,7 +334,7 @@ def _unrelated_prompts(self: WiseTraining, lm: LM, requests: list[EditRequest], 
     parts = [encode_items(lm, items[k::count] or items[:1], protocol) for k, protocol in enumerate(h.protocols)]
     return [c.ids[: c.prompt_length] for part in parts for c in part]
 
-# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-050
+# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-048
 @patch
 def _unrelated_inputs(self: WiseTraining, lm: LM, prompts: list[list[int]]) -> list:
     "The layer's inputs for unrelated prompts, with the weights of their positions, batch by batch."
@@ -361,7 +347,7 @@ def _unrelated_inputs(self: WiseTraining, lm: LM, prompts: list[list[int]]) -> l
         capture_activations(lm, prompts, [(self.h.part, self.h.layer, "in")], keep)
     return out
 
-# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-051
+# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-049
 @patch
 def loss(
     self: WiseTraining,
@@ -374,7 +360,7 @@ def loss(
     margins = margin_loss(edited, unrelated, self.h.alpha, self.h.beta, self.h.gamma, self.h.margins)
     return answer_nll(logits, self.answer, self.weight) + margins
 
-# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-052
+# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-050
 @patch
 def least_activation(self: WiseTraining, delta: torch.Tensor) -> float:
     "The smallest activation of an edit, over all its texts; or their mean before the last step."
@@ -382,7 +368,7 @@ def least_activation(self: WiseTraining, delta: torch.Tensor) -> float:
         return self.at_last
     return float(self._activations(self.edited, delta).min())
 
-# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-054
+# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-052
 def _training_ends(
     losses: list[float],  # of all steps so far, the present one included
     h: WiseHParams,
@@ -392,7 +378,7 @@ def _training_ends(
         return losses[-1] < h.enough
     return len(losses) > 2 and losses[-2] <= 0.02 and abs(losses[-2] - losses[-3]) <= 1e-4
 
-# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-056
+# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-054
 def train_shard(
     training: WiseTraining,
     delta: torch.Tensor,  # (out, in), changed in place
@@ -422,33 +408,22 @@ def train_shard(
     return losses
 
 # %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-059
-def _check_same_settings(lm: LM, settings: dict):
-    "Raise BadArgument if the model has side memories with other settings."
-    layer = _wise_layer(lm)
-    if layer and layer.settings != settings:
-        name = _first_difference(layer.settings, settings)
-        raise BadArgument(
-            f"wise: the side memories of {lm.name} were made with {name} {layer.settings[name]!r}, "
-            f"and cannot go on with {settings[name]!r}"
-        )
-
-# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-062
 _LLAMA_2_SOURCE = "official WikiBigEdit code, as far as it can be said in these hyper-parameters"
 
-# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-063
+# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-060
 def _layer_by_depth(lm: LM) -> int:
     "The layer for a model without published values."
     return edit_layers(lm, "wise")[0][-1]
 
-# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-064
+# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-061
 def _last_layer(lm: LM) -> int:
     return lm.layers - 1
 
-# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-065
+# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-062
 def _source_by_depth(lm: LM) -> str:
     return f"layer: {edit_layers(lm, 'wise')[1]}; over: ours; the rest: {_LLAMA_2_SOURCE}"
 
-# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-066
+# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-063
 _EASYEDIT = (dict(alpha=15.0, beta=40.0, gamma=20.0, over="mean"), "EasyEdit; the rest as for Llama 2 7B")
 _WISE_PRESETS = {
     "Llama 2 7B": (dict(layer=27, over="mean"), _LLAMA_2_SOURCE),
@@ -465,7 +440,7 @@ _WISE_PRESETS = {
     ),
 }
 
-# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-068
+# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-065
 _WISE_AS_PUBLISHED = dict(
     over="text",
     measure="activated",
@@ -491,7 +466,7 @@ _WISE_NAMED = {
     )
 }
 
-# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-070
+# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-067
 class Wise(Editor):
     "A side memory beside one layer."
 
@@ -513,7 +488,7 @@ class Wise(Editor):
         return last, layer.dense(last) if last.edits else torch.zeros(shape), mask
 
     def _edit(self, lm: LM, requests: list[EditRequest], hparams: WiseHParams) -> WiseEdit:
-        _check_same_settings(lm, wise_settings(vars(hparams)))
+        check_settings_agree(_wise_layer(lm), wise_settings(vars(hparams)), "wise: the side memories")
         layer = _wise_layer(lm)
         before, done = (layer.mark, sum(s.edits for s in layer.shards)) if layer else (0, 0)
         shard, delta, mask = self._shard_to_train(lm, hparams)
@@ -527,7 +502,7 @@ class Wise(Editor):
         trained = Shard.of(shard.number, shard.edits + len(requests), least, values, before)
         return WiseEdit(shards=[trained], before=before)
 
-# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-075
+# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-072
 def memory_routes(
     lm: LM,
     items,  # questions with answers, as for scoring
