@@ -109,19 +109,21 @@ def evolving_answers(
     protocol="zero-shot",
     dated: str | None = None,  # put in front of every question, like "As of May 2023,"
     max_tokens: int = 25,
+    too_long: str = "error",  # or truncate: a prompt that does not fit loses its beginning
 ) -> dict:  # see `answer_scores`
     "What a model answers, measured as EvolvingQA does."
     questions = [f"{dated} {r['question']}" if dated else r["question"] for r in rows]
-    return answer_scores(rows, ask(lm, questions, protocol, max_tokens=max_tokens, progress=False))
+    how = dict(max_tokens=max_tokens, too_long=too_long, progress=False)
+    return answer_scores(rows, ask(lm, questions, protocol, **how))
 
-# %% ../../../nbs/09_editors/text/11_answers.ipynb #cell-027
+# %% ../../../nbs/09_editors/text/11_answers.ipynb #cell-029
 def choose_forced(lm: LM, rows: list[dict], protocol="zero-shot") -> list[bool]:
     "Whether a model prefers the updated answer, by the sums of log-probabilities."
     items = [QAItem(r["question"], r[name]) for r in rows for name in ("answer", "outdated")]
     logs = score(lm, items, protocol, progress=False, too_long="truncate")["log_probability"]
     return [now > before for now, before in zip(logs[::2], logs[1::2])]
 
-# %% ../../../nbs/09_editors/text/11_answers.ipynb #cell-029
+# %% ../../../nbs/09_editors/text/11_answers.ipynb #cell-031
 @torch.no_grad()
 def _step_log_probabilities(lm: LM, c: EncodedItem, made: list[int]) -> torch.Tensor:
     "The distributions of the steps in which a model generated some tokens."
@@ -135,7 +137,7 @@ def _step_log_probabilities(lm: LM, c: EncodedItem, made: list[int]) -> torch.Te
     logits = lm.model(**{k: v.to(lm.device) for k, v in given.items()}, use_cache=False).logits
     return logits[0, first : first + len(made)].float().log_softmax(-1)
 
-# %% ../../../nbs/09_editors/text/11_answers.ipynb #cell-030
+# %% ../../../nbs/09_editors/text/11_answers.ipynb #cell-032
 def choose_as_released(
     lm: LM,
     rows: list[dict],
@@ -156,7 +158,7 @@ def choose_as_released(
         out.append(now > before)
     return out
 
-# %% ../../../nbs/09_editors/text/11_answers.ipynb #cell-034
+# %% ../../../nbs/09_editors/text/11_answers.ipynb #cell-036
 PAPER_MONTHS = ("03", "04", "05", "06", "07", "08")
 PAPER_ANSWERS = {  # table 3 of EvolvingQA: exact match and F1 in its six months of 2023
     ("Initial", "unchanged"): (5.17, 5.17, 5.17, 5.17, 5.17, 5.17, 10.37, 10.37, 10.37, 10.37, 10.37, 10.37),
@@ -187,7 +189,7 @@ PAPER_CHOICES = {  # table 5: percent that prefer the updated answer, in the sam
     "LoRA": (47.93, 49.41, 49.06, 48.87, 46.13, 47.6),
 }
 
-# %% ../../../nbs/09_editors/text/11_answers.ipynb #cell-035
+# %% ../../../nbs/09_editors/text/11_answers.ipynb #cell-037
 def answers_table(rows: list[dict]):  # each with method, month and the measures of `answer_scores`
     "Measures in the paper's form: a row for each method and column of questions, a column for each measure and month."
     import pandas as pd

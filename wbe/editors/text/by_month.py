@@ -84,7 +84,7 @@ def answer_columns_of(lm: LM, month: Month) -> dict:
         chosen = choose(lm, edited) if edited else []
         out[f"choice {name}"] = 100 * sum(chosen) / len(chosen) if chosen else float("nan")
     if month.dated and edited:
-        then = evolving_answers(lm, edited, dated=month.dated)
+        then = evolving_answers(lm, edited, dated=month.dated, too_long="truncate")
         out |= {f"EM {q}, dated": then["EM", q] for q in ("updated", "outdated")}
     if month.first:
         again = evolving_answers(lm, [row | dict(category="new", outdated=None) for row in month.first])
