@@ -114,7 +114,7 @@ def frames_of_runs(
         if len(frame):
             out.setdefault(key, {})[run.name] = frame
     if not out:
-        raise BadArgument("no run of `wbe mquake` has asked anything yet; `wbe mquake` makes one")
+        raise BadArgument("no run of `wbe mquake` has asked anything yet; `wbe mquake CHAINS --editor NAME` makes one")
     return out
 
 # %% ../../nbs/11_analysis/33_mquake.ipynb #cell-018
