@@ -59,7 +59,7 @@ def answer_cases(
 # %% ../../nbs/11_analysis/25_agreement.ipynb #cell-017
 def _systematic(rows: pd.DataFrame, n: int, seed: int) -> pd.DataFrame:
     "Every k-th row, sorted by editor and then at random, with the weight k."
-    keys = rows[["editor", *QUESTION_KEY, "moment", "scored_at"]].astype(str).agg("/".join, axis=1)
+    keys = map("/".join, zip(*(rows[c].astype(str) for c in ("editor", *QUESTION_KEY, "moment", "scored_at"))))
     at_random = [hashlib.sha256(f"{seed}/{key}".encode()).hexdigest() for key in keys]
     rows = rows.assign(order=at_random).sort_values(["editor", "order"]).drop(columns="order")
     n, step = min(n, len(rows)), max(len(rows) / max(n, 1), 1)
