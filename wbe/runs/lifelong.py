@@ -41,17 +41,8 @@ from .checkpoints import Checkpoint
 from .description import adopt_editor_source, check_same_run, describe_benchmark, describe_run
 from .description import estimate_seconds, format_duration, utc_now
 from .plan import RunPlan, check_plan, plan_editor
-from wbe.runs.questions import (
-    QuestionTable,
-    lasting_items,
-    near_facts,
-    planned_moments,
-    score_questions,
-    select_questions,
-    step_questions,
-    store_questions,
-    why_unaskable,
-)
+from .questions import QuestionTable, lasting_items, near_facts, planned_moments, score_questions
+from .questions import select_questions, step_questions, store_questions, why_unaskable
 from .records import RUN_TABLES, PartitionedTable, Run, broken_after, recorded_plan, with_normalised_match
 from .records import with_probe_column, write_frame
 from ..store import explain_read_errors, lock, make_folder, write_text
@@ -758,17 +749,19 @@ def _run_folder(folder: Path):
     made = [p for p in (folder, *folder.parents) if not p.exists()]
     try:
         with lock(make_folder(folder) / ".lock"):
-            yield
+            try:
+                yield
+            finally:  # while nobody else can be at work: a process of a running run reads such a file
+                for path in folder.glob(".questions-*.parquet"):
+                    path.unlink()
     finally:
-        for path in folder.glob(".questions-*.parquet"):
-            path.unlink()
         if made and not (folder / "config.json").exists():
             (folder / ".lock").unlink(missing_ok=True)
             with suppress(OSError):  # something else is in it
                 for p in made:
                     p.rmdir()
 
-# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-098
+# %% ../../nbs/10_runs/07_lifelong.ipynb #cell-100
 def run_lifelong(
     plan: RunPlan,
     folder: Path,  # of the run
