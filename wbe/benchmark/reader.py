@@ -233,7 +233,7 @@ def order_axes(
     names,  # of axes, also repeated, as in a column of scores
 ) -> list[str]:
     "The different names: axes of the benchmark in their order, then others in the order of their first appearance."
-    names = list(dict.fromkeys(names))
+    names = list(dict.fromkeys(names.unique() if hasattr(names, "unique") else names))
     return [a for a in AXIS_FIELDS if a in names] + [a for a in names if a not in AXIS_FIELDS]
 
 # %% ../../nbs/06_benchmark/09_reader.ipynb #cell-057
