@@ -13,6 +13,8 @@ from wbe.runs.lifelong import run_lifelong
 from wbe.runs.plan import RunPlan
 from wbe.runs.records import Run, compare_runs
 
+ASKED = dict(axes=("update",), ask_lasting=2, batch=3, max_edits=6, timesteps=(1, 1), device="cpu")
+COLUMNS = ["edit_id", "moment", "log_probability", "token_accuracy"]
 BENCH = Path(__file__).parents[1] / "data_samples" / "benchmark"
 
 
@@ -23,6 +25,12 @@ class Stop(BaseException):
 def stop_when_kept(event, data):
     if event == "kept":
         raise Stop
+
+
+def stop_after_one_batch(plan, folder):
+    with pytest.raises(Stop):
+        run_lifelong(plan, folder, progress=False, callbacks=[stop_when_kept], checkpoint_seconds=0.0)
+    assert Run.load(folder).batches.edits.tolist() == [3]
 
 
 def forget(folder):
@@ -47,17 +55,13 @@ def toy_folder(tmp_path_factory):
     ],
 )
 def test_stopped_and_continued(editor, hparams, toy_folder, tmp_path):
-    asked = dict(axes=("update",), ask_lasting=2, batch=3, max_edits=6, timesteps=(1, 1))
-    plan = RunPlan(benchmark=str(BENCH), model=str(toy_folder), editor=editor, hparams=hparams, device="cpu", **asked)
+    plan = RunPlan(benchmark=str(BENCH), model=str(toy_folder), editor=editor, hparams=hparams, **ASKED)
     whole = run_lifelong(plan, tmp_path / "whole", progress=False)
-    with pytest.raises(Stop):
-        run_lifelong(plan, tmp_path / "stopped", progress=False, callbacks=[stop_when_kept], checkpoint_seconds=0.0)
-    assert Run.load(tmp_path / "stopped").batches.edits.tolist() == [3]
+    stop_after_one_batch(plan, tmp_path / "stopped")
     shutil.copytree(tmp_path / "stopped", tmp_path / "forgetful")
     forget(tmp_path / "forgetful")
     again = run_lifelong(plan, tmp_path / "stopped", progress=False)
-    columns = ["edit_id", "moment", "log_probability", "token_accuracy"]
-    assert again.scores[columns].equals(whole.scores[columns])
+    assert again.scores[COLUMNS].equals(whole.scores[COLUMNS])
     now, then = (carried_state(restored_model(run), editor).tensors for run in (again, whole))
     assert now.keys() == then.keys() and all((now[k] == then[k]).all() for k in then)
     each = compare_runs([whole])["edits", "bytes each"].iloc[0]
@@ -65,3 +69,20 @@ def test_stopped_and_continued(editor, hparams, toy_folder, tmp_path):
     forgetful = run_lifelong(plan, tmp_path / "forgetful", progress=False)
     moved = (again.scores.log_probability - forgetful.scores.log_probability)[again.scores.moment == "current"]
     assert moved.abs().max() > 1e-4
+
+
+@pytest.mark.parametrize(
+    "editor, hparams",
+    [
+        ("grace", dict(layer=1, steps=3, radius=1.0)),
+        ("horen", dict(layer=1, steps=3)),
+        ("memoir", dict(layer=1, top=16, threshold=0.5, steps=3, contexts=True)),
+        ("wise", dict(layer=1, steps=3, lr=0.01, contexts=True, save_every=4, merge_every=8)),
+    ],
+)
+def test_what_is_beside_a_layer_is_stopped_and_continued(editor, hparams, toy_folder, tmp_path):
+    plan = RunPlan(benchmark=str(BENCH), model=str(toy_folder), editor=editor, hparams=hparams, **ASKED)
+    whole = run_lifelong(plan, tmp_path / "whole", progress=False)
+    stop_after_one_batch(plan, tmp_path / "stopped")
+    again = run_lifelong(plan, tmp_path / "stopped", progress=False)
+    assert again.scores[COLUMNS].equals(whole.scores[COLUMNS])

@@ -369,6 +369,8 @@ def _texts(self: Memoir, lm: LM, r: EditRequest, h: MemoirHParams) -> list[Encod
 def _edit(self: Memoir, lm: LM, requests: list[EditRequest], hparams: MemoirHParams) -> MemoirEdit:
     "The matrix after a batch, and its masks."
     self.check(lm, hparams)
+    if hparams.contexts:
+        greedy_contexts(lm)  # takes the layer off and puts a new one on
     h, layer = hparams, _memoir_layer(lm)
     shape, device = linear_shape(lm.module(h.part, h.layer)), part_device(lm, h.part, h.layer)
     matrix = layer.matrix.clone() if layer else torch.zeros(shape, device=device)

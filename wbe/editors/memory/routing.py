@@ -102,6 +102,8 @@ def part_device(lm: LM, part: str, layer: int) -> torch.device:
 @patch
 def close(self: RoutedLayer):
     "Remove the hooks from the model."
+    if self.idle:
+        raise RuntimeError(f"the edited layer of {self.lm.name} is set aside by `without_attached`; leave that first")
     for hook in self.hooks:
         hook.remove()
     self.lm.needs_whole_prompts, self.lm.state.tail_reuse = self.unwrapped

@@ -489,6 +489,8 @@ class Wise(Editor):
 
     def _edit(self, lm: LM, requests: list[EditRequest], hparams: WiseHParams) -> WiseEdit:
         check_settings_agree(_wise_layer(lm), wise_settings(vars(hparams)), "wise: the side memories")
+        if hparams.contexts:
+            greedy_contexts(lm)  # takes the side memories off and puts new ones on
         layer = _wise_layer(lm)
         before, done = (layer.mark, sum(s.edits for s in layer.shards)) if layer else (0, 0)
         shard, delta, mask = self._shard_to_train(lm, hparams)
