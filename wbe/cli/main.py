@@ -32,6 +32,7 @@ COMMAND_ORDER = (  # in the help: the order in which commands are used; others f
         "wikifactdiff",
         "train-tiny",
         "train-mend",
+        "train-rledit",
         "runs",
         "compare",
         "judge",

@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['MEND_PRESETS', 'PromptAnswer', 'MendExample', 'asked_subjects', 'asked_of_updates', 'fact_prompt', 'WorldExamples',
            'world_examples', 'BenchmarkExamples', 'encode_mixed', 'kept_divergence', 'UpdatedPass', 'updated_pass',
-           'mend_losses', 'MendTraining', 'mend_training', 'check_mend_settings', 'MendTrainer', 'train_mend']
+           'mend_losses', 'MendTraining', 'mend_training', 'check_training_settings', 'MendTrainer', 'train_in_folder',
+           'train_mend']
 
 # %% ../../../nbs/09_editors/training/04_mend_training.ipynb #cell-002
 import json
@@ -282,17 +283,21 @@ def mend_training(lm: LM, **changed) -> MendTraining:
     return MendTraining(**{**values, "source": source, **changed})
 
 # %% ../../../nbs/09_editors/training/04_mend_training.ipynb #cell-041
-def check_mend_settings(
+def check_training_settings(
     given: dict,  # by name
+    settings_class: type[HParams],
+    title: str,  # of the editor
 ):
-    "Raise an error for a setting that the training does not have, or a value that it cannot take."
-    known = hparam_fields(MendTraining)
+    "Raise an error for a setting that the training of an editor does not have, or a value that it cannot take."
+    known = hparam_fields(settings_class)
     for name, value in given.items():
-        check_hparam(check_choice(name, known, "setting of the training of MEND:"), value, *known[name])
+        check_hparam(check_choice(name, known, f"setting of the training of {title}:"), value, *known[name])
 
 # %% ../../../nbs/09_editors/training/04_mend_training.ipynb #cell-044
 class MendTrainer:
     "A training of MEND's network, step by step."
+
+    title, about_file, save_network = "MEND", "mend.json", staticmethod(save_mend)
 
     def __init__(self, lm: LM, examples, settings: MendTraining):
         self.lm, self.examples, self.settings = lm, examples, settings
@@ -426,7 +431,7 @@ def train_all(self: MendTrainer, save, progress: bool = True, every: float = 60.
     before = self.log[-1]["seconds"] if self.log else 0.0
     start = saved = time.monotonic()
     with progress_bar(
-        initial=self.step, total=self.settings.steps, desc="training MEND", unit=" steps", show=progress
+        initial=self.step, total=self.settings.steps, desc=f"training {self.title}", unit=" steps", show=progress
     ) as bar:
         while self.step < self.settings.steps and not self._is_stuck():
             edit, local = self.train_step()
@@ -439,40 +444,53 @@ def train_all(self: MendTrainer, save, progress: bool = True, every: float = 60.
                 saved = time.monotonic()
 
 # %% ../../../nbs/09_editors/training/04_mend_training.ipynb #cell-057
-def _is_trained(folder: Path, about: dict) -> bool:
-    "Whether a folder holds the network of this very training."
-    if not (folder / "mend.json").exists():
+def _is_trained(file: Path, about: dict) -> bool:
+    "Whether a file is about the network of this very training."
+    if not file.exists():
         return False
-    with explain_read_errors(folder):
-        known = json.loads((folder / "mend.json").read_text(encoding="utf-8")).get("training", {})
+    with explain_read_errors(file.parent):
+        known = json.loads(file.read_text(encoding="utf-8")).get("training", {})
     if {k: known.get(k) for k in about} != about:
-        raise BadArgument(f"{folder}: holds a network of another training; give another folder, or remove it")
+        raise BadArgument(f"{file.parent}: holds a network of another training; give another folder, or remove it")
     return True
 
 # %% ../../../nbs/09_editors/training/04_mend_training.ipynb #cell-058
+def train_in_folder(
+    trainer: type[MendTrainer],
+    lm: LM,
+    examples,  # from numbers to MendExamples
+    folder,  # where the network goes
+    settings: HParams,
+    source: dict | None = None,  # what the examples were made from, for JSON
+    progress: bool = True,
+    every: float = 60.0,  # seconds between checkpoints
+) -> Path:
+    "Train the network of an editor; a stopped training continues where it was."
+    if lm.family.seq2seq:
+        raise BadArgument(f"{lm.name} is an encoder-decoder; {trainer.title} is for decoder-only models here")
+    folder, about = make_folder(folder), dict(settings=asdict(settings), model=model_fingerprint(lm))
+    about = json.loads(json.dumps(about | dict(examples=source or {})))
+    if _is_trained(folder / trainer.about_file, about):
+        return folder
+    state = folder / "training.state.safetensors"
+    with frozen_model(lm):
+        training = trainer(lm, examples, settings)
+        if state.exists():
+            training.load_state(state, about)
+        training.train_all(lambda: training.save_state(state, about), progress, every)
+    training.network.load_state_dict(training.best or training.network.state_dict())
+    training.save_network(folder, training.network, lm, about | dict(log=training.log))
+    state.unlink(missing_ok=True)
+    return folder
+
+# %% ../../../nbs/09_editors/training/04_mend_training.ipynb #aab9d8d6
 def train_mend(
     lm: LM,
     examples,  # from numbers to MendExamples, such as `world_examples`
     folder,  # where the network goes
     settings: MendTraining | None = None,  # those for the model by default
     source: dict | None = None,  # what the examples were made from, for JSON
-    progress: bool = True,
-    every: float = 60.0,  # seconds between checkpoints
+    **options,  # of `train_in_folder`
 ) -> Path:
     "Train MEND's network for a model; a stopped training continues where it was."
-    settings, folder = settings or mend_training(lm), make_folder(folder)
-    if lm.family.seq2seq:
-        raise BadArgument(f"{lm.name} is an encoder-decoder; MEND is for decoder-only models here")
-    about = dict(settings=asdict(settings), model=model_fingerprint(lm), examples=source or {})
-    if _is_trained(folder, about):
-        return folder
-    state = folder / "training.state.safetensors"
-    with frozen_model(lm):
-        trainer = MendTrainer(lm, examples, settings)
-        if state.exists():
-            trainer.load_state(state, about)
-        trainer.train_all(lambda: trainer.save_state(state, about), progress, every)
-    trainer.network.load_state_dict(trainer.best or trainer.network.state_dict())
-    save_mend(folder, trainer.network, lm, about | dict(log=trainer.log))
-    state.unlink(missing_ok=True)
-    return folder
+    return train_in_folder(MendTrainer, lm, examples, folder, settings or mend_training(lm), source, **options)

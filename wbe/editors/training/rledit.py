@@ -11,14 +11,14 @@ __all__ = ['RLEDIT_PRESETS', 'GatedLayer', 'MalmenShape', 'MalmenNetwork', 'edit
 # %% ../../../nbs/09_editors/training/07_rledit.ipynb #cell-002
 import json
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import nn
 
 from ..hparams import HParams, hp, model_label
-from ..protocol import Editor, frozen_model
+from ..protocol import Editor
 from ..requests import EditRequest
 from ..results import CarriedState, Delta, WeightEdit, carried_state, write_tensors
 from ..tail import TailPass
@@ -30,6 +30,7 @@ from wbe.editors.training.mend_training import (
     UpdatedPass,
     encode_mixed,
     kept_divergence,
+    train_in_folder,
 )
 from ..weights.moments import model_fingerprint
 from ..weights.ultraedit import UltraEditHParams, keys_and_gradients, ridge_change
@@ -193,8 +194,8 @@ RLEDIT_PRESETS = {
         f"{_MALMEN}: no sequences; the size of a batch: ours",
     ),
     "wbe-tiny": (
-        dict(out_layers=(2, 3, 4), steps=50, length=4, batch=10, depth=3, lr=1e-3, rate=3e-3, rate_lr=1e-3, decay=True)
-        | dict(rank=48, layers=2, check_every=10, checked=80),
+        dict(out_layers=(2, 3, 4), steps=20, length=8, batch=10, depth=4, lr=3e-5, rate=2e-3, rate_lr=1e-5, decay=True)
+        | dict(rank=48, layers=2, check_every=5),
         f"discount, weights of the loss, largest gradient: {_RLEDIT}; layers of the model: as UltraEdit's preset of "
         "this model; the rest is ours, for two cores",
     ),
@@ -213,6 +214,8 @@ def rledit_training(lm: LM, **changed) -> RLEditTraining:
 # %% ../../../nbs/09_editors/training/07_rledit.ipynb #cell-029
 class RLEditTrainer(MendTrainer):
     "A training of RLEdit's network, sequence by sequence."
+
+    title, about_file = "RLEdit", "rledit.json"
 
     def __init__(self, lm: LM, examples, settings: RLEditTraining):
         self.lm, self.examples, self.settings = lm, examples, settings
@@ -306,13 +309,12 @@ def check_network(self: RLEditTrainer) -> dict:
     missed = lambda ok, text: torch.zeros(n).index_add(0, text, (~ok).float()).clamp(max=1).mean().item()
     learnt = 1 - missed(right, torch.tensor([r for r, _ in at]))
     loss = (edit + s.local_weight * local).item()
-    return {"check loss": loss, "learnt": learnt, "stays": 1 - missed(stays, done.apart_text.cpu())}
+    found = {"check loss": loss, "learnt": learnt, "stays": 1 - missed(stays, done.apart_text.cpu())}
+    return {k: round(v, 4) for k, v in found.items()}
 
 # %% ../../../nbs/09_editors/training/07_rledit.ipynb #cell-036
-_RLEDIT_FILE, _RLEDIT_ABOUT = "rledit.safetensors", "rledit.json"
-_NO_RLEDIT = (
-    "train a network with `train_rledit` (wbe.editors.training.rledit), and give its folder: --set network=FOLDER"
-)
+_RLEDIT_FILE, _RLEDIT_ABOUT = "rledit.safetensors", RLEditTrainer.about_file
+_NO_RLEDIT = "train a network with `wbe train-rledit MODEL -o FOLDER`, and give its folder: --set network=FOLDER"
 
 
 def save_rledit(folder, network: MalmenNetwork, lm: LM, training: dict) -> Path:
@@ -328,6 +330,9 @@ def save_rledit(folder, network: MalmenNetwork, lm: LM, training: dict) -> Path:
     about |= dict(model=str(lm.name), fingerprint=model_fingerprint(lm), training=training)
     write_text(folder / _RLEDIT_ABOUT, json.dumps(about, indent=1, ensure_ascii=False) + "\n")
     return folder
+
+
+RLEditTrainer.save_network = staticmethod(save_rledit)
 
 # %% ../../../nbs/09_editors/training/07_rledit.ipynb #cell-037
 def read_rledit(folder) -> tuple[MalmenNetwork, dict]:  # the network, and what is known about it
@@ -360,27 +365,10 @@ def train_rledit(
     folder,  # where the network goes
     settings: RLEditTraining | None = None,  # those for the model by default
     source: dict | None = None,  # what the examples were made from, for JSON
-    progress: bool = True,
-    every: float = 60.0,  # seconds between checkpoints
+    **options,  # of `train_in_folder`
 ) -> Path:
-    "Train the network of RLEdit or MALMEN for a model."
-    settings, folder = settings or rledit_training(lm), make_folder(folder)
-    about = json.loads(json.dumps(dict(settings=asdict(settings), model=model_fingerprint(lm), examples=source or {})))
-    if (folder / _RLEDIT_ABOUT).is_file():
-        known = read_rledit(folder)[1]["training"]
-        if {k: known.get(k) for k in about} != about:
-            raise BadArgument(f"{folder}: holds a network of another training; give another folder, or remove it")
-        return folder
-    state = folder / "training.state.safetensors"
-    with frozen_model(lm):
-        trainer = RLEditTrainer(lm, examples, settings)
-        if state.exists():
-            trainer.load_state(state, about)
-        trainer.train_all(lambda: trainer.save_state(state, about), progress, every)
-    trainer.network.load_state_dict(trainer.best or trainer.network.state_dict())
-    save_rledit(folder, trainer.network, lm, about | dict(log=trainer.log))
-    state.unlink(missing_ok=True)
-    return folder
+    "Train the network of RLEdit or MALMEN for a model; a stopped training continues where it was."
+    return train_in_folder(RLEditTrainer, lm, examples, folder, settings or rledit_training(lm), source, **options)
 
 # %% ../../../nbs/09_editors/training/07_rledit.ipynb #cell-045
 @dataclass(frozen=True, kw_only=True)
