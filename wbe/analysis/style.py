@@ -38,6 +38,7 @@ EDITOR_LOOKS = {
     "alphaedit": Look("#A335C1", "D"),
     "ultraedit": Look("#1B18FF", "P"),
     "mend": Look("#54779B", "X"),
+    "rledit": Look("#201830", "X", (0, (1, 1))),
     "wise": Look("#DC72BB", "*", (0, (5, 1.5))),
     "grace": Look("#00002C", "o"),
     "horen": Look("#592C37", "o", (0, (5, 1.5))),
@@ -45,6 +46,7 @@ EDITOR_LOOKS = {
     "ft": Look("#44B6FA", "v"),
     "ft-l": Look("#1F2656", "<", (0, (5, 1.5))),
     "locft": Look("#503C68", "s", (0, (5, 1.5))),
+    "crispedit": Look("#200000", "s", (0, (1, 1))),
     "lora": Look("#996DF1", ">"),
     "lora-merge": Look("#419689", "X", (0, (5, 1.5))),
     "prompt": Look("#8AB485", "p", (0, (5, 1.5))),
@@ -115,8 +117,8 @@ def display_order(names: Iterable[str]) -> list[str]:
 
 # %% ../../nbs/11_analysis/01_style.ipynb #cell-021
 EDITOR_FAMILIES = {
-    "computed weights": ("rome", "r-rome", "memit", "alphaedit", "ultraedit", "mend"),
-    "trained weights": ("ft", "ft-l", "locft", "lora", "lora-merge"),
+    "computed weights": ("rome", "r-rome", "memit", "alphaedit", "ultraedit", "mend", "rledit"),
+    "trained weights": ("ft", "ft-l", "locft", "crispedit", "lora", "lora-merge"),
     "beside the weights": ("wise", "grace", "horen", "memoir", "prompt", "rag", "graph", "mello", "oracle"),
     "trained on texts": tuple(n for n in TEXT_LOOKS if n != "text-passages"),
     "passages of texts": ("text-passages",),
