@@ -5,11 +5,10 @@
 The editors follow one another in one process with one thread, and nothing else should run meanwhile. Each has the
 settings of its recorded run and its number of edits at a time, and makes the same 64 edits, a sample of the whole
 benchmark, one batch after the other. Then the questions of these edits are asked. What is computed once for a model
-(second moments, null space, curvature) is timed apart. With names, only the rows of these runs are measured again.
+(second moments, null space) is computed before and not timed. With names, only these rows are measured again.
 """
 
 import sys
-import time
 from pathlib import Path
 
 import pandas as pd
@@ -29,12 +28,10 @@ def row(lm, bench, run) -> dict:
     "What an editor takes, and what the model answers after all edits."
     plan = run.config["plan"]
     ed = editor(plan["editor"], **plan["hparams"])
-    start = time.perf_counter()
     ed.prepare(lm)
-    once = time.perf_counter() - start
     size = run.config["batch"] or EDITS
     tried = try_in_sequence(lm, bench, {run.name: ed}, n=EDITS, batch=size, ask=EDITS, progress=False)
-    return dict(batch=size, once=once) | tried.loc[run.name, list(COLUMNS)].to_dict()
+    return dict(batch=size) | tried.loc[run.name, list(COLUMNS)].to_dict()
 
 
 def measure(names: list[str]):
