@@ -2,11 +2,15 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from wbe.editors.results import carried_state
+from wbe.editors.training.mend_training import BenchmarkExamples
+from wbe.editors.training.rledit import rledit_training, train_rledit
+from wbe.lm.models import load
 from wbe.lm.toys import toy_lm
 from wbe.runs.export import restored_model
 from wbe.runs.lifelong import run_lifelong
@@ -15,6 +19,7 @@ from wbe.runs.records import Run, compare_runs
 
 ASKED = dict(axes=("update",), ask_lasting=2, batch=3, max_edits=6, timesteps=(1, 1), device="cpu")
 COLUMNS = ["edit_id", "moment", "log_probability", "token_accuracy"]
+TOWNS = ("Karsk", "Orland", "Vellmar", "Tolvik", "Ashdown", "Muskostad")
 BENCH = Path(__file__).parents[1] / "data_samples" / "benchmark"
 
 
@@ -47,15 +52,36 @@ def toy_folder(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    path = tmp_path_factory.mktemp("corpus") / "texts.txt"
+    path.write_text("\n\n".join(f"{n} is a town, and {m} is its mayor." for n in TOWNS for m in TOWNS))
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def trained_network(toy_folder, tmp_path_factory):
+    lm = load(str(toy_folder), device="cpu")
+    row = dict(update="Who runs Karsk?", ans="Nadia", loc="Where is Orland?", loc_ans="Fro")
+    settings = rledit_training(lm, out_layers=(1,), steps=1, length=2, batch=2, depth=2, rank=4, layers=1, checked=2)
+    folder = tmp_path_factory.mktemp("network")
+    return str(train_rledit(lm, BenchmarkExamples([row]), folder, replace(settings, rate=0.1), progress=False))
+
+
 @pytest.mark.parametrize(
     "editor, hparams",
     [
         ("ultraedit", dict(out_layers=[1], lr=0.01)),
         ("locft", dict(preset="replay", layer=1, epochs=3, lr=0.01)),
+        ("alphaedit", dict(layers=[1], steps=3, samples=20)),
+        ("crispedit", dict(layers=[1], epochs=2, lr=0.01)),
+        ("rledit", dict()),
     ],
 )
-def test_stopped_and_continued(editor, hparams, toy_folder, tmp_path):
-    plan = RunPlan(benchmark=str(BENCH), model=str(toy_folder), editor=editor, hparams=hparams, **ASKED)
+def test_stopped_and_continued(editor, hparams, toy_folder, corpus, trained_network, tmp_path):
+    hparams = hparams | (dict(network=trained_network) if editor == "rledit" else {})
+    more = ASKED | (dict(corpus=corpus) if editor in ("alphaedit", "crispedit") else {})
+    plan = RunPlan(benchmark=str(BENCH), model=str(toy_folder), editor=editor, hparams=hparams, **more)
     whole = run_lifelong(plan, tmp_path / "whole", progress=False)
     stop_after_one_batch(plan, tmp_path / "stopped")
     shutil.copytree(tmp_path / "stopped", tmp_path / "forgetful")
