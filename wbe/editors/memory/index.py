@@ -64,6 +64,7 @@ class VectorIndex:
         if not isinstance(size, (int, np.integer)) or size < 1:
             raise BadArgument(f"size is how many numbers a vector has, not {size!r}")
         self.size, self._rows, self.count = int(size), np.empty((0, int(size)), np.float32), 0
+        self._removed = np.zeros(0, bool)
 
     def __len__(self) -> int:
         return self.count
@@ -101,7 +102,7 @@ def add(
     if need > len(self._rows):
         rows = np.empty((max(need, self.count + self.count // 4, 1024), self.size), np.float32)
         rows[: self.count] = self.vectors
-        self._rows = rows
+        self._rows, self._removed = rows, np.pad(self._removed, (0, len(rows) - len(self._removed)))
     self._rows[self.count : need] = v
     given, self.count = range(self.count, need), need
     self._after_add()
@@ -113,10 +114,53 @@ def truncate(
     self: VectorIndex,
     count: int,  # of vectors that stay
 ):
-    "Remove all vectors from a number on."
+    "Forget all vectors from a number on."
     if count < self.count:
         self.count = max(0, count)
+        self._removed[self.count :] = False
         self._after_truncate()
+
+# %% ../../../nbs/09_editors/memory/02_index.ipynb #a279eeb1
+@patch
+def _set_removed(self: VectorIndex, numbers, gone: bool):
+    "Hide vectors, or bring them back."
+    numbers = np.asarray(numbers, np.int64).reshape(-1)
+    if len(numbers) and not 0 <= numbers.min() <= numbers.max() < self.count:
+        raise BadArgument(f"vectors are numbered 0 to {self.count - 1:,}, not {numbers.min()} to {numbers.max()}")
+    self._removed[numbers] = gone
+
+
+@patch
+def remove(self: VectorIndex, numbers):
+    "Hide vectors from all searches."
+    self._set_removed(numbers, True)
+
+
+@patch
+def restore(self: VectorIndex, numbers):
+    "Bring removed vectors back."
+    self._set_removed(numbers, False)
+
+
+@patch(as_prop=True)
+def removed(self: VectorIndex) -> np.ndarray:
+    "The numbers of the removed vectors."
+    return np.flatnonzero(self._removed[: self.count])
+
+# %% ../../../nbs/09_editors/memory/02_index.ipynb #b5df5337
+@patch
+def _search_left(self: VectorIndex, v: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    "The k nearest that are not removed."
+    ids, sims = np.full((len(v), k), -1), np.full((len(v), k), -1, np.float32)
+    rows, width, wanted = np.arange(len(v)), k + 8, min(k, self.count - len(self.removed))
+    while len(rows):
+        found, near = self._search(v[rows], min(width, self.count))
+        found = np.where(self._removed[found], -1, found)
+        ids[rows], sims[rows] = top_k(near, found, k)
+        unfinished = (found >= 0).sum(1) < wanted
+        rows = rows[unfinished] if width < self.count else rows[:0]
+        width *= 4
+    return ids, sims
 
 # %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-019
 @patch
@@ -131,7 +175,7 @@ def search(
         raise BadArgument(f"k is how many are wanted, at least 1, not {k!r}")
     if not len(v) or not self.count:
         return np.full((len(v), k), -1), np.full((len(v), k), -1, np.float32)
-    return self._search(v, int(k))
+    return (self._search_left if self._removed[: self.count].any() else self._search)(v, int(k))
 
 # %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-021
 def _block_candidates(queries, keys: np.ndarray, k: int, step: int) -> tuple[np.ndarray, np.ndarray]:
@@ -425,6 +469,7 @@ def save(self: VectorIndex, folder) -> Path:  # the folder
             _write_vectors(part, self.vectors[done:])
     files = self._save_built(folder, bool(done))
     manifest = self.describe() | dict(vectors=names, more=files)
+    manifest |= dict(removed=self.removed.tolist()) if len(self.removed) else {}
     write_text(folder / "index.json", json.dumps(manifest, indent=1) + "\n")
     _remove_others(folder, {*names, *files})
     return folder
@@ -475,16 +520,19 @@ def load(
     try:
         m = json.loads(text)
         name, size, count, names, more = (m.pop(k) for k in ("index", "size", "count", "vectors", "more"))
+        removed = m.pop("removed", [])
     except (ValueError, KeyError, AttributeError) as e:
         raise StoreError(f"{folder / 'index.json'}: not an index ({e}); build it again from the pairs") from None
     out, rows = vector_index(name, size, **m, **options), [_read_vectors(folder / n) for n in names]
     out._rows, out.count = (np.concatenate(rows) if rows else out._rows), count
+    out._removed = np.zeros(len(out._rows), bool)
     if len(out._rows) != count:
         raise StoreError(
             f"{folder}: {count} vectors are expected, and the files have {len(out._rows)}; "
             "build the index again from the pairs"
         )
     out._load_built(folder, more)
+    out.remove(removed)
     return out
 
 # %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-071

@@ -77,6 +77,7 @@ class PairMemory:
         self.index = vector_index(kind, embed.size, **options)
         self.pairs, self.latest = [], {}  # latest: the numbers of the pairs about each fact
         self.vectors = []  # those that are not in the index yet
+        self.replaced = []  # the numbers of pairs that must still be removed from the index
         self.names, self.without_subject = SubjectIndex(), 0  # the names in the pairs; how many pairs have none
 
     def __len__(self) -> int:
@@ -127,7 +128,9 @@ def add(
     if len(vectors) != len(pairs):
         raise BadArgument(f"{len(pairs)} pairs, but {len(vectors)} vectors: give one for each")
     for n, p in enumerate(pairs, len(self.pairs)):
-        self.latest.setdefault(p.fact, []).append(n)
+        known = self.latest.setdefault(p.fact, [])
+        self.replaced += known[-1:] if self.replace else []
+        known.append(n)
         self._add_names(n, p)
     self.pairs += pairs
     self.vectors.append(vectors)
@@ -139,20 +142,32 @@ def remove_last(self: PairMemory, count: int):
     for n in range(len(self.pairs) - 1, len(self.pairs) - 1 - count, -1):
         p = self.pairs[n]
         self._remove_names(n, p)
-        self.latest[p.fact].pop()
-        if not self.latest[p.fact]:
+        known = self.latest[p.fact]
+        known.pop()
+        if not known:
             del self.latest[p.fact]
+        elif self.replace:
+            self._bring_back(known[-1])
     del self.pairs[len(self.pairs) - count :]
     self.index.truncate(len(self.pairs))
     self.vectors = [v[: len(self.pairs) - len(self.index)] for v in self._waiting()]
 
+# %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #7535f71a
+@patch
+def _bring_back(self: PairMemory, n: int):
+    "Make a pair found again whose replacement is gone."
+    if n in self.replaced:
+        self.replaced.remove(n)
+    else:
+        self.index.restore([n])
+
 # %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-018
 @patch
 def _search_once(self: PairMemory, vectors: np.ndarray, width: int) -> list[list[tuple[int, float]]]:
-    "The valid pairs among the nearest: numbers and similarities."
+    "The nearest pairs: numbers and similarities."
     ids, sims = self.index.search(vectors, min(width, len(self.pairs)))
     found = [zip(row.tolist(), row_sims.tolist()) for row, row_sims in zip(ids, sims)]
-    return [[(n, s) for n, s in row if n >= 0 and self.is_valid(n)] for row in found]
+    return [[(n, s) for n, s in row if n >= 0] for row in found]
 
 # %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-019
 @patch
@@ -223,7 +238,8 @@ def nearest(
         return [[] for _ in questions]
     for v in self._waiting():
         self.index.add(v)
-    self.vectors = []
+    self.index.remove(self.replaced)
+    self.vectors, self.replaced = [], []
     vectors, named = self.embedder.embed(different), [self.named(q) for q in different]
     first = [self._nearest_of(numbers, v, k) for numbers, v in zip(named, vectors)]
     others, found = self._not_named(vectors, named, k, threshold), {}
@@ -240,9 +256,11 @@ def adopt(
     "Use a saved index instead of building it again."
     saved, self.vectors = VectorIndex.load(folder), [np.concatenate([self.index.vectors, *self.vectors])]
     mine, n = self.vectors[0], len(saved)
+    self.replaced = [i for numbers in self.latest.values() for i in numbers[:-1]] if self.replace else []
     if saved.name != self.index.name or n > len(mine) or not np.array_equal(saved.vectors, mine[:n]):
         self.index.truncate(0)
         return False
+    saved.restore(range(n))  # what is replaced is known here
     self.index, self.vectors = saved, [mine[n:]]
     return True
 
