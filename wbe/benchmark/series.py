@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SeriesStep', 'public_writer', 'Series', 'find_retired', 'write_lasting_facts', 'complete_series', 'left_out_counts',
-           'make_benchmark', 'extend_benchmark']
+           'make_benchmark', 'make_world_benchmark', 'extend_benchmark']
 
 # %% ../../nbs/06_benchmark/14_series.ipynb #cell-002
 import json
@@ -20,7 +20,7 @@ from .mquake import CHAIN_STYLES, write_chains
 from .multihop import find_two_hops
 from .questions import write_questions
 from .reader import timestep_name
-from .release import RETIRED_FIELDS, WIKIDATA_SOURCE, Release, add_timestep, finish_release
+from .release import RETIRED_FIELDS, WIKIDATA_SOURCE, WORLD_SOURCE, Release, add_timestep, finish_release
 from ..engine import ENGINES, open_engine
 from ..http import redact_url
 from ..records import BadArgument, check_choice, patch
@@ -28,6 +28,7 @@ from ..store import Manifest, StoreError, atomic_write, lock, make_folder, write
 from ..wikidata.build import build_facts, dump_date, locate_dumps
 from ..wikidata.dumps import WIKIMEDIA
 from ..wikidata.entities import FALLBACK
+from ..world.files import World
 from ..writers.base import WRITERS
 from ..writers.by_kind import check_kinds, make_kind_writer
 
@@ -467,6 +468,32 @@ def make_benchmark(
         series = _open_series(folder, settings)  # another process may have added to it
         series.add(files)
         return complete_series(series, writer_options, engine, memory, workers, progress, log, roles, insist)
+
+# %% ../../nbs/06_benchmark/14_series.ipynb #c410c586
+def _check_same_world(folder: Path, world: World):
+    "Raise an error when a folder holds another world."
+    made = Manifest.of(folder, "world")
+    if made and (made.params["seed"], made.params["entities"]) != (world.seed, world.entities):
+        was = f"a world of {made.params['entities']:,} entities with seed {made.params['seed']}"
+        raise BadArgument(f"{folder}: there is {was}; choose another folder, or the same world")
+
+# %% ../../nbs/06_benchmark/14_series.ipynb #09c71abf
+def make_world_benchmark(
+    folder,  # where everything goes: the dumps in `world`, the release in `release`
+    entities: int,  # items of the world on its first day; half a million give about as many edits
+    world_seed: int = 7,  # each gives another world
+    title: str = "Changes of a controlled world, made with wbe",
+    workers: int | None = None,
+    progress: bool = True,
+    log=_no_log,  # is called with a line for each step
+    **options,  # more of `make_benchmark`
+) -> Release:
+    "A controlled world of any size, and a benchmark of its eight timesteps; called again, it continues where it was."
+    world, how = World(world_seed, entities), dict(workers=workers, progress=progress)
+    _check_same_world(Path(folder) / "world", world)
+    log(f"a world of {entities:,} entities")
+    files = world.write(Path(folder) / "world", articles=False, views=False, truth=False, **how)
+    return make_benchmark(folder, files.paths(), title=title, source=WORLD_SOURCE, log=log, **how, **options)
 
 # %% ../../nbs/06_benchmark/14_series.ipynb #cell-062
 def extend_benchmark(

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['CORE_ITEMS', 'CORE_INDEX', 'COUNTRY_SIZE', 'FIXED_COUNTS', 'KIND_SHARES', 'WORLD_KINDS', 'WIKI_PAGE_KINDS',
-           'MIN_ENTITIES', 'KIND_FAME', 'core_index', 'kind_ranges', 'Cast', 'Member', 'sample_fame', 'member_gender',
-           'label_trap', 'country_name', 'member_name']
+           'MIN_ENTITIES', 'RARER_NAMES_FROM', 'KIND_FAME', 'core_index', 'kind_ranges', 'Cast', 'Member',
+           'sample_fame', 'member_gender', 'label_trap', 'country_name', 'member_name']
 
 # %% ../../nbs/02_world/03_cast.ipynb #cell-002
 from dataclasses import dataclass
@@ -118,6 +118,7 @@ def kind_ranges(
 
 # %% ../../nbs/02_world/03_cast.ipynb #cell-014
 MIN_ENTITIES = 500
+RARER_NAMES_FROM = 100  # countries
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,16 @@ class Cast:
     def blocks(self) -> int:
         "How many countries there are."
         return max(2, round((self.entities - len(CORE_ITEMS)) / COUNTRY_SIZE))
+
+    @property
+    def rarer_names(self) -> bool:
+        "Whether there are so many countries that titles and the names of towns, bands and genera must be rarer."
+        return self.blocks >= RARER_NAMES_FROM
+
+    @property
+    def longest_town(self) -> int:
+        "How many syllables the stem of a town's name has at most."
+        return 4 if self.rarer_names else 2
 
     def __getitem__(self, n: int) -> "Member":
         return _make_member(self, n)
@@ -295,6 +306,9 @@ person         | {person}
 template       | Template:{country} topics
 disambiguation | {surname}
 """
+_RARER_PATTERNS = """
+band           | The {town} {noun}s | {surname} {noun} Quartet | {surname} and the {noun}s | {town} {noun} Parade
+"""
 _PATTERNS_IN_TURN = """
 party     | {country} Liberal Union | Green Alliance of {country} | {country} Labour Party | People's Party of {country}
   | Reform Party of {country}
@@ -310,6 +324,7 @@ def _read_patterns(table: str) -> dict[str, list[str]]:
 
 
 _PATTERNS = _read_patterns(_NAME_PATTERNS)
+_RARER = _PATTERNS | _read_patterns(_RARER_PATTERNS)
 _TURNS = _read_patterns(_PATTERNS_IN_TURN) | {"team": [p.format("{town}") for p in CLUB_PATTERNS]}
 _LONG_PATTERNS = dict(
     person="{first} {surname} {surname} de {surname} y {last}",
@@ -360,12 +375,12 @@ _NAME_PARTS = dict(
     town=lambda p: p.town(0 if p.index == 11 else p.index),
     first_town=lambda p: p.town(0),
     any_town=lambda p: p.town(p.rng.below(9)),
-    own=lambda p: make_name(p.rng, p.culture, p.culture.town),
+    own=lambda p: make_name(p.rng, p.culture, p.culture.town, p.cast.longest_town),
     surname=lambda p: p.rng.pick(p.people["family"]),
     owner=lambda p: p.rng.pick([p["surname"], p["town"]]),
     trade=lambda p: COMPANY_TRADES[(p.index * 5 + p.block) % len(COMPANY_TRADES)],
-    title=lambda p: work_title(p.rng, p["any_town"]),
-    genus=lambda p: latin_word(p.rng, "a").capitalize(),
+    title=lambda p: work_title(p.rng, p["any_town"], p["surname"] if p.cast.rarer_names else ""),
+    genus=lambda p: latin_word(p.rng, "a", 4 if p.cast.rarer_names else 2).capitalize(),
     person=lambda p: person_name(p.rng, p.people, p.culture, member_gender(p.cast, p.block, p.index)),
     name=lambda p: p.name,
     first=lambda p: p.name.split()[0],
@@ -373,13 +388,12 @@ _NAME_PARTS = dict(
 )
 
 # %% ../../nbs/02_world/03_cast.ipynb #cell-049
-def _pattern_of(kind: str, block: int, index: int, rng: SeededRandom) -> str:
+def _pattern_of(kind: str, block: int, index: int, rng: SeededRandom, patterns: dict = _PATTERNS) -> str:
     "The pattern of a member's name."
     if kind in _TURNS:
         turn = index + block if kind == "team" else index
         return _TURNS[kind][turn % len(_TURNS[kind])]
-    patterns = _PATTERNS[kind]
-    return rng.pick(patterns) if len(patterns) > 1 else patterns[0]
+    return rng.pick(patterns[kind]) if len(patterns[kind]) > 1 else patterns[kind][0]
 
 # %% ../../nbs/02_world/03_cast.ipynb #cell-051
 def _make_member_name(cast: Cast, block: int, kind: str, index: int) -> str:
@@ -393,7 +407,8 @@ def _make_member_name(cast: Cast, block: int, kind: str, index: int) -> str:
         return member_name(cast, block, "film", index) if kind == "book" else member_name(cast, block, kind, index - 1)
     rng = SeededRandom(cast.seed, "name", block, kind, index)
     parts = _NameParts(cast, block, index, rng)
-    parts.name = _pattern_of(kind, block, index, rng).format_map(parts)
+    patterns = _RARER if cast.rarer_names else _PATTERNS
+    parts.name = _pattern_of(kind, block, index, rng, patterns).format_map(parts)
     if trap == "long_name":
         return _LONG_PATTERNS[kind].format_map(parts)
     return transliterate(parts.name, cast.culture(block).script or "cyrillic") if trap == "non_roman" else parts.name

@@ -372,7 +372,7 @@ def renaming(s: CountryState) -> bool:
         return False
     d, culture, old = event_date(s, e), s.cast.culture(s.block), e.label
     event = log_event(s, "renaming", d, e, old)
-    new = make_name(s.rng, culture, culture.town)
+    new = make_name(s.rng, culture, culture.town, s.cast.longest_town)
     replace_value(s, e, "P1448", MonolingualText(new, culture.code), d, event, style="preferred")
     aliases = e.aliases.get("en", [])
     set_labels(e, new, culture)
@@ -398,11 +398,18 @@ def _add_new_entity(s: CountryState, kind: str, name: str, today: date) -> bool:
     return True
 
 # %% ../../nbs/02_world/07_events.ipynb #cell-063
+def _family_names(s: CountryState) -> tuple[str, ...]:
+    "The family names of the country."
+    return name_stock(s.cast.seed, s.block, s.cast.culture(s.block))["family"]
+
+
 def _new_work(kind: str):
     "The event that a work of a kind is published."
 
     def apply(s: CountryState) -> bool:
-        return _add_new_entity(s, kind, work_title(s.rng, pick_entity(s, "city").label), event_date(s))
+        town = pick_entity(s, "city").label
+        family = s.rng.pick(_family_names(s)) if s.cast.rarer_names else ""
+        return _add_new_entity(s, kind, work_title(s.rng, town, family), event_date(s))
 
     return apply
 
@@ -415,7 +422,7 @@ def _new_organisation(
 
     def apply(s: CountryState) -> bool:
         culture = s.cast.culture(s.block)
-        words = [make_name(s.rng, culture, endings) for endings in (culture.town, culture.family)]
+        words = [make_name(s.rng, culture, names, s.cast.longest_town) for names in (culture.town, culture.family)]
         return _add_new_entity(s, kind, pattern.format(*words), event_date(s))
 
     return apply

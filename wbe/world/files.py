@@ -227,6 +227,7 @@ def _finish_world(spool: Spool, stage: Stage, plan: WorldPlan):
 def _world_stage(cast: Cast, folder, plan: WorldPlan) -> Stage:
     "The stage of a world in a folder."
     params = dict(seed=cast.seed, entities=cast.entities, version=WORLD_VERSION, dates=[str(d) for d in plan.dates])
+    params |= dict(names=2) if cast.rarer_names else {}  # worlds of earlier versions had the names of small ones
     params |= dict(formats=list(plan.formats), articles=plan.articles, views=plan.views, truth=plan.truth)
     return Stage(folder, "world", params)
 

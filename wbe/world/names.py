@@ -240,15 +240,21 @@ TITLE_NOUNS = (
 _TITLE_PATTERNS = (
     "The {a} {n}|{a} {n}|The {n} of {p}|{n} and {m}|A {n} in {p}|The {n}'s {m}|Beyond the {a} {n}|{n}|{a} {n}s of {p}"
 ).split("|")
+_RARER_TITLE_PATTERNS = (  # each with a name in it
+    "The {a} {n} of {p}|{f}'s {a} {n}|The {f} {n}|The {n} and the {m} of {p}|A {a} {n} in {p}|From {p} to the {n}|"
+    "{f} and the {a} {m}|Beyond the {a} {n} of {p}|{a} {n}s of {p}"
+).split("|")
 
 # %% ../../nbs/02_world/01_names.ipynb #cell-039
 def work_title(
     rng: SeededRandom,
     place: str,  # a town; some titles name it
+    family: str = "",  # a family's name, for the rarer titles of a large world: each names the town or the family
 ) -> str:
     "The title of a film, book or album."
     n, m = sample(rng, TITLE_NOUNS, 2)
-    text = rng.pick(_TITLE_PATTERNS).format(a=rng.pick(_ADJECTIVES), n=n, m=m, p=place)
+    pattern = rng.pick(_RARER_TITLE_PATTERNS if family else _TITLE_PATTERNS)
+    text = pattern.format(a=rng.pick(_ADJECTIVES), n=n, m=m, p=place, f=family)
     return "An" + text[1:] if text[:2] == "A " and text[2] in "AEIOU" else text
 
 # %% ../../nbs/02_world/01_names.ipynb #cell-042
@@ -264,6 +270,10 @@ AWARD_FIELDS = "Physics Literature Peace Medicine Journalism Architecture Chemis
 _LATIN_SYLLABLES = "arv bel cor dal eri fal gor hel ira lac mor nep ost pel qui rus sil tor umb ves".split()
 
 # %% ../../nbs/02_world/01_names.ipynb #cell-043
-def latin_word(rng: SeededRandom, ending: str) -> str:
+def latin_word(
+    rng: SeededRandom,
+    ending: str,
+    longest: int = 2,  # syllables
+) -> str:
     "A word that resembles a zoological name."
-    return "".join(sample(rng, _LATIN_SYLLABLES, rng.between(1, 2))) + ending
+    return "".join(sample(rng, _LATIN_SYLLABLES, rng.between(max(1, longest - 1), longest))) + ending
