@@ -482,17 +482,18 @@ def make_world_benchmark(
     folder,  # where everything goes: the dumps in `world`, the release in `release`
     entities: int,  # items of the world on its first day; half a million give about as many edits
     world_seed: int = 7,  # each gives another world
+    dates=None,  # of its snapshots; all nine by default
     title: str = "Changes of a controlled world, made with wbe",
     workers: int | None = None,
     progress: bool = True,
     log=_no_log,  # is called with a line for each step
     **options,  # more of `make_benchmark`
 ) -> Release:
-    "A controlled world of any size, and a benchmark of its eight timesteps; called again, it continues where it was."
+    "A controlled world of any size, and a benchmark of its timesteps; called again, it continues where it was."
     world, how = World(world_seed, entities), dict(workers=workers, progress=progress)
     _check_same_world(Path(folder) / "world", world)
     log(f"a world of {entities:,} entities")
-    files = world.write(Path(folder) / "world", articles=False, views=False, truth=False, **how)
+    files = world.write(Path(folder) / "world", dates, articles=False, views=False, truth=False, **how)
     return make_benchmark(folder, files.paths(), title=title, source=WORLD_SOURCE, log=log, **how, **options)
 
 # %% ../../nbs/06_benchmark/14_series.ipynb #cell-062

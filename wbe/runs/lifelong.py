@@ -36,7 +36,7 @@ from ..metrics.intervals import bootstrap_interval
 from ..metrics.summary import with_outdated_match
 from ..progress import progress_bar
 from ..records import QUESTION_KEY, BadArgument, patch
-from .batches import check_editable, edit_batches, planned_edits, run_texts, validate_requests
+from .batches import check_editable, edit_batches, planned_edits, run_texts, step_requests
 from .checkpoints import Checkpoint
 from .description import adopt_editor_source, check_same_run, describe_benchmark, describe_run
 from .description import estimate_seconds, format_duration, utc_now
@@ -561,11 +561,7 @@ def write_checkpoint(
 def _requests_of(self: Runner, timestep: int) -> tuple[list[EditRequest | None], list[dict]]:  # as `validate_requests`
     "The planned edits of a timestep."
     step, count = self.bench[timestep - 1], self.planned[timestep]
-    rows, sees_probes = step.edits.slice(0, count).to_pylist(), self.editor.sees_probes
-    for n, *extra in step.extra_probes if sees_probes else ():
-        if n < count:
-            rows[n].setdefault("probes", []).append(tuple(extra))
-    return validate_requests(rows, step.edit_ids[:count], self.editor.needs_subject, sees_probes)
+    return step_requests(step, count, self.editor.needs_subject, self.editor.sees_probes)
 
 # %% ../../nbs/10_runs/07_lifelong.ipynb #cell-071
 ESTIMATE_AFTER = 60.0  # seconds; a run with less left says nothing

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ..benchmark.form_probes import form_probes
 from ..benchmark.near_probes import near_probes, unchanged_facts
-from ..benchmark.reader import STATEMENT_AXES, Benchmark, Timestep, probe_aliases, subject_keys
+from ..benchmark.reader import STATEMENT_AXES, Benchmark, Timestep, edit_probes, probe_aliases, subject_keys
 from ..benchmark.release import retired_probes
 from ..lm.models import LM
 from ..lm.probes import unaskable_reasons
@@ -43,14 +43,28 @@ _EDIT_COLUMNS = (
 
 
 def _edit_rows(
-    step: Timestep,
-    count: int,  # of the first edits
+    edits,  # an Arrow table
+    ids: list[str],
 ):
-    "What is known of the edits of a timestep; columns that an older file lacks are empty."
-    known = [c for c in _EDIT_COLUMNS if c in step.edits.column_names]
-    edits, ids = step.edits.slice(0, count), step.edit_ids[:count]
+    "What is known of edits; columns that an older file lacks are empty."
+    known = [c for c in _EDIT_COLUMNS if c in edits.column_names]
     rows = edits.select(known).to_pandas().assign(edit_id=ids, subject_id=subject_keys(edits, ids))
     return rows.assign(**{c: None for c in _EDIT_COLUMNS if c not in known})
+
+# %% ../../nbs/10_runs/04_questions.ipynb #044de191
+def _asked_edits(
+    step: Timestep,
+    count: int,  # of the first edits
+    plan: RunPlan,
+) -> tuple:  # a table, its ids, and the questions beyond those in the fields, as in `edit_probes`
+    "The edits that a plan asks about; only their questions are built."
+    if plan.ask is None:
+        return step.edits.slice(0, count), step.edit_ids[:count], [x for x in step.extra_probes if x[0] < count]
+    chosen = sample_ids(step.edit_ids[:count], plan.ask, plan.seed)
+    rows = [n for n, i in enumerate(step.edit_ids[:count]) if i in chosen]
+    place = {n: at for at, n in enumerate(rows)}
+    extra = [(place[n], *more) for n, *more in step.extra_probes if n in place]
+    return step.edits.take(rows), [step.edit_ids[n] for n in rows], extra
 
 # %% ../../nbs/10_runs/04_questions.ipynb #cell-010
 def _step_probes(
@@ -62,8 +76,9 @@ def _step_probes(
     "The probes of a timestep on the axes and in the forms of a plan: edit, axis, number, question, answer, aliases."
     import pandas as pd
 
-    probes = step.probes(plan.axes or None).to_pandas().drop(columns="timestep", errors="ignore")
-    parts = [probes.assign(aliases=probe_aliases(step.edits, step.edit_ids, probes))]
+    edits, ids, extra = _asked_edits(step, count, plan)
+    probes = edit_probes(edits, ids, plan.axes or None, extra).to_pandas()
+    parts = [probes.assign(aliases=probe_aliases(edits, ids, probes))]
     edits, ids = step.edits, step.edit_ids
     forms = tuple(f for f in plan.forms if f != "completion" or "statement" not in plan.axes)
     if forms:
@@ -111,10 +126,9 @@ def step_questions(
 ):
     "The questions of a timestep: edit, axis, text, expected answer, its aliases, what is known of the edit."
     step = bench[n - 1]
+    edits, ids, _ = _asked_edits(step, count, plan)
     probes = _step_probes(step, count, plan, facts).rename(columns={"answer": "expected"})
-    if plan.ask is not None:
-        probes = probes[probes.edit_id.isin(sample_ids(step.edit_ids[:count], plan.ask, plan.seed))]
-    probes = probes.merge(_edit_rows(step, count), on="edit_id")
+    probes = probes.merge(_edit_rows(edits, ids), on="edit_id")
     return probes.assign(timestep=step.name, asked_of=n)
 
 # %% ../../nbs/10_runs/04_questions.ipynb #cell-020

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['INDEX_CLASSES', 'IndexLibraryMissing', 'check_vectors', 'top_k', 'VectorIndex', 'exact_search', 'ExactIndex',
-           'search_recall', 'probe_queries', 'tune_effort', 'AnnoyForestIndex', 'FaissIndex', 'vector_index']
+           'search_recall', 'probe_queries', 'tune_effort', 'AnnoyForestIndex', 'FaissIndex', 'FaissListsIndex',
+           'vector_index']
 
 # %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-002
 import importlib.util
@@ -361,6 +362,19 @@ def __repr__(self: AnnoyForestIndex) -> str:
     head = f"AnnoyForestIndex({self.count:,} vectors of {self.size} numbers; forests: {parts or 'none'}"
     return f"{head}; tail: {self.count - self.sealed:,})"
 
+# %% ../../../nbs/09_editors/memory/02_index.ipynb #aa22fb7b
+def _require_faiss(name: str, threads: int | None):
+    "Raise an error if FAISS is not installed; set how many threads it has."
+    if importlib.util.find_spec("faiss") is None:
+        raise IndexLibraryMissing(
+            f"the index {name} needs the library FAISS: {install_command('retrieval')}, "
+            "or use the index exact, which needs nothing"
+        )
+    if threads:
+        import faiss
+
+        faiss.omp_set_num_threads(threads)
+
 # %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-051
 class FaissIndex(VectorIndex):
     "A graph of neighbours (HNSW)."
@@ -374,16 +388,8 @@ class FaissIndex(VectorIndex):
         recall: float = 0.99,  # the wanted recall
         threads: int | None = None,  # by default all
     ):
-        if importlib.util.find_spec("faiss") is None:
-            raise IndexLibraryMissing(
-                f"the index faiss needs the library FAISS: {install_command('retrieval')}, "
-                "or use the index exact, which needs nothing"
-            )
+        _require_faiss(self.name, threads)
         super().__init__(size)
-        if threads:
-            import faiss
-
-            faiss.omp_set_num_threads(threads)
         self.neighbours, self.recall, self.graph = neighbours, recall, self._empty_graph(neighbours)
         self.measured, self.effort, self.got = 0, 16, None  # vectors at the last measurement, candidates, recall
 
@@ -419,11 +425,110 @@ def _search(self: FaissIndex, v: np.ndarray, k: int) -> tuple[np.ndarray, np.nda
     sims, ids = self._look(v, k, max(self.effort, k))
     return top_k(sims, ids, k)
 
+# %% ../../../nbs/09_editors/memory/02_index.ipynb #cf72a5d0
+_GROWTH = 4  # lists are learned anew when the index is so many times as large
+_REFINE = (8, 32, 128, 512)  # candidates that are compared exactly, for each wanted neighbour
+
+
+class FaissListsIndex(VectorIndex):
+    "Lists of short codes around centres (IVF-PQ), and an exact comparison of the best."
+
+    name = "faiss-ivf"
+
+    def __init__(
+        self,
+        size: int,
+        recall: float = 0.99,  # the wanted recall; it determines how many lists a query looks into
+        codes: int | None = None,  # bytes of a vector's code; an eighth of its numbers by default
+        first: int = 20_000,  # the number of vectors from which there are lists
+        threads: int | None = None,  # by default all
+    ):
+        _require_faiss(self.name, threads)
+        super().__init__(size)
+        self.codes = codes or next(c for c in range(max(1, size // 8), 0, -1) if size % c == 0)
+        if size % self.codes:
+            raise BadArgument(f"codes is a divisor of the size {size}, not {codes}")
+        self.recall, self.first = recall, first
+        self.lists, self.learned = None, 0  # FAISS's index; the number of vectors that it was learned from
+        self.measured, self.effort, self.got = 0, 1, None  # vectors at the last measurement, lists, recall
+        self.refine = _REFINE[-1]  # candidates that are compared exactly, for each wanted neighbour
+
+    def _after_add(self):
+        if self.count >= max(self.first, _GROWTH * self.learned):
+            self._learn_lists()
+        if self.lists is not None:
+            self.lists.add(self._rows[self.lists.ntotal : self.count])
+
+    def _after_truncate(self):
+        import faiss
+
+        if self.lists is not None and self.count < self.first:
+            self.lists, self.learned, self.measured = None, 0, 0
+        elif self.lists is not None and self.count < self.lists.ntotal:
+            self.lists.remove_ids(faiss.IDSelectorRange(self.count, self.lists.ntotal))
+
+    def describe(self) -> dict:
+        return super().describe() | {name: getattr(self, name) for name in ("recall", "codes", "first")}
+
+    def __repr__(self) -> str:
+        got = f", {self.refine} candidates, recall {self.got:.3f}" if self.got else ""
+        lists = f"{self.effort} of {self.lists.nlist:,} lists{got}" if self.lists is not None else "no lists yet"
+        return f"FaissListsIndex({self.count:,} vectors of {self.size} numbers; {lists})"
+
+# %% ../../../nbs/09_editors/memory/02_index.ipynb #04f20d5a
+@patch
+def _learn_lists(self: FaissListsIndex):
+    "Choose centres and codes from a sample of the vectors."
+    import faiss
+
+    lists = max(1, int(2 * self.count**0.5))
+    out = faiss.IndexIVFPQ(faiss.IndexFlatIP(self.size), self.size, lists, self.codes, 8, faiss.METRIC_INNER_PRODUCT)
+    out.own_fields, out.cp.niter, out.cp.min_points_per_centroid = False, 10, 1
+    size = min(self.count, max(50 * lists, 20_000))
+    rows = np.sort(np.random.default_rng(0).choice(self.count, size, replace=False))
+    out.train(self._rows[rows])
+    self.lists, self.learned, self.measured = out, self.count, 0
+
+# %% ../../../nbs/09_editors/memory/02_index.ipynb #64e37d9f
+@patch
+def _look(self: FaissListsIndex, queries: np.ndarray, k: int, effort: int) -> tuple[np.ndarray, np.ndarray]:
+    "A search in a number of lists: numbers and cosines."
+    self.lists.nprobe = int(effort)
+    ids, sims = self.lists.search(np.ascontiguousarray(queries), k * self.refine)[1], []
+    for some in range(0, len(queries), 256):
+        rows = self._rows[np.maximum(ids[some : some + 256], 0)]
+        sims.append(np.einsum("qd,qmd->qm", queries[some : some + 256], rows))
+    return top_k(np.concatenate(sims), ids, k)
+
+
+@patch
+def _choose_effort(self: FaissListsIndex):
+    "The fewest lists for the wanted recall with most candidates, then the fewest candidates."
+    look, self.refine = lambda queries, k, effort: self._look(queries, k, effort)[0], _REFINE[-1]
+    self.effort, self.got = tune_effort(look, self.vectors, 1, self.lists.nlist, self.recall)
+    queries = probe_queries(self.vectors, 200)
+    true = exact_search(queries, self.vectors, 2)[0]
+    for self.refine in _REFINE:
+        self.got = search_recall(look(queries, 2, self.effort), true)
+        if self.got >= self.recall:
+            break
+    self.measured = self.count
+
+
+@patch
+def _search(self: FaissListsIndex, v: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    if self.lists is None:
+        return exact_search(v, self.vectors, k)
+    if self.count >= 1.5 * self.measured:
+        self._choose_effort()
+    return self._look(v, k, self.effort)
+
 # %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-056
 INDEX_CLASSES = {
     "exact": (ExactIndex, "compares with every vector; always right"),
     "annoy": (AnnoyForestIndex, "forests of trees, as in the paper; needs a C++ compiler"),
-    "faiss": (FaissIndex, "a graph of neighbours"),
+    "faiss": (FaissIndex, "a graph of neighbours (HNSW)"),
+    "faiss-ivf": (FaissListsIndex, "lists of short codes, the best compared exactly (IVF-PQ)"),
 }
 
 # %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-057
@@ -477,7 +582,7 @@ def save(self: VectorIndex, folder) -> Path:  # the folder
 # %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-064
 def _remove_others(folder: Path, names: set):
     "Remove files of an index that the manifest does not name."
-    for pattern in ("vectors-*.npy", "forest-*.ann", "graph-*.faiss"):
+    for pattern in ("vectors-*.npy", "forest-*.ann", "graph-*.faiss", "lists-*.faiss"):
         for path in folder.glob(pattern):
             if path.name not in names:
                 path.unlink()
@@ -588,4 +693,30 @@ def _load_built(self: FaissIndex, folder: Path, files: dict):
         if (folder / name).exists() and (folder / name).stat().st_size == about["bytes"]:
             self.graph = faiss.read_index(str(folder / name))
             self.measured, self.effort, self.got = about["measured"], about["effort"], about["got"]
+    self._after_add()
+
+# %% ../../../nbs/09_editors/memory/02_index.ipynb #f2f55b4d
+@patch
+def _save_built(self: FaissListsIndex, folder: Path, known: bool) -> dict:
+    import faiss
+
+    for path in folder.glob("lists-*.faiss"):
+        path.unlink()
+    if self.lists is None:
+        return {}
+    name = f"lists-{self.count}.faiss"
+    _write_once(folder / name, lambda path: faiss.write_index(self.lists, path))
+    about = {key: getattr(self, key) for key in ("learned", "measured", "effort", "refine", "got")}
+    return {name: about | dict(bytes=(folder / name).stat().st_size)}
+
+
+@patch
+def _load_built(self: FaissListsIndex, folder: Path, files: dict):
+    import faiss
+
+    for name, about in files.items():
+        if (folder / name).exists() and (folder / name).stat().st_size == about.pop("bytes"):
+            self.lists = faiss.read_index(str(folder / name))
+            for key, value in about.items():
+                setattr(self, key, value)
     self._after_add()

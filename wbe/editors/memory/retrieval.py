@@ -295,7 +295,7 @@ class PairRetriever:
         self,
         settings: dict,  # hyper-parameters
     ):
-        own = dict(annoy=("trees", "recall"), faiss=("recall",)).get(settings["index"], ())
+        own = {"annoy": ("trees", "recall"), "exact": ()}.get(settings["index"], ("recall",))
         embed, options = _cached_embedder(settings["embedder"]), {n: settings[n] for n in own}
         memory = PairMemory(embed, settings["index"], settings["replace"], settings["subjects"], **options)
         self.settings, self.memory = settings, memory
@@ -374,7 +374,7 @@ def retrieval_memory(lm: LM) -> PairMemory | None:
     return retriever.memory if retriever else None
 
 # %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-055
-_INDEX_PACKAGES = dict(annoy="annoy", faiss="faiss")  # index: the module that it needs
+_INDEX_PACKAGES = {"annoy": "annoy", "faiss": "faiss", "faiss-ivf": "faiss"}  # index: the module that it needs
 
 
 def _is_installed(module: str | None) -> bool:
