@@ -233,6 +233,9 @@ class RowsTimestep(Timestep):
         self.set_aside = []  # they are counted for the whole table, in its `RowSource`
         self.extra_probes = list(extra_probes)
 
+    def forget(self):
+        "Keep the table: there may be no file."
+
     @property
     def digest(self) -> str:
         "A hash of the edits and the questions."

@@ -419,6 +419,11 @@ class TimestepFile:
         "A hash of the timestep: of its file."
         return sha256_of(self.path)
 
+    def forget(self):
+        "Let go of the table; it is read again when it is needed."
+        for name in ("_read", "edits"):
+            self.__dict__.pop(name, None)
+
 # %% ../../nbs/06_benchmark/09_reader.ipynb #cell-089
 class Timestep(TimestepFile):
     "The edits between two snapshots."

@@ -162,6 +162,7 @@ def _askable_questions(
         questions = step_questions(self.bench, self.plan, n, count, self.near)
         found = why_unaskable(self.lm, questions, self.plan.under)
         reasons.extend(found)
+        self.bench[n - 1].forget()
         yield questions.loc[[not reason for reason in found]]  # `questions[[]]` would have no columns
 
 # %% ../../nbs/10_runs/07_lifelong.ipynb #cell-021
@@ -561,7 +562,9 @@ def write_checkpoint(
 def _requests_of(self: Runner, timestep: int) -> tuple[list[EditRequest | None], list[dict]]:  # as `validate_requests`
     "The planned edits of a timestep."
     step, count = self.bench[timestep - 1], self.planned[timestep]
-    return step_requests(step, count, self.editor.needs_subject, self.editor.sees_probes)
+    made = step_requests(step, count, self.editor.needs_subject, self.editor.sees_probes)
+    step.forget()
+    return made
 
 # %% ../../nbs/10_runs/07_lifelong.ipynb #cell-071
 ESTIMATE_AFTER = 60.0  # seconds; a run with less left says nothing
