@@ -153,7 +153,8 @@ def removed(self: VectorIndex) -> np.ndarray:
 def _search_left(self: VectorIndex, v: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
     "The k nearest that are not removed."
     ids, sims = np.full((len(v), k), -1), np.full((len(v), k), -1, np.float32)
-    rows, width, wanted = np.arange(len(v)), k + 8, min(k, self.count - len(self.removed))
+    rows, wanted = np.arange(len(v)), min(k, self.count - len(self.removed))
+    width = k if self.count > 8 * len(self.removed) else k + 8
     while len(rows):
         found, near = self._search(v[rows], min(width, self.count))
         found = np.where(self._removed[found], -1, found)
