@@ -78,7 +78,8 @@ def _step_probes(
 
     edits, ids, extra = _asked_edits(step, count, plan)
     probes = edit_probes(edits, ids, plan.axes or None, extra).to_pandas()
-    parts = [probes.assign(aliases=probe_aliases(edits, ids, probes))]
+    aliases = pd.Series(probe_aliases(edits, ids, probes), probes.index, dtype=object)  # also where there are none
+    parts = [probes.assign(aliases=aliases)]
     edits, ids = step.edits, step.edit_ids
     forms = tuple(f for f in plan.forms if f != "completion" or "statement" not in plan.axes)
     if forms:
