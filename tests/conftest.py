@@ -57,6 +57,15 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "extra(*names): needs these extras of settings.ini; see `make test-extras`")
 
 
+@pytest.fixture(autouse=True)
+def short_timings(monkeypatch):
+    "A run times its answers for seconds at every timestep; here one token more than the first is enough."
+    from wbe.runs import lifelong
+
+    rounds = lifelong.time_rounds
+    monkeypatch.setattr(lifelong, "time_rounds", lambda lm, asked, under, _: rounds(lm, asked[:1], under, 2, 1))
+
+
 # Files of tests that take longest, in order: begun first, they do not keep one process busy when the others are done.
 SLOW_FILES = (
     "test_other_runs",

@@ -1,10 +1,12 @@
 """A run of an editor that carries state is stopped between two batches, continued, and ends with the same scores."""
 
+import importlib
 import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from wbe.editors.results import carried_state
@@ -112,3 +114,44 @@ def test_what_is_beside_a_layer_is_stopped_and_continued(editor, hparams, toy_fo
     stop_after_one_batch(plan, tmp_path / "stopped")
     again = run_lifelong(plan, tmp_path / "stopped", progress=False)
     assert again.scores[COLUMNS].equals(whole.scores[COLUMNS])
+
+
+@pytest.mark.parametrize(
+    "editor, hparams, work",
+    [
+        ("memit", dict(layers=[1], steps=3, samples=20), "wbe.editors.weights.keys._optimise_batch"),
+        ("lora", dict(epochs=4), "wbe.editors.training.lora._epoch"),
+        ("locft", dict(layer=1, epochs=4, lr=0.01, enough=0.0), "wbe.editors.training.locft.shuffled_batches"),
+    ],
+)
+def test_killed_in_the_middle_of_a_batch_of_a_whole_timestep(
+    editor, hparams, work, toy_folder, corpus, tmp_path, monkeypatch
+):
+    module, name = work.rsplit(".", 1)
+    plain, calls = getattr(importlib.import_module(module), name), []
+    monkeypatch.setattr("wbe.editors.partial.PartialWork.due", True)  # write at every occasion
+    given = dict(benchmark=str(BENCH), editor=editor, model=str(toy_folder), hparams=hparams, **ASKED)
+    plan = RunPlan(**(given | dict(batch=None)), corpus=corpus if editor == "memit" else None)
+    monkeypatch.setattr("wbe.editors.weights.keys._CPU_TOKENS", 1)  # one request at a time
+
+    def counted(*args):
+        calls.append(args)
+        if len(calls) == stop:
+            raise Stop
+        return plain(*args)
+
+    monkeypatch.setattr(work, counted)
+    stop = None
+    whole = run_lifelong(plan, tmp_path / "whole", progress=False)
+    count, stop = len(calls), len(calls) + 3
+    with pytest.raises(Stop):
+        run_lifelong(plan, tmp_path / "killed", progress=False)
+    kept = tmp_path / "killed" / "state" / "partial"
+    assert list(kept.rglob("part-*.safetensors"))
+    stop = None
+    again = run_lifelong(plan, tmp_path / "killed", progress=False)
+    assert len(calls) == 2 * count + 1  # nothing but the interrupted piece was done twice
+    pd.testing.assert_frame_equal(whole.scores[COLUMNS], again.scores[COLUMNS])
+    assert not kept.exists()
+    read = lambda run: sorted((p.name, p.read_bytes()) for p in (run.folder / "state").rglob("weights.safetensors"))
+    assert read(whole) == read(again) != []

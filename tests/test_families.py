@@ -17,7 +17,7 @@ from wbe.editors.protocol import editor
 from wbe.editors.requests import EditRequest
 from wbe.lm.decoding import greedy_decode
 from wbe.lm.families import Family, ModelError
-from wbe.lm.models import LM, PartHook, load
+from wbe.lm.models import LM, PartHook, load, first_input
 from wbe.lm.scoring import score
 from wbe.lm.tokens import encode_items
 from wbe.lm.toys import OTHER_TOYS, TOY_CONFIGS, toy_lm, toy_model, toy_tokenizer
@@ -138,7 +138,8 @@ def test_a_tensor_that_is_written_to_later_is_found_out(name):
     "Falcon adds in place: whoever listens without a copy gets another value."
 
     def without_copies(self, module, args, kwargs, out):
-        return self.function(args[0], out)
+        changed = self.function(first_input(args, kwargs), out[0] if isinstance(out, tuple) else out)
+        return (changed, *out[1:]) if isinstance(out, tuple) and changed is not None else changed
 
     with mock.patch.object(PartHook, "_call", without_copies):
         assert check_editor(toy_lm(name), "rome") > 0.2

@@ -260,13 +260,14 @@ def _deduplicate(items: list[EncodedItem]) -> tuple[list[EncodedItem], list[int]
 def _evaluation_mode(lm: LM, tokens_at_once: int | None):
     "The model in evaluation mode, with so many tokens at once; afterwards everything as before."
     training, before = lm.model.training, lm.state.tokens_at_once
-    lm.model.eval()
+    lm.model.eval()  # its parts, too, whatever the model says of itself
     if tokens_at_once:
         lm.state.tokens_at_once = tokens_at_once
     try:
         yield
     finally:
-        lm.model.train(training)
+        if training:
+            lm.model.train()
         if tokens_at_once:
             lm.state.tokens_at_once = before
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from ..editors.partial import PartialWork
 from ..editors.results import EditResult, combine_edits, commit_edits, compact_edits
 from ..editors.results import load_carried, save_carried, write_tensors
 from ..editors.text.parameters import model_parameters, write_values
@@ -25,6 +26,7 @@ class Checkpoint:
 
     def __init__(self, folder):
         self.folder = Path(folder)
+        self.partial = PartialWork(self.folder / "partial")  # of the batch at work
         self.edited_matrices = set()  # (part, layer) of every matrix that was edited
         self.edited_parameters = set()  # names of the parameters that continued training has replaced
         self.pending = []  # results beside the weights since the last checkpoint
@@ -95,7 +97,7 @@ def _save_pending(self: Checkpoint, key: str):
 @patch
 def _clean(self: Checkpoint, key: str):
     "Remove checkpoints other than the current one, and results that it does not name."
-    old = [p for p in self.folder.iterdir() if p.is_dir() and p.name not in (key, "results")]
+    old = [p for p in self.folder.iterdir() if p.is_dir() and p.name not in (key, "results", "partial")]
     results = self.folder / "results"
     old += [p for p in results.iterdir() if p.name not in self.saved_parts] if results.exists() else []
     for p in old:
@@ -118,6 +120,7 @@ def save(
     about = dict(key=key, parts=self.saved_parts, weights=self._save_weights(lm, folder))
     about |= dict(carried=save_carried(lm, folder / "carried"), edits_done=edits_done, timestep=timestep, **position)
     write_text(self.folder / "current.json", json.dumps(about, indent=1) + "\n")
+    self.partial.remove()
     self._clean(key)
 
 # %% ../../nbs/10_runs/05_checkpoints.ipynb #cell-022

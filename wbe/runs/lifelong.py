@@ -677,6 +677,8 @@ def resume(
     if self.editor is None:
         return 0, 0
     self.editor.prepare(self.lm)
+    if self.processes == 1:
+        self.editor.partial = self.checkpoint.partial
     self.start_health()
     now = self.checkpoint.restore(self.lm)
     key = f"{now['edits_done']:08d}-{now['timestep']:03d}" if now else ""

@@ -33,7 +33,7 @@ from wbe.editors.memory.routing import (
 from ..protocol import Editor
 from ..requests import EditRequest
 from ..results import EditError, EditResult, combine_edits
-from ..tail import TailPass
+from ..tail import TailPass, trim_texts
 from ..training.finetune import answer_positions
 from ..training.locft import with_end_token
 from ..weights.keys import capture_activations
@@ -244,7 +244,8 @@ class ValueTraining:
         lengths = [c.prompt_length for c in coded]
         starts = [n - 1 for n in lengths] if h.where == "last" else None
         self.h, self.n = h, len(coded)
-        self.tail = TailPass(lm, [c.ids for c in coded], h.layer, starts, positions, h.part)
+        texts = trim_texts([c.ids for c in coded], positions)
+        self.tail = TailPass(lm, texts, h.layer, starts, positions, h.part)
         device = self.tail.logits.device
         self.answer, self.rows = answer.to(device), torch.tensor([r for r, _ in positions], device=device)
         self.lengths = torch.tensor([len(c.answer) for c in coded], device=device)
@@ -266,12 +267,9 @@ def losses(self: ValueTraining, values: torch.Tensor) -> torch.Tensor:  # (edits
 
 # %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-041
 @patch
-@torch.no_grad()
 def outputs(self: ValueTraining) -> torch.Tensor:  # (edits, out)
     "The output of the layer at the last token of each prompt."
-    heard = {}
-    self.tail.run(lambda x, out: heard.setdefault("out", out))
-    return heard["out"][range(self.n), self.end - 1].float()
+    return self.tail.output[range(self.n), self.end - 1].float()
 
 # %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-042
 def train_values(
@@ -281,7 +279,8 @@ def train_values(
     "Adam on each value, until its loss is small enough or after the last step."
     h, losses = training.h, []
     values = values.detach().clone().requires_grad_(True)
-    adam, learns = torch.optim.Adam([values], lr=h.lr), torch.ones(len(values), dtype=torch.bool, device=values.device)
+    adam = torch.optim.Adam([values], lr=h.lr, fused=True)
+    learns = torch.ones(len(values), dtype=torch.bool, device=values.device)
     for _ in range(h.steps):
         loss = training.losses(values)
         losses.append(loss.tolist())

@@ -28,7 +28,7 @@ from .wise import _UNRELATED_QUESTIONS, _split_list, _training_ends, greedy_cont
 from ..protocol import Editor
 from ..requests import EditRequest
 from ..results import EditError, EditResult, combine_edits, unedited_model
-from ..tail import TailPass
+from ..tail import TailPass, trim_texts
 from ..training.finetune import answer_nll, answer_positions
 from ..training.locft import with_end_token
 from ..weights.keys import capture_activations, encode_subjects
@@ -283,7 +283,7 @@ class MemoirTraining:
     def __init__(self, lm: LM, coded: list[EncodedItem], mask: torch.Tensor, h: MemoirHParams):
         self.h, self.columns = h, mask.nonzero()[:, 0]
         positions, self.answer, self.weight = answer_positions(coded)
-        self.tail = TailPass(lm, [c.ids for c in coded], h.layer, None, positions, h.part)
+        self.tail = TailPass(lm, trim_texts([c.ids for c in coded], positions), h.layer, None, positions, h.part)
 
     def loss(self, some: torch.Tensor) -> torch.Tensor:  # (out, columns of the mask)
         "The loss of the answer."

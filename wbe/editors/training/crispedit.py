@@ -16,6 +16,7 @@ import torch
 
 from ..hparams import hp
 from ..protocol import frozen_model
+from ..partial import partial_work
 from ..requests import EditRequest
 from ..results import CarriedState, Delta, WeightEdit, carried_state, unedited_model, write_tensors
 from .finetune import OutputTrainer, relative_depth
@@ -228,7 +229,8 @@ def _edit(self: CrispEdit, lm: LM, requests: list[EditRequest], hparams: CrispHP
     project = lambda grads: [s.project(x) for s, x in zip(spaces, grads)]
     coded = encode_items(lm, [QAItem(r.question, r.answer, id=r.id) for r in requests], h.under)
     coded = with_end_token(lm, coded) if h.end else coded
-    changes = train_breadth_first(lm, coded, layers, h, project, project if h.project == "change" else None)
+    after, partial = project if h.project == "change" else None, partial_work(self, lm, requests, h)
+    changes = train_breadth_first(lm, coded, layers, h, project, after, partial)
     result = WeightEdit(deltas={("mlp_out", n): Delta(whole=d) for n, d in changes.items()})
     if h.remember:
         result.carried = CarriedState(factors_to_tensors(self._with_edits(lm, coded, result, known, h)))

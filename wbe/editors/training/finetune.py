@@ -16,7 +16,7 @@ from ..hparams import HParams, NamedPreset, hp
 from ..protocol import Editor, edited_layers
 from ..requests import EditRequest
 from ..results import Delta, WeightEdit
-from ..tail import TailPass, changed_output
+from ..tail import TailPass, changed_output, trim_texts
 from ...lm.models import LM, LMState
 from ...lm.prompts import get_protocol
 from ...lm.tokens import EncodedItem, QAItem, encode_items
@@ -56,14 +56,16 @@ def answer_objective(
 ):
     "The loss of answers as a function of the changes, one (out, in) for each layer."
     where, answer, weight = answer_positions(coded)
-    tail = TailPass(lm, [c.ids for c in coded], min(layers), None, where if positions is None else positions)
+    where, first = where if positions is None else positions, min(layers)
+    tail = TailPass(lm, trim_texts([c.ids for c in coded], where), first, None, where)
     adds = lambda d: lambda x, out: out + (x @ d.T.to(x.dtype)).to(out.dtype)
 
     def loss(*changes: torch.Tensor) -> torch.Tensor:
+        change = {layer: adds(d) for layer, d in zip(layers, changes)}
         with ExitStack() as stack:
-            for layer, d in zip(layers, changes):
-                stack.enter_context(changed_output(lm, layer, adds(d)))
-            return answer_nll(tail.run(grad=True), answer, weight)
+            for layer in sorted(change.keys() - {first}):
+                stack.enter_context(changed_output(lm, layer, change[layer]))
+            return answer_nll(tail.run(change[first], grad=True), answer, weight)
 
     return loss
 
@@ -161,7 +163,7 @@ class FT(OutputTrainer):
         objective = answer_objective(lm, coded, [hparams.layer], positions)
         matrix = lm.weight("mlp_out", hparams.layer)
         d = torch.zeros(matrix.shape, device=matrix.device, requires_grad=True)
-        adam = torch.optim.Adam([d], lr=hparams.lr)
+        adam = torch.optim.Adam([d], lr=hparams.lr, fused=True)
         for _ in range(hparams.steps):
             loss = objective(d)
             if loss.item() < hparams.enough:

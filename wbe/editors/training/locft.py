@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from ..hparams import HParams, NamedPreset, hp
+from ..partial import PartialWork, partial_work, restore_training, training_state
 from ..requests import EditRequest
 from ..results import CarriedState, Delta, WeightEdit, carried_state
 from .finetune import OutputTrainer, answer_objective, relative_depth
@@ -117,12 +118,16 @@ def train_breadth_first(
     h: BreadthFirstHParams,
     project=None,  # from gradients to gradients, one for each layer; none by default
     after=None,  # the same for the changes, after each step
+    partial: PartialWork | None = None,  # where the state is kept after an epoch
 ) -> dict[int, torch.Tensor]:  # layer: the change of its output projection, (out, in)
     "Train output projections on all edits, epoch after epoch."
     g, known, shown = torch.Generator().manual_seed(h.seed), {}, [lm.weight("mlp_out", n) for n in layers]
     changes = [torch.zeros(w.shape, device=w.device, requires_grad=True) for w in shown]
-    adam = torch.optim.Adam(changes, lr=h.lr)
-    for _ in range(h.epochs):
+    adam, state = torch.optim.Adam(changes, lr=h.lr, fused=True), partial.read() if partial else {}
+    done = int(state.pop("epochs", 0))
+    if done:
+        restore_training(changes, adam, state, g)
+    for epoch in range(done, h.epochs):
         total = 0.0
         for rows in shuffled_batches(len(coded), h.batch_size, g):
             objective = known.get(tuple(rows)) or answer_objective(lm, [coded[i] for i in rows], layers)
@@ -134,6 +139,8 @@ def train_breadth_first(
                 _step(adam, changes, torch.autograd.grad(loss, changes), project, after)
         if total / len(coded) < h.enough:
             break
+        if partial is not None and partial.due:
+            partial.write(training_state(changes, adam, g) | dict(epochs=torch.tensor(epoch + 1)), replace=True)
     return {n: d.detach() for n, d in zip(layers, changes)}
 
 # %% ../../../nbs/09_editors/training/05_locft.ipynb #cell-023
@@ -155,6 +162,7 @@ def _edit(self: LocFT, lm: LM, requests: list[EditRequest], hparams: LocFTHParam
         coded = with_end_token(lm, coded)
     before = carried_state(lm, self.name) if hparams.replay else None
     coded = (items_from_tensors(before.tensors) if before else []) + coded
-    changes = train_breadth_first(lm, coded, [hparams.layer], hparams)
+    partial = partial_work(self, lm, requests, hparams)
+    changes = train_breadth_first(lm, coded, [hparams.layer], hparams, partial=partial)
     carried = CarriedState(items_to_tensors(coded)) if hparams.replay else None
     return WeightEdit(deltas={("mlp_out", n): Delta(whole=d) for n, d in changes.items()}, carried=carried)

@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 
 from ..hparams import HParams, NamedPreset, hp
+from ..partial import PartialWork, partial_work, restore_training, training_state
 from ..protocol import Editor
 from ..requests import EditRequest
 from ..results import CarriedState, Delta, WeightEdit, carried_state
@@ -201,29 +202,41 @@ def _shared_order(lm: LM, count: int) -> list[int]:
     return order.tolist()
 
 # %% ../../../nbs/09_editors/training/02_lora.ipynb #cell-031
+def _epoch(lm: LM, coded: list[EncodedItem], weights: list, optimiser, h: LoraHParams, epoch: int) -> float:  # the loss
+    "One pass over the facts."
+    per_epoch, total = math.ceil(len(coded) / h.batch_size), 0.0
+    order = _shared_order(lm, len(coded)) if h.shuffle else range(len(coded))
+    for n in range(per_epoch):
+        for group in optimiser.param_groups:
+            group["lr"] = h.rate_at(epoch * per_epoch + n, per_epoch * h.epochs)
+        batch = [coded[i] for i in order[n * h.batch_size : (n + 1) * h.batch_size]]
+        optimiser.zero_grad(set_to_none=True)
+        loss = backward_batch(lm, batch, weights)
+        optimiser.step()
+        total += loss * len(batch) / len(coded)
+    return total
+
+# %% ../../../nbs/09_editors/training/02_lora.ipynb #98fd461f
 def train_adapters(
     lm: LM,
     coded: list[EncodedItem],
     layers: dict,  # peft's layers, by part and layer
     h: LoraHParams,
+    partial: PartialWork | None = None,  # where the state is kept after an epoch
 ) -> list[float]:  # the loss of every epoch
     "Train the adapters."
     weights = [p for layer in layers.values() for p in (layer.lora_A["default"].weight, layer.lora_B["default"].weight)]
-    per_epoch, losses = math.ceil(len(coded) / h.batch_size), []
-    optimiser = torch.optim.AdamW(weights, 0.0, weight_decay=h.weight_decay)
+    optimiser, losses = torch.optim.AdamW(weights, 0.0, weight_decay=h.weight_decay, fused=True), []
     if rank := process_rank(lm)[0]:
         torch.manual_seed(h.seed + rank)  # dropout must differ between the shares
-    for epoch in range(h.epochs):
-        order, total = _shared_order(lm, len(coded)) if h.shuffle else range(len(coded)), 0.0
-        for n in range(per_epoch):
-            for group in optimiser.param_groups:
-                group["lr"] = h.rate_at(epoch * per_epoch + n, per_epoch * h.epochs)
-            batch = [coded[i] for i in order[n * h.batch_size : (n + 1) * h.batch_size]]
-            optimiser.zero_grad(set_to_none=True)
-            loss = backward_batch(lm, batch, weights)
-            optimiser.step()
-            total += loss * len(batch) / len(coded)
-        losses.append(total)
+    if state := partial.read() if partial else {}:
+        losses = state.pop("losses").tolist()
+        restore_training(weights, optimiser, state)
+    for epoch in range(len(losses), h.epochs):
+        losses.append(_epoch(lm, coded, weights, optimiser, h, epoch))
+        if partial is not None and partial.due:
+            so_far = dict(losses=torch.tensor(losses, dtype=torch.float64))
+            partial.write(training_state(weights, optimiser) | so_far, replace=True)
     return losses
 
 # %% ../../../nbs/09_editors/training/02_lora.ipynb #cell-035
@@ -398,7 +411,7 @@ def _train(
     "Train adapters on requests."
     coded = encode_items(lm, [QAItem(r.question, r.answer, None, r.id) for r in requests], h.under)
     with added_deltas(lm, _adapter_deltas(before, h), -1.0), attached_adapters(lm, h, before) as layers:
-        losses = train_adapters(lm, coded, layers, h)
+        losses = train_adapters(lm, coded, layers, h, partial_work(self, lm, requests, h))
         weights = lambda x: tuple(m["default"].weight.detach().clone() for m in (x.lora_A, x.lora_B))
         return {matrix: weights(x) for matrix, x in layers.items()}, losses
 

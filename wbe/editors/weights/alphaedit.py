@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import torch
 
 from ..hparams import NamedPreset, hp
+from ..partial import partial_work
 from ..results import CarriedState, Delta, carried_state
 from .filters import DELTA_FILTERS
 from .keys import optimise_values
@@ -290,7 +291,8 @@ def _target_values(
     self: AlphaEdit, lm: LM, requests, texts, part: str, h: AlphaEditHParams, state: _BatchState
 ) -> torch.Tensor:
     "The wanted outputs of the last edited layer, of one length if the hyper-parameters say so."
-    values = optimise_values(lm, requests, texts, max(h.layers), h, part=part, stop_after=h.stop_after).target
+    how = dict(part=part, stop_after=h.stop_after, partial=partial_work(self, lm, requests, h))
+    values = optimise_values(lm, requests, texts, max(h.layers), h, **how).target
     if not h.anchor:
         return values
     if state.length is None:

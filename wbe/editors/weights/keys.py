@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['CONTEXT_OPENINGS', 'OWN_CHOICES', 'AS_PUBLISHED_VALUES', 'SubjectEncoding', 'encode_subjects', 'context_templates',
-           'encode_in_contexts', 'capture_activations', 'subject_activations', 'ValueHParams', 'encode_kl_prompt',
-           'kl_divergence', 'TargetValues', 'optimise_values']
+           'encode_in_contexts', 'capture_activations', 'subject_activations', 'SubjectWalk', 'ValueHParams',
+           'encode_kl_prompt', 'kl_divergence', 'TargetValues', 'optimise_values']
 
 # %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-002
 from collections.abc import Callable
@@ -16,9 +16,10 @@ from typing import NamedTuple
 import torch
 
 from ..hparams import HParams, hp
+from ..partial import PartialWork
 from ..requests import EditRequest, subject_span
 from ..results import unedited_model
-from ..tail import TailPass
+from ..tail import TailPass, from_layer, reuse_level, store_hooks, trim_texts
 from ...lm.models import LM
 from ...lm.passes import causal_inputs, max_batch_tokens
 from ...lm.prompts import Protocol, RenderedPrompt, get_protocol
@@ -206,6 +207,19 @@ def _capture_hook(
     return lm.hook(part, layer, hear)
 
 # %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-038
+def _capture_pass(lm: LM, inputs: dict, wants: list[tuple], keep: Callable):
+    "One pass, as far as needed."
+    hooks = [_capture_hook(lm, w, keep) for w in wants]
+    hooks.append(lm.module("block", max(layer for _, layer, _ in wants)).register_forward_hook(_stop_forward))
+    try:
+        lm.base(**inputs, use_cache=False)
+    except _StopForward:
+        pass
+    finally:
+        for h in hooks:
+            h.remove()
+
+
 @torch.no_grad()
 def capture_activations(
     lm: LM,
@@ -215,15 +229,7 @@ def capture_activations(
 ):
     "Pass texts through the model as far as needed, and pass on inputs or outputs of parts."
     for batch in _length_batches(lm, [len(x) for x in lists]):
-        hooks = [_capture_hook(lm, w, partial(keep, batch)) for w in wants]
-        hooks.append(lm.module("block", max(layer for _, layer, _ in wants)).register_forward_hook(_stop_forward))
-        try:
-            lm.base(**causal_inputs(lm, [lists[i] for i in batch], left=False)[0], use_cache=False)
-        except _StopForward:
-            pass
-        finally:
-            for h in hooks:
-                h.remove()
+        _capture_pass(lm, causal_inputs(lm, [lists[i] for i in batch], left=False)[0], wants, partial(keep, batch))
 
 # %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-039
 def subject_activations(
@@ -240,6 +246,50 @@ def subject_activations(
             out[want][i] = row
 
     capture_activations(lm, [t.ids[: t.subject_at + 1] for t in texts], wants, keep)
+    return {w: torch.stack(rows) for w, rows in out.items()}
+
+# %% ../../../nbs/09_editors/weights/01_keys.ipynb #0a7b73be
+class SubjectWalk:
+    "Texts up to their subjects, in a model whose layers change from below."
+
+    def __init__(
+        self,
+        lm: LM,
+        texts: list[SubjectEncoding],
+        most: int = 1 << 30,  # bytes of hidden states that are kept
+    ):
+        lists, self.lm, self.ends = [t.ids[: t.subject_at + 1] for t in texts], lm, [t.subject_at for t in texts]
+        self.batches = _length_batches(lm, list(map(len, lists)))
+        self.inputs = [causal_inputs(lm, [lists[i] for i in b], left=False)[0] for b in self.batches]
+        size = sum(x["input_ids"].numel() for x in self.inputs) * lm.width * lm.dtype.itemsize
+        self.keeps = size <= most and reuse_level(lm) != "nothing"
+        self.layer, self.states = 0, [({}, [])] * len(self.batches)  # hidden states before this layer
+
+# %% ../../../nbs/09_editors/weights/01_keys.ipynb #ededede9
+@patch
+@torch.no_grad()
+def read(
+    self: SubjectWalk,
+    wants: list[tuple],  # part, layer, in or out; no layer below those of the last reading may have changed since
+) -> dict:  # as from `subject_activations`
+    "Inputs or outputs of parts at the subjects."
+    out, first = {w: [None] * len(self.ends) for w in wants}, min(layer for _, layer, _ in wants)
+
+    def keep(batch, want, heard):
+        for i, row in zip(batch, heard[range(len(batch)), [self.ends[i] for i in batch]].float()):
+            out[want][i] = row
+
+    for n, (batch, inputs, (state, rests)) in enumerate(zip(self.batches, self.inputs, self.states)):
+        seen, new = {}, [None] * first
+        hooks = store_hooks(self.lm, first, seen, new) if self.keeps else []
+        try:
+            with from_layer(self.lm, self.layer, state.get("hidden"), rests):
+                _capture_pass(self.lm, inputs, wants, partial(keep, batch))
+        finally:
+            for h in hooks:
+                h.remove()
+        self.states[n] = (seen, new)
+    self.layer = first if self.keeps else 0
     return {w: torch.stack(rows) for w, rows in out.items()}
 
 # %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-042
@@ -313,26 +363,26 @@ class _ValueObjective:
             else:
                 terms.append(_LossTerm(row, t.subject_at if h.kl_at == "subject" else len(t.ids) - 1, n, 0, 0.0))
         positions, starts = [(t.row, t.position) for t in terms], [t.subject_at for t in rows]
-        self.tail = TailPass(lm, [t.ids for t in rows], layer, starts, positions, part)
-        self.owner, self.rows = (torch.tensor(x, device=lm.device) for x in (owners, range(len(rows))))
-        self.columns = torch.tensor(self.tail.columns_of_starts, device=lm.device)
-        device = self.tail.logits.device
+        self.tail = TailPass(lm, trim_texts([t.ids for t in rows], positions, starts), layer, starts, positions, part)
+        where = self.tail.output.device  # of the layer; the logits may lie on another one
+        self.owner, self.rows = (torch.tensor(x, device=where) for x in (owners, range(len(rows))))
+        self.columns, device = torch.tensor(self.tail.columns_of_starts, device=where), self.tail.logits.device
         self.request, self.answer, self.weight = (
             torch.tensor([getattr(t, k) for t in terms], device=device) for k in ("request", "token", "weight")
         )
         self.kl_before = self.tail.logits[-self.n :].float().log_softmax(-1)  # the KL terms come last
-        self.start = self._unchanged_values([sum(map(len, texts[:n])) for n in range(self.n)])
+        self.contexts = [len(ts) for ts in texts]
+        self.start = torch.stack([v[0] for v in self.at_subjects(self.tail.output)])
 
 # %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-052
 @patch
-def _unchanged_values(
+def at_subjects(
     self: _ValueObjective,
-    bare: list[int],  # the row of each request's bare question
-) -> torch.Tensor:  # (requests, width)
-    "The layer's output at the subject's last token."
-    heard = {}
-    self.tail.run(lambda given, out: heard.setdefault("out", out))
-    return heard["out"][bare, self.columns[bare].to(heard["out"].device)].float()
+    activations: torch.Tensor,  # of the part: what it was given, or its output
+) -> list[torch.Tensor]:  # for each request (contexts, width), in float32
+    "Activations at the subject's last token, behind each context."
+    rows, columns = (x[: -self.n].to(activations.device) for x in (self.rows, self.columns))
+    return list(activations[rows, columns].float().split(self.contexts))
 
 # %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-054
 def kl_divergence(
@@ -372,6 +422,8 @@ class TargetValues:
     delta: torch.Tensor  # what is to be added to it
     losses: list = field(default_factory=list)  # for each step: the loss of each request
     log_probabilities: list = field(default_factory=list)  # for each step: of each answer, averaged over its tokens
+    inputs: list = field(default_factory=list, repr=False)  # what the part was given at the subject: (contexts, in) …
+    outputs: list = field(default_factory=list, repr=False)  # … and its output, for each request; where asked for
 
     @property
     def target(self) -> torch.Tensor:
@@ -390,7 +442,7 @@ def _optimise_batch(
 ) -> TargetValues:
     "Gradient descent on the change of the values of a batch."
     delta = torch.zeros_like(objective.start, requires_grad=True)
-    adam, out = torch.optim.Adam([delta], lr=h.lr), TargetValues(objective.start, delta)
+    adam, out = torch.optim.Adam([delta], lr=h.lr, fused=True), TargetValues(objective.start, delta)
     done, size = torch.zeros(objective.n, dtype=torch.bool, device=delta.device), objective.start.norm(dim=1)
     objective.watches, since = stop_after is not None, torch.zeros(objective.n, device=delta.device)
     for step in range(1, h.steps + 1):
@@ -415,17 +467,58 @@ def _optimise_batch(
     return out
 
 # %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-063
-def _group_requests(sizes: list[int], room: int) -> list[list[int]]:
-    "Consecutive requests that fit into one pass; sizes and room in tokens."
-    groups = []
-    for i, size in enumerate(sizes):
-        if groups and sum(sizes[j] for j in groups[-1]) + size <= room:
+_CPU_TOKENS = 256  # in a step on a CPU: larger matrices are hardly faster there, and wait for the slowest request
+
+
+def _group_requests(
+    lm: LM,
+    texts: list[list[SubjectEncoding]],  # of each request, with its KL prompt
+) -> list[list[int]]:
+    "Indices of requests that are optimised in one pass: as many as fit, of nearly equal length."
+    room, room_of_tails = max(max_batch_tokens(lm), 1 << 12), _CPU_TOKENS if lm.device.type == "cpu" else 1 << 30
+    longest = [max(len(t.ids) - t.subject_at for t in ts) for ts in texts]
+    sizes, groups, size, rows = [sum(len(t.ids) for t in ts) for ts in texts], [], 0, 0
+    for i in sorted(range(len(texts)), key=lambda i: (longest[i], i)):
+        size, rows = size + sizes[i], rows + len(texts[i])
+        if groups and size <= room and rows * longest[i] <= room_of_tails:
             groups[-1].append(i)
         else:
             groups.append([i])
+            size, rows = sizes[i], len(texts[i])
     return groups
 
+# %% ../../../nbs/09_editors/weights/01_keys.ipynb #cd7149c1
+class _FoundValues:
+    "What is found of a batch, request by request, also in the folder of partial work."
+
+    def __init__(
+        self,
+        partial: PartialWork | None,
+        values: dict,  # name: a list with a place for each request; filled
+        device,
+    ):
+        self.partial, self.values, self.waiting = partial, values, []
+        for name, t in (partial.read() if partial else {}).items():
+            what, i = name.split(".")
+            values[what][int(i)] = t.to(device)
+
+    def have(self, group: list[int]) -> bool:
+        return all(rows[i] is not None for rows in self.values.values() for i in group)
+
+    def add(self, group: list[int], found: dict):
+        for name, rows in self.values.items():
+            for i, row in zip(group, found[name]):
+                rows[i] = row
+        self.waiting += group
+        if self.partial is not None and self.partial.due:
+            named = {f"{name}.{i}": rows[i] for name, rows in self.values.items() for i in self.waiting}
+            self.partial.write(named)
+            self.waiting = []
+
 # %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-065
+_KEPT = dict(inputs="given", outputs="output")  # of a TargetValues: what a TailPass calls them
+
+
 def optimise_values(
     lm: LM,
     requests: list[EditRequest],
@@ -434,12 +527,21 @@ def optimise_values(
     h: ValueHParams,
     part: str = "mlp_out",  # whose output is changed: the MLP's last projection, or block
     stop_after: int | None = None,  # a request is done so many steps after its answer is first right everywhere
+    keep: bool = False,  # whether the result holds what the part was given and its outputs at the subjects
+    partial: PartialWork | None = None,  # where values are kept as they are found; those that are there are not sought
 ) -> TargetValues:
     "The values with which the model generates the new answers."
-    kls, sizes = [encode_kl_prompt(lm, r) for r in requests], [sum(len(t.ids) for t in ts) for ts in texts]
-    found = []
-    for group in _group_requests(sizes, max(max_batch_tokens(lm), 1 << 12)):
+    kls, losses, logps = [encode_kl_prompt(lm, r) for r in requests], [], []
+    values = {name: [None] * len(texts) for name in ("start", "delta", *(_KEPT if keep else ()))}
+    found = _FoundValues(partial, values, lm.device)
+    for group in _group_requests(lm, [[*ts, kl] for ts, kl in zip(texts, kls)]):
+        if found.have(group):
+            continue
         objective = _ValueObjective(lm, [texts[i] for i in group], [kls[i] for i in group], layer, part, h)
-        found.append(_optimise_batch(objective, h, stop_after))
-    start, delta = (torch.cat([getattr(v, k) for v in found]) for k in ("start", "delta"))
-    return TargetValues(start, delta, [v.losses for v in found], [v.log_probabilities for v in found])
+        best = _optimise_batch(objective, h, stop_after)
+        losses.append(best.losses)
+        logps.append(best.log_probabilities)
+        kept = {name: objective.at_subjects(getattr(objective.tail, _KEPT[name])) for name in values if name in _KEPT}
+        found.add(group, dict(start=best.start, delta=best.delta) | kept)
+    start, delta = (torch.stack(values.pop(name)) for name in ("start", "delta"))
+    return TargetValues(start, delta, losses, logps, **values)

@@ -16,11 +16,10 @@ from ..results import Delta, WeightEdit
 from wbe.editors.weights.keys import (
     AS_PUBLISHED_VALUES,
     OWN_CHOICES,
-    SubjectEncoding,
+    TargetValues,
     ValueHParams,
     encode_in_contexts,
     optimise_values,
-    subject_activations,
 )
 from .moments import KeyValueEditor
 from ...lm.families import edit_layers
@@ -110,23 +109,20 @@ class ROME(KeyValueEditor):
     def needs(self, hparams: ROMEHParams) -> list[int]:
         return [hparams.layer] if hparams.adjust else []
 
-    def _keys(
-        self, lm: LM, texts: list[SubjectEncoding], layer: int
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:  # the mean key, the key in Λ, and its value
-        "The keys of a request behind its contexts."
-        key, out = ("mlp_out", layer, "in"), ("mlp_out", layer, "out")
-        got = subject_activations(lm, texts, [key, out])
-        mean = got[key].mean(0)
-        return (mean, mean, got[out].mean(0)) if self.same_key else (mean, got[key][0], got[out][0])
+    def _key_and_value(self, found: TargetValues) -> tuple:  # the mean key, the key in Λ, and its value
+        "The key of a request behind its contexts."
+        keys, outputs = found.inputs[0], found.outputs[0]
+        mean = keys.mean(0)
+        return (mean, mean, outputs.mean(0)) if self.same_key else (mean, keys[0], outputs[0])
 
     def _edit(self, lm: LM, requests: list[EditRequest], hparams: ROMEHParams) -> WeightEdit:
         (r,), layer = requests, hparams.layer
         texts = encode_in_contexts(lm, r, self.contexts_for(lm, hparams), hparams.under)
-        u, key, value = self._keys(lm, texts, layer)
+        found = optimise_values(lm, [r], [texts], layer, hparams, keep=True)
+        u, key, value = self._key_and_value(found)
         if hparams.adjust:
             u = self.moments(lm, [layer], hparams.samples)[layer].solve(u[:, None], hparams.ridge)[:, 0]
-        target = optimise_values(lm, [r], [texts], layer, hparams).target[0]
-        return WeightEdit(deltas={("mlp_out", layer): rank_one_update(u, key, target - value)})
+        return WeightEdit(deltas={("mlp_out", layer): rank_one_update(u, key, found.target[0] - value)})
 
 # %% ../../../nbs/09_editors/weights/03_rome.ipynb #cell-018
 class RROME(ROME):
