@@ -155,7 +155,7 @@ def main():
         seconds, memory = measure("compare", run.parent)
         print(f"{rows:,} scores: compare {seconds:.1f} CPU s, {memory:.2f} GB", flush=True)
         if args.report:
-            seconds, memory = measure("report", run.parent, "--out", folder / "report.html")
+            seconds, memory = measure("report", run.parent, "-o", folder / "report.html")
             print(f"{rows:,} scores: report {seconds:.1f} CPU s, {memory:.2f} GB", flush=True)
         if not args.folder:
             shutil.rmtree(folder)

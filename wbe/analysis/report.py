@@ -25,7 +25,7 @@ import wbe
 from . import style, tables
 from .behind import hover_points
 from .gather import labelled_runs
-from .headline import reportable_runs
+from .headline import MOST_SCORES, reportable_runs
 from .question_rows import PackedQuestions, pack_questions
 from ..records import WbeError
 from ..runs.records import Run
@@ -136,6 +136,7 @@ def results_notebook(
     contact: str = "",
     audits=None,
     mquake=(),  # folders of runs of `wbe mquake`
+    most: int | None = MOST_SCORES,
 ):
     "The results notebook with these parameters."
     import nbformat
@@ -143,7 +144,7 @@ def results_notebook(
     given = dict(RUNS=[str(p) for p in paths], FILES=folder and str(folder), BENCHMARK=benchmark and str(benchmark))
     given |= dict(CORPUS=corpus and str(corpus), VIEWS=[str(v) for v in views or ()], ASK=ask)
     given |= dict(CACHE=cache and str(cache), CONTACT=contact, AUDITS=[str(a) for a in audits or ()])
-    given |= dict(MQUAKE=[str(m) for m in mquake])
+    given |= dict(MQUAKE=[str(m) for m in mquake], MOST=most)
     nb = nbformat.reads(files("wbe.analysis").joinpath(RESULTS_NOTEBOOK).read_text(encoding="utf-8"), 4)
     for cell in nb.cells:
         if cell.metadata.get("wbe") == "parameters":
@@ -482,6 +483,7 @@ def make_report(
     cache=None,  # a file that keeps the answers of services; beside the page by default
     contact: str = "",  # an address at which a service can reach its user
     audits=None,  # folders of audits of the benchmark, for scores by verdict
+    most: int | None = MOST_SCORES,  # scores of a run; of a larger one a sample of its edits is shown; None for all
     log: Callable = lambda text: None,  # is called with the key of every section
 ) -> Path:
     "Execute the results notebook on runs and write the page."
@@ -491,10 +493,10 @@ def make_report(
     log("read the runs")
     mquake = [run for run in found if is_mquake_run(run)]
     found = [run for run in found if run not in mquake]
-    runs, trouble = reportable_runs(found) if found or not mquake else ([], [])
+    runs, trouble = reportable_runs(found, most) if found or not mquake else ([], [])
     kept = cache or Path(out).with_suffix(".services.sqlite")
     files = folder and Path(folder).absolute()
-    nb = results_notebook(found, files, benchmark, corpus, views, ask, kept, contact, audits, mquake)
+    nb = results_notebook(found, files, benchmark, corpus, views, ask, kept, contact, audits, mquake, most)
     nb = execute_notebook(nb, Path.cwd(), log)
     if notebook:
         write_text(notebook, nbformat.writes(nb))

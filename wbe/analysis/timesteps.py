@@ -40,7 +40,7 @@ from wbe.analysis.style import (
     upper_limit,
 )
 from .tables import format_percent
-from ..metrics.summary import AXES, backward_transfer, change_since_edit, forgetting, state_matrix
+from ..metrics.summary import AXES, backward_transfer, change_since_edit, forgetting, read_scores, state_matrix
 from ..records import BadArgument, question_columns
 
 # %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-008
@@ -155,7 +155,7 @@ def _rows_between_timesteps(run) -> pd.DataFrame:
     s = s.drop_duplicates([*question_columns(s), "scored_at"])
     if run.editor == "none":
         s = s.assign(edited_at=s.asked_of.where(s.scored_at > 0).astype("Int64"))
-    return s
+    return read_scores(s)
 
 # %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-026
 def accuracy_changes(runs, metric: str = "exact_match", axes=AXES) -> pd.DataFrame:
@@ -187,18 +187,24 @@ def draw_changes(
     return fig
 
 # %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-034
+def _matrices_of(
+    rows: dict,  # name of a run: its `_rows_between_timesteps`
+    axis: str,
+    metric: str,
+) -> dict[str, pd.DataFrame]:
+    "The matrix of each run that was asked on an axis."
+    asked = {name: r for name, r in rows.items() if len(r) and ((r.axis == axis) & (r.scored_at > 0)).any()}
+    return {name: state_matrix(asked[name], axis, metric) for name in display_order(asked)}
+
+
 def state_matrices(runs, axis: str = "update", metric: str = "exact_match") -> dict[str, pd.DataFrame]:
     "For each run its matrix `edited at` by `asked after`. If earlier edits were not asked again it is a diagonal."
-    out = {}
-    for name, run in labelled_runs(runs):
-        rows = _rows_between_timesteps(run)
-        if len(rows) and ((rows.axis == axis) & (rows.scored_at > 0)).any():
-            out[name] = state_matrix(rows, axis, metric)
+    out = _matrices_of({name: _rows_between_timesteps(r) for name, r in labelled_runs(runs)}, axis, metric)
     if not out:
         raise BadArgument(
             f"no run has asked questions on {axis!r} after edits: {'; '.join(find_gaps(runs, ['current']))}"
         )
-    return {name: out[name] for name in display_order(out)}
+    return out
 
 # %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-037
 def _draw_matrix(ax, name: str, matrix: pd.DataFrame):
@@ -241,13 +247,9 @@ def _forgetting_of(matrix: pd.DataFrame) -> tuple[float, float, float, float]:
 # %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-042
 def forgetting_table(runs, metric: str = "exact_match", axes=AXES) -> pd.DataFrame:
     "For each editor and axis: accuracy right after the edits and at the end, forgetting, backward transfer."
-    out = []
+    rows, out = {name: _rows_between_timesteps(r) for name, r in labelled_runs(runs)}, []
     for axis in axes:
-        try:
-            matrices = state_matrices(runs, axis, metric)
-        except BadArgument:  # no run was asked on this axis
-            continue
-        out += [(name, axis, *_forgetting_of(m)) for name, m in matrices.items()]
+        out += [(name, axis, *_forgetting_of(m)) for name, m in _matrices_of(rows, axis, metric).items()]
     columns = ["editor", "axis", "just edited", "at the end", "forgetting", "backward transfer"]
     return pd.DataFrame(out, columns=columns).set_index(["editor", "axis"])
 

@@ -15,8 +15,8 @@ __all__ = ['BenchmarkOption', 'EditorOption', 'ModelOption', 'TimestepsOption', 
            'WordingsOption', 'InstancesOption', 'ThoughtOption', 'DemonstrationsOption', 'RecallOption',
            'EndpointOption', 'FolderBudgetOption', 'TokenPricesOption', 'MquakeNameOption', 'FilesOption',
            'ReportBenchmarkOption', 'AuditsOption', 'AskModelOption', 'CountsOption', 'PageViewsOption',
-           'ContactOption', 'ServiceCacheOption', 'format_recorded', 'run_command', 'runs_command', 'short_names',
-           'print_comparison', 'print_by_verdict', 'compare_command', 'judge_command', 'sweep_command',
+           'ContactOption', 'ServiceCacheOption', 'MostScoresOption', 'format_recorded', 'run_command', 'runs_command',
+           'short_names', 'print_comparison', 'print_by_verdict', 'compare_command', 'judge_command', 'sweep_command',
            'parse_group_sizes', 'mquake_command', 'report_command', 'export_command', 'leaderboard_command']
 
 # %% ../../nbs/12_app/06_runs.ipynb #cell-002
@@ -911,6 +911,11 @@ ServiceCacheOption = Annotated[
     Path, typer.Option(help="File that keeps the answers of services. \\[default: beside the page]")
 ]
 
+# %% ../../nbs/12_app/06_runs.ipynb #5c23a680
+MostScoresOption = Annotated[
+    int, typer.Option(min=0, help="Scores of a run that are shown; of a larger one a random sample of edits. 0: all.")
+]
+
 # %% ../../nbs/12_app/06_runs.ipynb #cell-094
 @app.command(name="report", rich_help_panel=PANELS["results"])
 def report_command(
@@ -926,6 +931,7 @@ def report_command(
     cache: ServiceCacheOption = None,
     audit: AuditsOption = None,
     ask: AskModelOption = False,
+    most_scores: MostScoresOption = 500_000,
 ):
     """Execute the results notebook on runs and write one self-contained page.
 
@@ -936,7 +942,7 @@ def report_command(
     from wbe.analysis.report import make_report
 
     sources = dict(benchmark=benchmark, corpus=corpus, views=views, ask=ask, cache=cache, contact=contact)
-    sources |= dict(audits=audit)
+    sources |= dict(audits=audit, most=most_scores or None)
     page = make_report(runs, out, title, notebook, files, **sources, log=print_step)
     typer.echo(f"The report: {page}")
 

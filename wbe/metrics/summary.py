@@ -83,10 +83,12 @@ def _state_column(frame: pd.DataFrame) -> pd.Categorical:
 
 # %% ../../nbs/01_metrics/03_summary.ipynb #cell-015
 def read_scores(
-    scores,  # Parquet file, Arrow table, pandas frame or records of Score
+    scores,  # Parquet file, Arrow table, pandas frame or records of Score; what this function returned stays as it is
     subjects: Mapping | None = None,  # edit id -> subject id; else a column `subject_id`; else one for each edit
 ) -> pd.DataFrame:
     "The scores of one run as a frame, checked, with `subject_id`, `edited_in` and `when`."
+    if isinstance(scores, pd.DataFrame) and subjects is None and {"edited_in", "when"} <= {*scores}:
+        return scores
     frame = _scores_frame(scores).reset_index(drop=True)
     _check_columns(frame)
     _check_rows(frame)
@@ -275,27 +277,27 @@ def draw_state_matrix(matrix: pd.DataFrame, title: str = ""):
 # %% ../../nbs/01_metrics/03_summary.ipynb #cell-052
 def _mean_over_earlier_edits(
     matrix: pd.DataFrame,
-    change,  # from the accuracies since the edit and the accuracy now to a number
+    change,  # from the accuracies since the edit (an array) and the accuracy now to a number
 ) -> pd.Series:
     "After each timestep T, the mean change over the edits of all timesteps t < T."
     matrix = matrix.loc[sorted(matrix.index), sorted(matrix.columns)]
-    out = {}
-    for T in [c for c in matrix.columns if c > matrix.index.min()]:
-        earlier = [t for t in matrix.index if t < T and t in matrix.columns]
-        rows = [matrix.loc[t] for t in earlier if not np.isnan(matrix.loc[t, [t, T]]).any()]
+    values, columns, out = matrix.to_numpy(float), {T: n for n, T in enumerate(matrix.columns)}, {}
+    for T, now in columns.items():
+        rows = [(values[i], columns[t]) for i, t in enumerate(matrix.index) if t < T and t in columns]
+        rows = [(row, at) for row, at in rows if not np.isnan(row[[at, now]]).any()]
         if rows:
-            out[T] = float(np.mean([change(r[(r.index >= r.name) & (r.index < T)], r[T]) for r in rows]))
+            out[T] = float(np.mean([change(row[at:now], row[now]) for row, at in rows]))
     return pd.Series(out, dtype=float).rename_axis("asked after")
 
 # %% ../../nbs/01_metrics/03_summary.ipynb #cell-053
 def backward_transfer(matrix: pd.DataFrame) -> pd.Series:
     "After each timestep, the change of accuracy on earlier edits since they were made."
-    return _mean_over_earlier_edits(matrix, lambda since, now: now - since.iloc[0]).rename("backward transfer")
+    return _mean_over_earlier_edits(matrix, lambda since, now: now - since[0]).rename("backward transfer")
 
 # %% ../../nbs/01_metrics/03_summary.ipynb #cell-054
 def forgetting(matrix: pd.DataFrame) -> pd.Series:
     "After each timestep, how far the accuracy on earlier edits is below its maximum since they were made."
-    return _mean_over_earlier_edits(matrix, lambda since, now: since.max() - now).rename("forgetting")
+    return _mean_over_earlier_edits(matrix, lambda since, now: np.nanmax(since) - now).rename("forgetting")
 
 # %% ../../nbs/01_metrics/03_summary.ipynb #cell-060
 def change_since_edit(

@@ -9,8 +9,9 @@ __all__ = ['EVALUATION_MOMENTS', 'RUN_TABLES', 'VERDICT_KEY', 'OUTCOME_COLUMNS',
            'describe_judges', 'run_differences', 'compare_runs']
 
 # %% ../../nbs/10_runs/02_records.ipynb #cell-002
+import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -112,15 +113,44 @@ def whole(self: PartitionedTable) -> Path | None:
     return self.merged if self.merged.exists() and not self.parts else None
 
 # %% ../../nbs/10_runs/02_records.ipynb #411ce646
+def _rows_of(table, edits: frozenset | None):
+    "The rows of an Arrow table that are about some edits."
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if edits is None or "edit_id" not in table.column_names:
+        return table
+    return table.filter(pc.is_in(table["edit_id"], pa.array(sorted(edits), table.schema.field("edit_id").type)))
+
+
 @patch
-def frame(self: PartitionedTable):
+def frame(
+    self: PartitionedTable,
+    edits: frozenset | None = None,  # ids of the edits whose rows are wanted; None for all
+):
     "The rows as a data frame, without their keys."
     import pandas as pd
+    import pyarrow as pa
+    import pyarrow.parquet as pq
 
-    rows = self._read(self.whole) if self.whole else self.table()
+    if self.whole and edits is not None:  # the whole file need not fit into memory
+        with explain_read_errors(self.whole):
+            rows = pa.concat_tables(_rows_of(b, edits) for b in _batches(pq.ParquetFile(self.whole)))
+    else:
+        rows = self._read(self.whole) if self.whole else self.table()
     if rows is None:
         return pd.DataFrame()
+    rows = _rows_of(rows, edits)
     return rows.drop_columns([c for c in rows.column_names if c == "part"]).to_pandas()
+
+
+def _batches(file):
+    "The batches of a Parquet file; one without rows where it has none."
+    import pyarrow as pa
+
+    batches = (pa.Table.from_batches([b]) for b in file.iter_batches(1 << 18))
+    yield file.schema_arrow.empty_table()
+    yield from batches
 
 # %% ../../nbs/10_runs/02_records.ipynb #cell-020
 @patch
@@ -222,6 +252,7 @@ class Run:
 
     folder: Path
     config: dict = field(repr=False)  # what config.json holds
+    edits: frozenset | None = field(default=None, repr=False)  # ids of the edits that are read; None for all
 
     @property
     def name(self) -> str:
@@ -233,7 +264,7 @@ class Run:
         return plan["editor"] if "editor" in plan else ", ".join(plan["editors"])
 
     def _frame(self, name: str):
-        return PartitionedTable(self.folder, name).frame()
+        return PartitionedTable(self.folder, name).frame(self.edits if name in ("questions", "scores") else None)
 
     questions = cached_property(lambda self: with_probe_column(self._frame("questions")))
     batches = cached_property(lambda self: self._frame("batches"))
@@ -263,6 +294,32 @@ def load(
         return cls(Path(folder), json.loads(path.read_text(encoding="utf-8")))
     except ValueError as e:
         raise StoreError(f"{path}: not readable ({e}); restore it, or run into another folder") from None
+
+# %% ../../nbs/10_runs/02_records.ipynb #0759696f
+def _count_rows(table: PartitionedTable) -> int:
+    "The number of rows of a table, from its files' footers."
+    import pyarrow.parquet as pq
+
+    paths = [p for p in (table.merged, *table.parts.values()) if p.exists()]
+    with explain_read_errors(table.folder):
+        return sum(pq.read_metadata(p).num_rows for p in paths)
+
+
+@patch
+def sampled(
+    self: Run,
+    most: int | None,  # scores, about; None for all
+    seed: int = 0,
+) -> Run:  # itself, if it has no more
+    "The run with a random sample of its edits."
+    count = _count_rows(PartitionedTable(self.folder, "scores"))
+    if most is None or count <= most:
+        return self
+    asked = PartitionedTable(self.folder, "questions")
+    ids = asked._read(asked.whole, ["edit_id"])["edit_id"].unique().to_pylist()
+    # not the order of `sample_ids`: a run asks its own samples of earlier edits again and again
+    chosen = sorted(ids, key=lambda i: hashlib.sha256(f"sampled/{seed}/{i}".encode()).digest())
+    return replace(self, edits=frozenset(chosen[: max(1, len(ids) * most // count)]))
 
 # %% ../../nbs/10_runs/02_records.ipynb #e568fcfa
 OUTCOME_COLUMNS = ("axis", "asked_of", "moment", "scored_at", "edits_done")
