@@ -11,6 +11,7 @@ __all__ = ['REPORT_TABLES', 'REQUIRED_SCORE_COLUMNS', 'MOST_SCORES', 'TEXT_COLUM
 import json
 import shlex
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import fields
 from datetime import datetime
 from pathlib import Path
@@ -69,9 +70,10 @@ def _load_reportable(
         if run.kind != "timesteps":
             return None, [left_out_line(run)]
         run.editor, run.config["model"]["name"], run.config["benchmark"]["name"]
-        run = run.sampled(most)
     except (WbeError, KeyError, TypeError) as e:
         return None, [f"{path}: left out; {e if isinstance(e, WbeError) else f'config.json has no {e}'}"]
+    with suppress(StoreError):  # a broken table is reported below
+        run = run.sampled(most)
     trouble = _empty_broken_tables(run)
     lacks = [c for c in REQUIRED_SCORE_COLUMNS if len(run.scores) and c not in run.scores]
     if lacks:

@@ -11,6 +11,7 @@ __all__ = ['EVALUATION_MOMENTS', 'RUN_TABLES', 'VERDICT_KEY', 'OUTCOME_COLUMNS',
 # %% ../../nbs/10_runs/02_records.ipynb #cell-002
 import hashlib
 import json
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -54,6 +55,20 @@ class PartitionedTable:
         return {p.stem: p for p in sorted(self.folder.glob("*.parquet"))}
 
 # %% ../../nbs/10_runs/02_records.ipynb #cell-010
+@contextmanager
+def _explain_parquet_errors(path: Path):
+    "Say what to do about a file that cannot be read or is no Parquet file."
+    import pyarrow as pa
+
+    try:
+        with explain_read_errors(path):
+            yield
+    except pa.ArrowInvalid as e:
+        raise StoreError(
+            f"{path}: not a readable Parquet file ({e}); remove it and run again to write it anew"
+        ) from None
+
+
 @patch
 def _read(
     self: PartitionedTable,
@@ -61,16 +76,10 @@ def _read(
     columns=None,  # all by default
     categories=(),  # columns of few different texts
 ):
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    try:
-        with explain_read_errors(path):
-            return pq.ParquetFile(path, read_dictionary=list(categories)).read(columns)
-    except pa.ArrowInvalid as e:
-        raise StoreError(
-            f"{path}: not a readable Parquet file ({e}); remove it and run again to write it anew"
-        ) from None
+    with _explain_parquet_errors(path):
+        return pq.ParquetFile(path, read_dictionary=list(categories)).read(columns)
 
 # %% ../../nbs/10_runs/02_records.ipynb #cell-013
 @patch(as_prop=True)
@@ -134,7 +143,7 @@ def frame(
     import pyarrow.parquet as pq
 
     if self.whole and edits is not None:  # the whole file need not fit into memory
-        with explain_read_errors(self.whole):
+        with _explain_parquet_errors(self.whole):
             rows = pa.concat_tables(_rows_of(b, edits) for b in _batches(pq.ParquetFile(self.whole)))
     else:
         rows = self._read(self.whole) if self.whole else self.table()
@@ -300,9 +309,11 @@ def _count_rows(table: PartitionedTable) -> int:
     "The number of rows of a table, from its files' footers."
     import pyarrow.parquet as pq
 
-    paths = [p for p in (table.merged, *table.parts.values()) if p.exists()]
-    with explain_read_errors(table.folder):
-        return sum(pq.read_metadata(p).num_rows for p in paths)
+    count = 0
+    for path in filter(Path.exists, (table.merged, *table.parts.values())):
+        with _explain_parquet_errors(path):
+            count += pq.read_metadata(path).num_rows
+    return count
 
 
 @patch
@@ -344,7 +355,7 @@ def _read_outcomes(run: Run):
     table = PartitionedTable(run.folder, "scores")
     if table.whole is None or len(run.verdicts):
         return None
-    with explain_read_errors(table.whole):
+    with _explain_parquet_errors(table.whole):
         names = pq.read_schema(table.whole).names
     if _needs_texts(table, names):
         return None
