@@ -30,10 +30,13 @@ from ...store import explain_read_errors, make_folder, sha256_of
 # %% ../../../nbs/09_editors/weights/02_moments.ipynb #cell-005
 def _hash_weights(lm: LM) -> str:
     "A hash of the weights as they are."
-    h = hashlib.sha256(repr(lm.context_length).encode())
-    for name, p in sorted(lm.base.named_parameters()):
+    h = hashlib.sha256(repr(lm.own_context_length).encode())
+    for name, p in lm.named_weights():
         h.update(f"{name} {p.dtype} {tuple(p.shape)}".encode())
         h.update(p.detach().contiguous().cpu().view(torch.uint8).numpy())
+    changed = lm.backend and lm.backend.scoring_options(lm.backend.options)  # such as quantisation
+    if changed:
+        h.update(json.dumps(changed, sort_keys=True, default=str).encode())
     return h.hexdigest()
 
 # %% ../../../nbs/09_editors/weights/02_moments.ipynb #cell-006
