@@ -281,6 +281,7 @@ class Backend:
     device = torch.device("cpu")
     context_length: int | None = None  # tokens that it takes, where these may be fewer than the model's
     resources: frozenset = frozenset()  # names of options that say how a model is computed, and change no score
+    limits: frozenset = frozenset()  # names of options that say which prompts fit, and change no other score
 
     @classmethod
     def check(cls, dtype: str, device: str, quant: str | None, options: dict):
@@ -313,6 +314,12 @@ class Backend:
 def scoring_options(cls: Backend, options: dict) -> dict:
     "Those of some options that can change a score."
     return {k: v for k, v in options.items() if k not in cls.resources}
+
+
+@patch(as_prop=True)
+def model_options(self: Backend) -> dict:
+    "The given options that make it another model, such as quantisation; they are part of its fingerprint."
+    return {k: v for k, v in self.scoring_options(self.options).items() if k not in self.limits}
 
 
 @patch

@@ -6,7 +6,7 @@
 __all__ = ['read_forced', 'read_generation', 'split_prompts', 'VllmBackend', 'StandInLLM', 'stand_in_vllm', 'weight_files',
            'read_weights', 'engine_options']
 
-# %% ../../nbs/07_lm/21_vllm.ipynb #44c88255
+# %% ../../nbs/07_lm/21_vllm.ipynb #598f2e98
 import json
 import os
 import sys
@@ -28,7 +28,7 @@ from .passes import ForcedAnswer
 from .tokens import EncodedItem, StopTokens, stop_tokens
 from ..records import BadArgument, check_choice, install_command, patch
 
-# %% ../../nbs/07_lm/21_vllm.ipynb #c516358b
+# %% ../../nbs/07_lm/21_vllm.ipynb #655aeb97
 def _most_probable(
     found: dict,  # of a position: the token that stands there and the best one, with their log-probabilities
     token: int,  # that stands there
@@ -36,7 +36,7 @@ def _most_probable(
     "The most probable token of a position."
     return next((i for i in found if i != token), token)
 
-# %% ../../nbs/07_lm/21_vllm.ipynb #20fdf658
+# %% ../../nbs/07_lm/21_vllm.ipynb #c8c62231
 def read_forced(c: EncodedItem, output) -> ForcedAnswer:
     "The result of an item, from vLLM's output for its tokens."
     places, made = range(c.prompt_length, len(c.ids)), output.outputs[0]
@@ -46,7 +46,7 @@ def read_forced(c: EncodedItem, output) -> ForcedAnswer:
     finite = all(x == x for x in (*logps, made.logprobs[0][after].logprob))
     return ForcedAnswer(logps, [*argmax, after], finite)
 
-# %% ../../nbs/07_lm/21_vllm.ipynb #7b496c57
+# %% ../../nbs/07_lm/21_vllm.ipynb #423d18af
 def read_generation(output, stops: StopTokens) -> Generation:
     "A generated text, from vLLM's output."
     made = output.outputs[0]
@@ -58,7 +58,7 @@ def read_generation(output, stops: StopTokens) -> Generation:
         return Generation(ids[:-1], True, True)
     return Generation(ids, False, bool(ids) and ids[-1] in stops.other)
 
-# %% ../../nbs/07_lm/21_vllm.ipynb #54e7c457
+# %% ../../nbs/07_lm/21_vllm.ipynb #ab6d31ec
 def split_prompts(
     prompts: list[list[int]],
     most_prompts: int = 1024,  # of a part
@@ -75,16 +75,16 @@ def split_prompts(
     if part:
         yield part
 
-# %% ../../nbs/07_lm/21_vllm.ipynb #cdb25020
+# %% ../../nbs/07_lm/21_vllm.ipynb #3536dfcc
 _RESOURCES = """tensor_parallel_size pipeline_parallel_size gpu_memory_utilization kv_cache_memory_bytes cpu_offload_gb
 swap_space enforce_eager max_num_seqs max_num_batched_tokens distributed_executor_backend disable_custom_all_reduce
-max_parallel_loading_workers download_dir load_format"""
+max_parallel_loading_workers download_dir use_tqdm_on_load"""
 
 
 class VllmBackend(Backend):
     "Passes by vLLM."
 
-    name, resources = "vllm", frozenset(_RESOURCES.split())
+    name, resources, limits = "vllm", frozenset(_RESOURCES.split()), frozenset({"max_model_len"})
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class VllmBackend(Backend):
         self.device, self.files = device, files
         self.context_length = llm.llm_engine.model_config.max_model_len - 1
 
-# %% ../../nbs/07_lm/21_vllm.ipynb #f5e2e1d8
+# %% ../../nbs/07_lm/21_vllm.ipynb #352d381e
 @patch
 def _generate(
     self: VllmBackend,
@@ -120,7 +120,7 @@ def _generate(
         memory = "; give it less for its cache: gpu_memory_utilization=0.8" if "memory" in str(e).lower() else ""
         raise ModelError(f"{lm.name}: vLLM failed: {first}{memory}") from e
 
-# %% ../../nbs/07_lm/21_vllm.ipynb #3b1ee51a
+# %% ../../nbs/07_lm/21_vllm.ipynb #d8f62247
 @patch
 def teacher_forced(self: VllmBackend, lm: LM, items: list[EncodedItem], on_done) -> list[ForcedAnswer]:
     "A result for each item, by one call of vLLM for a part."
@@ -135,7 +135,7 @@ def teacher_forced(self: VllmBackend, lm: LM, items: list[EncodedItem], on_done)
         on_done(len(part))
     return out
 
-# %% ../../nbs/07_lm/21_vllm.ipynb #8e5a4182
+# %% ../../nbs/07_lm/21_vllm.ipynb #a20542fb
 @patch
 def greedy(self: VllmBackend, lm: LM, prompts: list[list[int]], max_tokens: list[int], on_done) -> list[Generation]:
     "What greedy decoding generates after each prompt; nothing where there is no room."
@@ -151,7 +151,7 @@ def greedy(self: VllmBackend, lm: LM, prompts: list[list[int]], max_tokens: list
         on_done(len(part))
     return out
 
-# %% ../../nbs/07_lm/21_vllm.ipynb #113760f1
+# %% ../../nbs/07_lm/21_vllm.ipynb #960fbdb5
 class StandInLLM:
     "The calls of `vllm.LLM` that are used here, answered by transformers: for tests."
 
@@ -170,7 +170,7 @@ class StandInLLM:
     def _logps(self, ids: list[int]) -> torch.Tensor:
         return self.model(torch.tensor([ids])).logits[0].float().log_softmax(-1)
 
-# %% ../../nbs/07_lm/21_vllm.ipynb #1a9d4065
+# %% ../../nbs/07_lm/21_vllm.ipynb #b735d31c
 def _entry(row: torch.Tensor, *tokens) -> dict:
     "A position in the form of vLLM."
     return {int(t): SimpleNamespace(logprob=row[t].item(), rank=int((row >= row[t]).sum())) for t in tokens}
@@ -192,11 +192,11 @@ def _answer(self: StandInLLM, ids: list[int], s):
             break
     return SimpleNamespace(prompt_logprobs=prompt, outputs=[made])
 
-# %% ../../nbs/07_lm/21_vllm.ipynb #a7b0608c
+# %% ../../nbs/07_lm/21_vllm.ipynb #c213c783
 @contextmanager
 def stand_in_vllm():
     "Inside the `with` block, `import vllm` gives a package whose models transformers computes."
-    names = "tensor_parallel_size gpu_memory_utilization max_model_len quantization enforce_eager load_format seed"
+    names = "tensor_parallel_size gpu_memory_utilization max_model_len quantization enforce_eager dtype revision"
     package, platforms = ModuleType("vllm"), ModuleType("vllm.platforms")
     package.LLM, package.SamplingParams, package.__version__ = StandInLLM, SimpleNamespace, "0.0 (stand-in)"
     package.EngineArgs, package.platforms = make_dataclass("EngineArgs", names.split()), platforms
@@ -212,7 +212,7 @@ def stand_in_vllm():
             else:
                 sys.modules[name] = module
 
-# %% ../../nbs/07_lm/21_vllm.ipynb #775d258f
+# %% ../../nbs/07_lm/21_vllm.ipynb #ed625e4b
 _SET_BY_WBE = {  # option: the argument of `load` in its place
     **dict.fromkeys(("model", "tokenizer"), "the name of the model"),
     **{name: name for name in ("dtype", "revision", "trust_remote_code")},
@@ -237,7 +237,7 @@ def check(cls: VllmBackend, dtype: str, device: str, quant: str | None, options:
     for name in set(options) & set(_SET_BY_WBE):
         raise BadArgument(f"the option {name} of vLLM is set by wbe; what to give instead: {_SET_BY_WBE[name]}")
 
-# %% ../../nbs/07_lm/21_vllm.ipynb #4045860e
+# %% ../../nbs/07_lm/21_vllm.ipynb #98a53c1d
 @patch(cls_method=True)
 def find_device(cls: VllmBackend, device: str) -> torch.device:
     "The device on which vLLM computes."
@@ -254,7 +254,7 @@ def find_device(cls: VllmBackend, device: str) -> torch.device:
         raise BadArgument(f"device {device!r}, but this vLLM computes on {found!r}")
     return torch.device(found)
 
-# %% ../../nbs/07_lm/21_vllm.ipynb #607004bf
+# %% ../../nbs/07_lm/21_vllm.ipynb #2920be0f
 def weight_files(
     source: str,  # a folder, or a name on the hub
     revision: str | None = None,
@@ -271,7 +271,7 @@ def weight_files(
         raise ModelError(f"{source}: {_NO_WEIGHTS}")
     return files
 
-# %% ../../nbs/07_lm/21_vllm.ipynb #bb7a1ef3
+# %% ../../nbs/07_lm/21_vllm.ipynb #68d2da4b
 def read_weights(lm: LM, files: list[str]) -> Iterator[tuple[str, torch.Tensor]]:
     "Names and tensors of the weights: those of the model, or those of the files where the names are others."
     from safetensors import safe_open
@@ -293,7 +293,7 @@ def read_weights(lm: LM, files: list[str]) -> Iterator[tuple[str, torch.Tensor]]
 def named_weights(self: VllmBackend, lm: LM):
     yield from read_weights(lm, self.files)
 
-# %% ../../nbs/07_lm/21_vllm.ipynb #715007e0
+# %% ../../nbs/07_lm/21_vllm.ipynb #5ee213c8
 @contextmanager
 def _longer_context():
     "Inside the `with` block, vLLM accepts a context longer than the model's."
@@ -304,7 +304,7 @@ def _longer_context():
     finally:
         os.environ.pop(name) if before is None else os.environ.update({name: before})
 
-# %% ../../nbs/07_lm/21_vllm.ipynb #776414d9
+# %% ../../nbs/07_lm/21_vllm.ipynb #f3c6fc95
 def engine_options(
     lm: LM,  # without weights
     device: torch.device,
@@ -313,24 +313,26 @@ def engine_options(
 ) -> dict:
     "All options for vLLM's engine."
     own = dict(dtype=str(lm.dtype).removeprefix("torch."), trust_remote_code=loading["trust_remote_code"])
-    own |= dict(skip_tokenizer_init=True, generation_config="vllm", load_format="safetensors")
+    own |= dict(skip_tokenizer_init=True, generation_config="vllm", load_format="safetensors", use_tqdm_on_load=False)
     own |= dict(revision=loading["revision"]) if loading["revision"] else {}
     own |= dict(enforce_eager=True) if device.type == "cpu" else {}
     own |= dict(max_model_len=lm.own_context_length + 1) if lm.own_context_length else {}
     return own | options
 
-# %% ../../nbs/07_lm/21_vllm.ipynb #68715ab6
+# %% ../../nbs/07_lm/21_vllm.ipynb #474f67f4
 @patch(cls_method=True)
 def start(cls: VllmBackend, lm: LM, source: str, loading: dict, options: dict) -> VllmBackend:
     "vLLM with a model."
     import vllm
 
+    known = [f.name for f in fields(vllm.EngineArgs)]
     for name in options:
-        check_choice(name, [f.name for f in fields(vllm.EngineArgs)], "option of vLLM:")
+        check_choice(name, known, "option of vLLM:")
     files, device = weight_files(source, loading["revision"]), cls.find_device("auto")
+    given = engine_options(lm, device, loading, options)
     try:
         with _longer_context():
-            llm = vllm.LLM(source, **engine_options(lm, device, loading, options))
+            llm = vllm.LLM(source, **{name: value for name, value in given.items() if name in known})
     except Exception as e:  # of the engine, of a process of it, of the GPU
         first = (str(e).strip().splitlines() or [type(e).__name__])[0]
         raise ModelError(f"{lm.name}: vLLM does not start: {first}") from e

@@ -34,9 +34,8 @@ def _hash_weights(lm: LM) -> str:
     for name, p in lm.named_weights():
         h.update(f"{name} {p.dtype} {tuple(p.shape)}".encode())
         h.update(p.detach().contiguous().cpu().view(torch.uint8).numpy())
-    changed = lm.backend and lm.backend.scoring_options(lm.backend.options)  # such as quantisation
-    if changed:
-        h.update(json.dumps(changed, sort_keys=True, default=str).encode())
+    if lm.backend and (options := lm.backend.model_options):
+        h.update(json.dumps(options, sort_keys=True, default=str).encode())
     return h.hexdigest()
 
 # %% ../../../nbs/09_editors/weights/02_moments.ipynb #cell-006
