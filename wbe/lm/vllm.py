@@ -6,7 +6,7 @@
 __all__ = ['read_forced', 'read_generation', 'split_prompts', 'VllmBackend', 'StandInLLM', 'stand_in_vllm', 'weight_files',
            'read_weights', 'engine_options']
 
-# %% ../../nbs/07_lm/21_vllm.ipynb #ed6a75ad
+# %% ../../nbs/07_lm/21_vllm.ipynb #437396e6
 import json
 import os
 import sys
@@ -28,7 +28,7 @@ from .passes import ForcedAnswer
 from .tokens import EncodedItem, StopTokens, stop_tokens
 from ..records import BadArgument, check_choice, install_command, patch
 
-# %% ../../nbs/07_lm/21_vllm.ipynb #c11724ba
+# %% ../../nbs/07_lm/21_vllm.ipynb #d7dc2d39
 def _most_probable(
     found: dict,  # of a position: the token that stands there and the best one, with their log-probabilities
     token: int,  # that stands there
@@ -36,7 +36,7 @@ def _most_probable(
     "The most probable token of a position."
     return next((i for i in found if i != token), token)
 
-# %% ../../nbs/07_lm/21_vllm.ipynb #584f4c67
+# %% ../../nbs/07_lm/21_vllm.ipynb #51074589
 def read_forced(c: EncodedItem, output) -> ForcedAnswer:
     "The result of an item, from vLLM's output for its tokens."
     places, made = range(c.prompt_length, len(c.ids)), output.outputs[0]
@@ -46,7 +46,7 @@ def read_forced(c: EncodedItem, output) -> ForcedAnswer:
     finite = all(x == x for x in (*logps, made.logprobs[0][after].logprob))
     return ForcedAnswer(logps, [*argmax, after], finite)
 
-# %% ../../nbs/07_lm/21_vllm.ipynb #c6489185
+# %% ../../nbs/07_lm/21_vllm.ipynb #e8a512b6
 def read_generation(output, stops: StopTokens) -> Generation:
     "A generated text, from vLLM's output."
     made = output.outputs[0]
@@ -58,7 +58,7 @@ def read_generation(output, stops: StopTokens) -> Generation:
         return Generation(ids[:-1], True, True)
     return Generation(ids, False, bool(ids) and ids[-1] in stops.other)
 
-# %% ../../nbs/07_lm/21_vllm.ipynb #1148be49
+# %% ../../nbs/07_lm/21_vllm.ipynb #c277c5b9
 def split_prompts(
     prompts: list[list[int]],
     most_prompts: int = 1024,  # of a part
@@ -75,7 +75,7 @@ def split_prompts(
     if part:
         yield part
 
-# %% ../../nbs/07_lm/21_vllm.ipynb #150d22f6
+# %% ../../nbs/07_lm/21_vllm.ipynb #21f329ef
 _RESOURCES = """tensor_parallel_size pipeline_parallel_size gpu_memory_utilization kv_cache_memory_bytes cpu_offload_gb
 swap_space enforce_eager max_num_seqs max_num_batched_tokens distributed_executor_backend disable_custom_all_reduce
 max_parallel_loading_workers download_dir use_tqdm_on_load"""
@@ -99,7 +99,7 @@ class VllmBackend(Backend):
         self.device, self.files = device, files
         self.context_length = llm.llm_engine.model_config.max_model_len - 1
 
-# %% ../../nbs/07_lm/21_vllm.ipynb #dcb093d9
+# %% ../../nbs/07_lm/21_vllm.ipynb #f9f2b5d3
 @patch
 def _generate(
     self: VllmBackend,
@@ -120,7 +120,7 @@ def _generate(
         memory = "; give it less for its cache: gpu_memory_utilization=0.8" if "memory" in str(e).lower() else ""
         raise ModelError(f"{lm.name}: vLLM failed: {first}{memory}") from e
 
-# %% ../../nbs/07_lm/21_vllm.ipynb #c76adc2b
+# %% ../../nbs/07_lm/21_vllm.ipynb #ccacf41a
 @patch
 def teacher_forced(self: VllmBackend, lm: LM, items: list[EncodedItem], on_done) -> list[ForcedAnswer]:
     "A result for each item, by one call of vLLM for a part."
@@ -135,7 +135,7 @@ def teacher_forced(self: VllmBackend, lm: LM, items: list[EncodedItem], on_done)
         on_done(len(part))
     return out
 
-# %% ../../nbs/07_lm/21_vllm.ipynb #bc84c0a7
+# %% ../../nbs/07_lm/21_vllm.ipynb #c4d52ca6
 @patch
 def greedy(self: VllmBackend, lm: LM, prompts: list[list[int]], max_tokens: list[int], on_done) -> list[Generation]:
     "What greedy decoding generates after each prompt; nothing where there is no room."
@@ -151,7 +151,7 @@ def greedy(self: VllmBackend, lm: LM, prompts: list[list[int]], max_tokens: list
         on_done(len(part))
     return out
 
-# %% ../../nbs/07_lm/21_vllm.ipynb #432a05ee
+# %% ../../nbs/07_lm/21_vllm.ipynb #de0a5757
 class StandInLLM:
     "The calls of `vllm.LLM` that are used here, answered by transformers: for tests."
 
@@ -170,7 +170,7 @@ class StandInLLM:
     def _logps(self, ids: list[int]) -> torch.Tensor:
         return self.model(torch.tensor([ids])).logits[0].float().log_softmax(-1)
 
-# %% ../../nbs/07_lm/21_vllm.ipynb #37fe9ba8
+# %% ../../nbs/07_lm/21_vllm.ipynb #0ee786f8
 def _entry(row: torch.Tensor, *tokens) -> dict:
     "A position in the form of vLLM."
     return {int(t): SimpleNamespace(logprob=row[t].item()) for t in tokens}
@@ -192,7 +192,7 @@ def _answer(self: StandInLLM, ids: list[int], s):
             return SimpleNamespace(prompt_logprobs=prompt, outputs=[made])
         logps = self._logps([*ids, *made.token_ids])
 
-# %% ../../nbs/07_lm/21_vllm.ipynb #062da7ef
+# %% ../../nbs/07_lm/21_vllm.ipynb #277c76a7
 @contextmanager
 def stand_in_vllm():
     "Inside the `with` block, `import vllm` gives a package whose models transformers computes."
@@ -212,7 +212,7 @@ def stand_in_vllm():
             else:
                 sys.modules[name] = module
 
-# %% ../../nbs/07_lm/21_vllm.ipynb #4c3e456e
+# %% ../../nbs/07_lm/21_vllm.ipynb #fb2a7ef1
 _SET_BY_WBE = {  # option: the argument of `load` in its place
     **dict.fromkeys(("model", "tokenizer"), "the name of the model"),
     **{name: name for name in ("dtype", "revision", "trust_remote_code")},
@@ -238,7 +238,7 @@ def check(cls: VllmBackend, dtype: str, device: str, quant: str | None, options:
     for name in set(options) & set(_SET_BY_WBE):
         raise BadArgument(f"the option {name} of vLLM is set by wbe; what to give instead: {_SET_BY_WBE[name]}")
 
-# %% ../../nbs/07_lm/21_vllm.ipynb #331df614
+# %% ../../nbs/07_lm/21_vllm.ipynb #14dd6239
 @patch(cls_method=True)
 def find_device(cls: VllmBackend, device: str) -> torch.device:
     "The device on which vLLM computes."
@@ -255,7 +255,7 @@ def find_device(cls: VllmBackend, device: str) -> torch.device:
         raise BadArgument(f"device {device!r}, but this vLLM computes on {found!r}")
     return torch.device(found)
 
-# %% ../../nbs/07_lm/21_vllm.ipynb #67b0d4b7
+# %% ../../nbs/07_lm/21_vllm.ipynb #883c1cd1
 def weight_files(
     source: str,  # a folder, or a name on the hub
     revision: str | None = None,
@@ -272,7 +272,7 @@ def weight_files(
         raise ModelError(f"{source}: {_NO_WEIGHTS}")
     return files
 
-# %% ../../nbs/07_lm/21_vllm.ipynb #947b988a
+# %% ../../nbs/07_lm/21_vllm.ipynb #8e9aa1bb
 def read_weights(lm: LM, files: list[str]) -> Iterator[tuple[str, torch.Tensor]]:
     "Names and tensors of the weights: those of the model, or those of the files where the names are others."
     from safetensors import safe_open
@@ -294,7 +294,7 @@ def read_weights(lm: LM, files: list[str]) -> Iterator[tuple[str, torch.Tensor]]
 def named_weights(self: VllmBackend, lm: LM):
     yield from read_weights(lm, self.files)
 
-# %% ../../nbs/07_lm/21_vllm.ipynb #6676f0d3
+# %% ../../nbs/07_lm/21_vllm.ipynb #8994ff76
 @contextmanager
 def _longer_context():
     "Inside the `with` block, vLLM accepts a context longer than the model's."
@@ -305,7 +305,7 @@ def _longer_context():
     finally:
         os.environ.pop(name) if before is None else os.environ.update({name: before})
 
-# %% ../../nbs/07_lm/21_vllm.ipynb #7c1b78b0
+# %% ../../nbs/07_lm/21_vllm.ipynb #04cf46a2
 def engine_options(
     lm: LM,  # without weights
     device: torch.device,
@@ -320,7 +320,7 @@ def engine_options(
     own |= dict(max_model_len=lm.own_context_length + 1) if lm.own_context_length else {}
     return own | options
 
-# %% ../../nbs/07_lm/21_vllm.ipynb #8b1c6133
+# %% ../../nbs/07_lm/21_vllm.ipynb #00c4f8e8
 @patch(cls_method=True)
 def start(cls: VllmBackend, lm: LM, source: str, loading: dict, options: dict) -> VllmBackend:
     "vLLM with a model."
