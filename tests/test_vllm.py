@@ -36,7 +36,7 @@ EQUAL = ["edit_id", "axis", "moment", "token_accuracy", "exact_match", "answer",
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory):
-    return first_edits(tmp_path_factory.mktemp("bench"), 4)
+    return first_edits(tmp_path_factory.mktemp("bench"), 3)
 
 
 @pytest.fixture(scope="module")
@@ -73,7 +73,7 @@ def test_a_run_has_the_scores_of_one_without_the_back_end(runs):
     plain, served = runs
     pd.testing.assert_frame_equal(plain.scores[EQUAL], served.scores[EQUAL])
     gap = (plain.scores.log_probability - served.scores.log_probability).abs().max()
-    assert gap < 1e-3 and len(plain.scores) == 4 * 2 * 2
+    assert gap < 1e-3 and len(plain.scores) == 3 * 2 * 2
     measured = ["what", "metric", "value", "n"]
     pd.testing.assert_frame_equal(plain.ability[measured], served.ability[measured])
 
