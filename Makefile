@@ -18,7 +18,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 help:
 	@echo "make demo          set up, then the demo: offline, no GPU"
 	@echo "make test          set up, then every test: the notebooks' and those in tests/"
-	@echo "make test-extras   install every extra (Spark needs Java) and run the tests that need one"
+	@echo "make test-extras   install every extra but vllm (Spark needs Java) and run the tests that need one"
 	@echo "make check         package, README and notebooks agree, stored outputs are clean, ruff passes"
 	@echo "make style         a table of cell lengths, prose and tests of the notebooks"
 	@echo "make lab           JupyterLab"

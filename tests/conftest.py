@@ -15,12 +15,15 @@ import subprocess
 import termios
 from configparser import ConfigParser
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 from wbe.world.files import World
 
+# Extras that `make test-extras` leaves out, because they pin other versions of what wbe needs (as nbs/_dev/extras.py).
+APART = {"vllm"}
 # Why a test may be skipped although everything that can be installed is installed.
 ALLOWED_SKIPS = {
     "no GPU": r"\bno GPU\b",
@@ -28,6 +31,7 @@ ALLOWED_SKIPS = {
     "a user with other rights": r"\broot\b",
     "no browser": r"\bno (browser|Chromium)\b",
     "a long test, which WBE_LONG=1 runs": r"\bWBE_LONG=1\b",
+    "an extra with an environment of its own": r"^the extra \w+ wants an environment of its own",
 }
 if not os.environ.get("WBE_EXTRAS"):
     ALLOWED_SKIPS["an extra, which `make test-extras` tests"] = r"^the extra \w+ is not installed"
@@ -89,10 +93,15 @@ SLOW_FILES = (
 
 def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: SLOW_FILES.index(item.path.stem) if item.path.stem in SLOW_FILES else len(SLOW_FILES))
-    if os.environ.get("WBE_EXTRAS"):
-        return
     for item in items:
         for extra in (name for mark in item.iter_markers("extra") for name in mark.args):
+            if extra in APART:
+                if find_spec(extra) is None:
+                    reason = f"the extra {extra} wants an environment of its own, and is not installed here"
+                    item.add_marker(pytest.mark.skip(reason=reason))
+                continue
+            if os.environ.get("WBE_EXTRAS"):
+                continue
             if absent := not_installed(extra):
                 reason = f"the extra {extra} is not installed ({', '.join(absent)}): see `make test-extras`"
                 item.add_marker(pytest.mark.skip(reason=reason))

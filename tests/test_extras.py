@@ -6,13 +6,14 @@ Spark and Infini-gram have files of their own; notebooks mark their cells with `
 import json
 import re
 import struct
+import sys
 import time
 from pathlib import Path
 
 import nbformat
 import numpy as np
 import pytest
-from conftest import packages_of_extras
+from conftest import APART, packages_of_extras
 
 ROOT = Path(__file__).parents[1]
 # What `make test` installs: these need no mark, because their tests are never skipped.
@@ -32,6 +33,16 @@ def test_every_extra_is_tested():
             }
     needed = set(packages_of_extras()) - ALWAYS_INSTALLED
     assert flagged <= needed <= marked | flagged
+
+
+def test_extras_apart_are_neither_installed_nor_executed_with_the_others():
+    sys.path.insert(0, str(ROOT / "nbs" / "_dev"))
+    import extras
+
+    assert extras.APART == APART and not APART & set(extras.extras())
+    assert all(extras.extras_of(path) - APART for path in extras.notebooks())
+    mixed = [p for p in extras.NBS.rglob("*.ipynb") if extras.extras_of(p) & APART and extras.extras_of(p) - APART]
+    assert not mixed, "a notebook with cells of both kinds would be executed where one is missing"
 
 
 def test_the_light_environment_is_what_the_makefile_installs():

@@ -4,6 +4,10 @@ python nbs/_dev/extras.py install FOLDER
     make a virtual environment in FOLDER that adds all extras to the packages of this one
 python nbs/_dev/extras.py notebooks
     execute the notebooks with cells marked `#| extra NAME`, these cells included
+
+Extras that want an environment of their own are left out of both. Their cells are recorded and their tests run there:
+    pip install '.[lm,vllm]' pytest nbclient ipykernel nbdev==2.4.14 'execnb<0.2' 'fastcore<1.13'
+    python nbs/_dev/notebooks.py run --flags extra nbs/07_lm/21_vllm.ipynb && python -m pytest tests/test_vllm.py
 """
 
 import argparse
@@ -24,6 +28,7 @@ import nbformat
 
 ROOT = Path(__file__).parents[2]
 NBS = ROOT / "nbs"
+APART = {"vllm"}  # extras that pin other versions of torch and transformers
 COMPILED = {"annoy"}  # extras without wheels: built here, with a C++ compiler
 JAVA = 17  # the oldest version that Spark 4 runs on
 HELP = {
@@ -34,11 +39,11 @@ HELP = {
 
 
 def extras() -> dict[str, list[str]]:
-    "The extras of settings.ini that users install, with their requirements."
+    "The extras of settings.ini that users install into one environment, with their requirements."
     config = ConfigParser(delimiters=["="])
     config.read(ROOT / "settings.ini", encoding="utf-8")
     found = {k.removesuffix("_requirements"): v.split() for k, v in config["DEFAULT"].items() if "_requirements" in k}
-    return {name: packages for name, packages in found.items() if name != "dev"}
+    return {name: packages for name, packages in found.items() if name not in {"dev", *APART}}
 
 
 def java_version() -> int:
@@ -108,7 +113,7 @@ def extras_of(path: Path) -> set[str]:
 def notebooks() -> list[Path]:
     "The notebooks with cells that need an extra; those of Spark, which take longest, first."
     paths = (p for p in NBS.rglob("*.ipynb") if not any(part[0] in "._" for part in p.relative_to(NBS).parts))
-    found = {p: own for p in sorted(paths) if (own := extras_of(p))}
+    found = {p: own for p in sorted(paths) if (own := extras_of(p) - APART)}
     return sorted(found, key=lambda p: "spark" not in found[p])
 
 

@@ -247,17 +247,18 @@ def run_environments(runs) -> pd.DataFrame:
 _OPTION_NAMES = dict(max_edits="max-edits", hparams="set", every="eval-every", axes="axis")
 _OPTION_NAMES |= dict(trust_remote_code="trust-remote-code", ask_forms="ask-forms", ask_near="ask-near", tasks="task")
 _OPTION_NAMES |= dict(ability_size="ability-size", broken="broken-at", texts_dir="texts-dir")
+_OPTION_NAMES |= dict(backend_options="backend-option")
 _PLAN_FIELDS = (
     "map editor model timesteps max_edits hparams batch every first curve sample axes say under lasting texts "
 )
-_PLAN_FIELDS += "corpus seed dtype quant revision trust_remote_code "
+_PLAN_FIELDS += "corpus seed dtype quant revision trust_remote_code backend backend_options "
 _PLAN_FIELDS += "ask forms ask_forms near ask_near tasks ability ability_size broken norms texts_dir"
 PLAN_OPTIONS = {field: f"--{_OPTION_NAMES.get(field, field)}" for field in _PLAN_FIELDS.split()}
 
 
 def _option_words(option: str, field: str, value) -> list[str]:
     "An option of `wbe run` with its value."
-    if field in ("hparams", "map"):
+    if field in ("hparams", "map", "backend_options"):
         text = {k: json.dumps(v) if isinstance(v, list | dict | bool) else v for k, v in value.items()}
         return [word for k, v in text.items() for word in (option, f"{k}={v}")]
     if field == "timesteps":

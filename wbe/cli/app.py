@@ -6,8 +6,9 @@
 __all__ = ['app', 'PANELS', 'CsvOption', 'JsonOption', 'EngineOption', 'MemoryOption', 'TempOption', 'WorkersOption',
            'MirrorOption', 'LanguageOption', 'FallbackOption', 'KindOption', 'InsistOption', 'RolesOption',
            'AxisOption', 'MapOption', 'ProtocolOption', 'DeviceOption', 'DtypeOption', 'QuantOption', 'RevisionOption',
-           'TrustOption', 'cell_text', 'plain_value', 'print_table', 'fits_terminal', 'csv_text', 'json_text',
-           'TableOutput', 'print_step', 'call_command', 'checked', 'use_temp']
+           'TrustOption', 'BackendOption', 'BackendSettingOption', 'cell_text', 'plain_value', 'print_table',
+           'fits_terminal', 'csv_text', 'json_text', 'TableOutput', 'print_step', 'call_command', 'checked', 'use_temp',
+           'parse_settings']
 
 # %% ../../nbs/12_app/02_app.ipynb #cell-002
 import csv
@@ -439,3 +440,37 @@ TrustOption = Annotated[
         **_LOADING,
     ),
 ]
+BackendOption = Annotated[
+    str,
+    typer.Option(
+        help="Program that computes the model: vllm, for models of billions. It gives scores and text, and no access "
+        "to weights. \\[default: transformers]",
+        **_LOADING,
+    ),
+]
+BackendSettingOption = Annotated[
+    list[str],
+    typer.Option(
+        "--backend-option",
+        help="Option of that program, like --backend-option tensor_parallel_size=2; may be repeated.",
+        **_LOADING,
+    ),
+]
+
+# %% ../../nbs/12_app/02_app.ipynb #87fdd25a
+def parse_settings(
+    pairs: list[str] | None,  # like layer=5
+    option: str,  # its name
+    example: str,  # of a pair, for the message
+) -> dict:
+    "Names with values; a value that reads as JSON is a number, a list or so, and else a text."
+    settings = {}
+    for pair in pairs or ():
+        name, equals, value = pair.partition("=")
+        if not equals or not name.strip():
+            raise BadArgument(f"{option} {pair}: give it as NAME=VALUE, like {option} {example}")
+        try:
+            settings[name.strip()] = json.loads(value)
+        except ValueError:
+            settings[name.strip()] = value
+    return settings

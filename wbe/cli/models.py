@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from .app import AxisOption, DeviceOption, DtypeOption, ProtocolOption, QuantOption, RevisionOption, TrustOption
+from .app import BackendOption, BackendSettingOption, parse_settings
 from .app import PANELS, CsvOption, JsonOption, MapOption, TableOutput, app
 
 # %% ../../nbs/12_app/05_models.ipynb #cell-005
@@ -55,6 +56,8 @@ def score_command(
     quant: QuantOption = None,
     revision: RevisionOption = None,
     trust_remote_code: TrustOption = False,
+    backend: BackendOption = None,
+    backend_options: BackendSettingOption = None,
     folder: Annotated[
         Path, typer.Option("--output", "-o", help="Folder for the answers.", rich_help_panel="Output")
     ] = None,
@@ -64,6 +67,7 @@ def score_command(
     """Score a model on a benchmark before any edit: per axis with 95% intervals, and the unsolved share per timestep.
 
     With several GPUs or machines: accelerate launch --multi_gpu -m wbe score BENCH --model MODEL
+    A model of billions: --backend vllm --backend-option tensor_parallel_size=2
 
     For example:  wbe score wbe-demo/benchmark/release --model gpt2
     """
@@ -74,8 +78,10 @@ def score_command(
     from wbe.lm.scoring import process_rank
 
     get_protocol(protocol)
+    more = dict(quant=quant, revision=revision, trust_remote_code=trust_remote_code, backend=backend)
+    more |= dict(backend_options=parse_settings(backend_options, "--backend-option", "max_model_len=4096"))
     benchmark = open_benchmark(bench, map)
-    lm = load(model, dtype, device, quant=quant, revision=revision, trust_remote_code=trust_remote_code)
+    lm = load(model, dtype, device, **more)
     answers = ask_benchmark(lm, benchmark, axis or None, most, protocol, generate, seed)
     if process_rank(lm)[0]:
         return

@@ -20,7 +20,6 @@ __all__ = ['BenchmarkOption', 'EditorOption', 'ModelOption', 'TimestepsOption', 
            'parse_group_sizes', 'mquake_command', 'report_command', 'export_command', 'leaderboard_command']
 
 # %% ../../nbs/12_app/06_runs.ipynb #cell-002
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Annotated
@@ -28,7 +27,8 @@ from typing import Annotated
 import typer
 
 from .app import AxisOption, DeviceOption, DtypeOption, ProtocolOption, QuantOption, RevisionOption, TrustOption
-from .app import PANELS, CsvOption, JsonOption, MapOption, TableOutput, app, fits_terminal, print_step
+from .app import PANELS, BackendOption, BackendSettingOption, CsvOption, JsonOption, MapOption
+from .app import TableOutput, app, fits_terminal, parse_settings, print_step
 from .bench import _spending
 from ..records import BadArgument
 
@@ -37,16 +37,7 @@ def _parse_settings(
     pairs: list[str] | None,  # like layer=5
 ) -> dict:
     "Hyper-parameters from words of the command line."
-    settings = {}
-    for pair in pairs or ():
-        name, equals, value = pair.partition("=")
-        if not equals or not name.strip():
-            raise BadArgument(f"--set {pair}: give it as NAME=VALUE, like --set layer=5")
-        try:
-            settings[name.strip()] = json.loads(value)
-        except ValueError:
-            settings[name.strip()] = value
-    return settings
+    return parse_settings(pairs, "--set", "layer=5")
 
 # %% ../../nbs/12_app/06_runs.ipynb #cell-008
 def format_recorded(value: float) -> str:
@@ -263,6 +254,7 @@ def _run_plan(given: dict):
     named = {_FIELD_OF_OPTION.get(n, n): value(n) for n in given if n not in _NOT_OF_PLAN}
     texts, texts_dir = _texts_or_folder(given["texts"], given["texts_dir"])
     read = dict(map=parse_column_map(given["map"]), timesteps=parse_timesteps(given["timesteps"]))
+    read |= dict(backend_options=parse_settings(given["backend_options"], "--backend-option", "max_model_len=4096"))
     return RunPlan(**named | read | dict(hparams=_parse_settings(given["settings"]), texts=texts, texts_dir=texts_dir))
 
 # %% ../../nbs/12_app/06_runs.ipynb #cell-033
@@ -305,6 +297,8 @@ def run_command(
     quant: QuantOption = None,
     revision: RevisionOption = None,
     trust_remote_code: TrustOption = False,
+    backend: BackendOption = None,
+    backend_options: BackendSettingOption = None,
     track: TrackOption = None,
     csv: CsvOption = None,
     json: JsonOption = None,

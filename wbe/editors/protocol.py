@@ -112,6 +112,7 @@ class Editor:
     one_by_one: bool = False  # whether the edits of a batch, too, are computed one after the other
     needs_subject: bool = True
     causal: bool = True  # whether it needs a decoder-only model
+    only_prompts: bool = False  # whether it changes nothing but what stands in front of questions
     own_answers: bool = False  # whether it answers questions itself, by `answer(lm, questions)`
     sees_probes: bool = False  # whether its requests hold the probes: a ceiling, and no method
     takes_corpus: bool = False  # whether it has an option `corpus`
@@ -261,10 +262,25 @@ def _edit_batch(self: Editor, lm: LM, batch: list[EditRequest], hparams: HParams
         ids=[r.id for r in batch],
     )
 
+# %% ../../nbs/09_editors/04_protocol.ipynb #d8f7634e
+@patch
+def check_backend(
+    self: Editor,
+    backend: str,  # its name
+):
+    "Raise an error if the editor needs what a back end does not give; called before a model is loaded."
+    if not self.only_prompts:
+        raise ModelError(
+            f"{self.name} changes weights or activations, which are out of reach in the back end {backend}: run it "
+            f"without one. If its edits are in the weights, `wbe export RUN -o FOLDER` writes a model for {backend}"
+        )
+
 # %% ../../nbs/09_editors/04_protocol.ipynb #cell-048
 @patch
 def _check_model(self: Editor, lm: LM):
     "Raise an error if the editor does not work with this kind of model."
+    if lm.backend:
+        self.check_backend(lm.backend.name)
     if self.causal and lm.family.seq2seq:
         raise ModelError(
             f"{self.name} edits decoder-only models, and {lm.name} is an encoder-decoder; "

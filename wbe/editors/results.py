@@ -17,7 +17,7 @@ from typing import ClassVar
 
 import torch
 
-from ..lm.models import LM
+from ..lm.models import LM, require_weights
 from ..plugins import import_object, place_of
 from ..records import WbeError, check_choice, patch
 from ..store import StoreError, atomic_write, explain_read_errors, make_folder, sha256_of, versions, write_text
@@ -154,6 +154,8 @@ def apply(
     "Put the result into effect."
     if any(e is self for e in applied_edits(lm)):
         raise EditError(f"{self!r} is already applied to {lm.name}; undo it first")
+    if self.in_forward:
+        require_weights(lm)
     self._check_fits(lm)
     self._warn_if_other_model(lm)
     self._attach(lm, remember)

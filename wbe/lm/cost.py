@@ -71,19 +71,21 @@ class PeakMeter:
 
     def __init__(self, lm: LM):
         self.gpus = sorted({p.device.index for p in lm.model.parameters() if p.device.type == "cuda"})
-        self.counts = False
+        self.counts, self.elsewhere = False, lm.backend and lm.backend.name
 
     @property
     def method(self) -> str:
         "How memory is measured."
         if self.gpus:
             return "on the GPU, as torch counts it"
+        if self.elsewhere:
+            return f"not measured: the model is in {self.elsewhere}"
         return "resident memory of the process" if self.counts else "not measured: this system cannot restart the peak"
 
     def restart(self):
         for i in self.gpus:
             torch.cuda.reset_peak_memory_stats(i)
-        self.counts = bool(self.gpus) or _restart_resident_peak()
+        self.counts = not self.elsewhere and (bool(self.gpus) or _restart_resident_peak())
 
     def now(self) -> int:
         "The bytes in use."

@@ -142,6 +142,8 @@ def greedy_decode(
     lengths, out = prompt_lengths or [len(p) for p in prompts], [Generation([], False) for _ in prompts]
     limit = lm.context_length
     room = [min(max_tokens, limit - len(p) + 1) if limit else max_tokens for p in prompts]
+    if lm.backend:
+        return lm.backend.greedy(lm, prompts, room, on_done)
     for n in sorted({n for n in room if n > 0}, reverse=True):
         some = [i for i, x in enumerate(room) if x == n]
         pick = lambda values, some=some: values and [values[i] for i in some]

@@ -173,7 +173,7 @@ class EndpointLM(LM):
 
     endpoint: TextEndpoint = None
     layers, width, dtype = 32, 0, torch.float32  # layers: only so that presets can be read
-    device, context_length = torch.device("cpu"), None
+    device, context_length, own_context_length = torch.device("cpu"), None, None
 
     @classmethod
     def at(cls, endpoint: TextEndpoint) -> "EndpointLM":

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['GENERAL_QUESTIONS', 'GENERAL_SEED', 'HARNESS_TASKS', 'ABILITIES', 'general_questions', 'AbilityTask', 'answer_rows',
-           'QuestionTask', 'HarnessTask', 'ability_task', 'check_abilities_for', 'measure_ability']
+           'QuestionTask', 'HarnessTask', 'ability_task', 'check_abilities_in', 'check_abilities_for',
+           'measure_ability']
 
 # %% ../../nbs/07_lm/14_general.ipynb #cell-002
 import json
@@ -121,6 +122,7 @@ class AbilityTask:
     "Something that a model can do, measured at every timestep."
 
     english = True  # whether it asks for what only a model of general texts knows
+    calls_model = False  # whether it calls the model itself, beside `score`; then it needs its weights
 
     def __init__(
         self,
@@ -202,6 +204,8 @@ def _leaf_tasks(tree) -> int:
 class HarnessTask(AbilityTask):
     "A task of the lm-evaluation-harness."
 
+    calls_model = True
+
     @property
     def own_name(self) -> str:
         "What the harness calls it."
@@ -272,9 +276,21 @@ def ability_task(
     task.check()
     return task
 
+# %% ../../nbs/07_lm/14_general.ipynb #b36241f9
+def check_abilities_in(
+    backend: str,  # its name
+    tasks: list[AbilityTask],
+):
+    "Raise an error for a task that needs more than a back end gives."
+    if wrong := [t.name for t in tasks if t.calls_model]:
+        names = ", ".join(wrong)
+        raise BadArgument(f"{names}: this calls the model itself, whose weights are in {backend}; leave it out")
+
 # %% ../../nbs/07_lm/14_general.ipynb #cell-043
 def check_abilities_for(lm: LM, tasks: list[AbilityTask]):
-    "Raise an error for a task that says nothing about a model."
+    "Raise an error for a task that says nothing about a model, or that it does not allow."
+    if lm.backend:
+        check_abilities_in(lm.backend.name, tasks)
     wrong = [t.name for t in tasks if t.english]
     if wrong and Path(str(lm.name)).name == "wbe-tiny":
         own = "reading and world-text measure what it can do"

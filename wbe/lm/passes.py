@@ -442,6 +442,8 @@ def teacher_forced_all(
     on_done=lambda n: None,  # called with the number of finished items
 ) -> list[ForcedAnswer]:
     "Teacher-forced results for any number of items."
+    if lm.backend:
+        return lm.backend.teacher_forced(lm, items, on_done)
     prefix = shared_prefix(lm, items) if share != "nothing" else None
     if padding == "left" and not prefix and items and not lm.family.seq2seq and not masks_left_padding(lm, items):
         padding = "right"

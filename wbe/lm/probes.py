@@ -213,4 +213,6 @@ def ask_benchmark(
         source=bench.source.about() if bench.source else None,
         release_rows=bench.rows_set_aside(),
     )
+    if lm.backend:
+        about |= dict(backend=lm.backend.about())
     return BenchmarkAnswers(_answer_frame(probes, scores, scored_at, edited_at), about)

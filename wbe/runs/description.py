@@ -50,8 +50,9 @@ def _describe_model(
 ) -> dict:
     size = dict(layers=lm.layers, width=lm.width, parameters=lm.parameters)
     numbers = dict(numbers=str(lm.dtype).removeprefix("torch."), quant=lm.quant)
+    by = dict(backend=lm.backend.about()) if lm.backend else {}
     return dict(
-        name=str(lm.name), revision=lm.revision, family=lm.family.name, **size, **numbers, fingerprint=fingerprint
+        name=str(lm.name), revision=lm.revision, family=lm.family.name, **size, **numbers, fingerprint=fingerprint, **by
     )
 
 # %% ../../nbs/10_runs/06_description.ipynb #cell-014

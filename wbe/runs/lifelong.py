@@ -61,6 +61,7 @@ def _require_unedited(lm: LM):
 def _load_model(plan: RunPlan) -> LM:
     "The model of a plan."
     options = dict(quant=plan.quant, revision=plan.revision, trust_remote_code=plan.trust_remote_code)
+    options |= dict(backend=plan.backend, backend_options=plan.backend_options)
     return load(plan.model, plan.dtype, plan.device, **options)
 
 # %% ../../nbs/10_runs/07_lifelong.ipynb #cell-010
@@ -213,6 +214,12 @@ SCORING_VERSION = 2  # increased whenever the same model would get other scores,
 
 
 @patch
+def _computed_by(self: Runner) -> list[str]:
+    "The back end, if there is one: its scores may differ in the last digits."
+    return [self.lm.backend.name] if self.lm.backend else []
+
+
+@patch
 def _unedited_path(
     self: Runner,
     questions,  # of one timestep, those of the benchmark or other forms
@@ -220,7 +227,7 @@ def _unedited_path(
     "Where the unedited model's answers are stored."
     texts = questions[["edit_id", "axis", "question", "expected"]].values.tolist()
     protocol, generate = get_protocol(self.plan.under).key, sorted(self.plan.say)
-    key = [SCORING_VERSION, self.fingerprint, protocol, generate, str(self.lm.dtype), texts]
+    key = [SCORING_VERSION, self.fingerprint, protocol, generate, str(self.lm.dtype), texts, *self._computed_by()]
     name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:20]
     return self.folder.parent / ".before" / f"{name}.parquet"
 
@@ -302,6 +309,7 @@ def _unedited_ability(
     import pandas as pd
 
     key = [ABILITY_VERSION, self.fingerprint, get_protocol(self.plan.under).key, str(self.lm.dtype), task.key]
+    key += self._computed_by()
     name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:20]
     path = self.folder.parent / ".before" / f"ability-{name}.parquet"
     if self.broadcast(path.exists()):

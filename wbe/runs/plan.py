@@ -58,6 +58,8 @@ class RunPlan:
     quant: str | None = None  # 4bit or 8bit
     revision: str | None = None  # of the model: branch, tag or commit
     trust_remote_code: bool = False
+    backend: str | None = None  # a program that computes the model's passes, such as vllm; transformers by default
+    backend_options: dict = field(default_factory=dict)  # of that program
 
     def __post_init__(self):
         _check_numbers(self)
@@ -108,6 +110,23 @@ def _check_file(path: str | None, what: str):
             if not f.read(1):
                 raise BadArgument(f"{path}: the file of {what} is empty")
 
+# %% ../../nbs/10_runs/01_plan.ipynb #d577f033
+_NEED_WEIGHTS = dict(texts="perplexity", broken="perplexity after batches of edits", norms="the norm of a matrix")
+
+
+def _check_for_backend(plan: RunPlan):
+    "Raise an error if a plan needs more than its back end gives."
+    from wbe.lm.general import ability_task, check_abilities_in
+    from wbe.lm.models import BACKENDS
+
+    BACKENDS.place(plan.backend)
+    if editor := plan_editor(plan):
+        editor.check_backend(plan.backend)
+    for name, what in _NEED_WEIGHTS.items():
+        if getattr(plan, name):
+            raise BadArgument(f"{name}: {what} needs the model's weights, which are in {plan.backend}; leave it out")
+    check_abilities_in(plan.backend, [ability_task(name, plan.ability_size) for name in plan.ability])
+
 # %% ../../nbs/10_runs/01_plan.ipynb #cell-015
 def check_plan(plan: RunPlan):
     "Raise an error if a plan cannot be carried out on this machine; no model is loaded."
@@ -121,7 +140,9 @@ def check_plan(plan: RunPlan):
         check_choice(axis, (*dict.fromkeys((*AXIS_FIELDS, *plan.axes, *plan.forms, *plan.near)),), "axis")
     for name in ("lasting", "texts", "corpus"):
         _check_file(getattr(plan, name), name)
-    check_load_options(plan.model, plan.dtype, plan.device, plan.quant)
+    if plan.backend:
+        _check_for_backend(plan)
+    check_load_options(plan.model, plan.dtype, plan.device, plan.quant, plan.backend, plan.backend_options)
     for task in plan.tasks:
         TASKS.get(task)
     for task in plan.ability:
@@ -178,6 +199,10 @@ def identity(self: RunPlan) -> dict:
     "The settings that must not change between two calls for the same folder."
     settings = json.loads(json.dumps(asdict(self), default=str))
     settings["timesteps"] = (settings["timesteps"] or [1])[0]
+    if self.backend:
+        from wbe.lm.models import BACKENDS
+
+        settings["backend_options"] = BACKENDS.get(self.backend).scoring_options(settings["backend_options"])
     return {k: v for k, v in settings.items() if k not in ("device", "benchmark", "texts_dir")}
 
 # %% ../../nbs/10_runs/01_plan.ipynb #cell-031

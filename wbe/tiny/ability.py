@@ -48,7 +48,7 @@ class ReadingTask(AbilityTask):
 class WorldTextTask(AbilityTask):
     "The perplexity of articles about a world that no model has read."
 
-    english = False
+    english, calls_model = False, True
 
     def prepare(self):
         articles = [" ".join(chain(*paragraphs)) for _, paragraphs in sorted(unseen_facts().articles.items())]

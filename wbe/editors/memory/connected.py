@@ -317,7 +317,7 @@ class GraphEditor(Editor):
     "Facts in a graph."
 
     name, about = "graph", "facts in a graph; the path that fits a question best is prepended to it"
-    HParams, needs_subject, causal = GraphHParams, False, False
+    HParams, needs_subject, causal, only_prompts = GraphHParams, False, False, True
     presets = {"": ({}, "ours: a walk guided by relations; HippoRAG's PageRank and retrieval in rounds as settings")}
 
     def check_installed(self):

@@ -312,7 +312,7 @@ class MelloEditor(Editor):
     "Sub-questions, each with the nearest edit behind it."
 
     name, about = "mello", "the model asks itself sub-questions, and the nearest edit corrects its answers"
-    HParams, needs_subject, causal, own_answers = MelloHParams, False, False, True
+    HParams, needs_subject, causal, own_answers, only_prompts = MelloHParams, False, False, True, True
     presets = {"": ({}, "ours: six rounds, hashed n-grams")}
     named_presets = {
         "as_published": NamedPreset(

@@ -153,7 +153,7 @@ class OracleEditor(Editor):
     "The true facts before every question."
 
     name, about = "oracle", "the true facts prepended to every question: a ceiling, and no method"
-    HParams, needs_subject, causal, sees_probes = OracleHParams, False, False, True
+    HParams, needs_subject, causal, sees_probes, only_prompts = OracleHParams, False, False, True, True
     presets = {"": ({}, "ours: a ceiling; facts as question and answer, as rag prepends them")}
 
     def _edit(self, lm: LM, requests: list[EditRequest], hparams: OracleHParams) -> OracleEdit:

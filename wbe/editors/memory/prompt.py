@@ -86,7 +86,7 @@ class PromptEditor(Editor):
     "The fact in front of the question."
 
     name, about, HParams = "prompt", "the edited facts in front of every question, weights untouched", PromptHParams
-    batch, needs_subject, causal = None, False, False
+    batch, needs_subject, causal, only_prompts = None, False, False, True
     presets = {
         "": (
             {},

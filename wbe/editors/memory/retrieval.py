@@ -418,7 +418,7 @@ class RetrievalEditor(Editor):
     "Question-answer pairs in a memory."
 
     name, about = "rag", "question-answer pairs in a memory, the nearest prepended to a question"
-    HParams, needs_subject, causal = RetrievalHParams, False, False
+    HParams, needs_subject, causal, only_prompts = RetrievalHParams, False, False, True
     presets = {
         "": (
             dict(subjects="require"),

@@ -204,7 +204,7 @@ class TextPassages(TextLearner):
         "passages of the day's articles in front of a question, weights untouched",
         PassageHParams,
     )
-    uses, causal = ("articles",), False
+    uses, causal, only_prompts = ("articles",), False, True
     presets = {
         "": ({}, "one passage of 100 words: EvolvingQA; BM25 in place of DPR: ours, it needs no other model"),
         "wbe-tiny": (dict(words=60), "as for others, but passages that fit into its 192 tokens"),

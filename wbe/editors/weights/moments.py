@@ -30,10 +30,12 @@ from ...store import explain_read_errors, make_folder, sha256_of
 # %% ../../../nbs/09_editors/weights/02_moments.ipynb #cell-005
 def _hash_weights(lm: LM) -> str:
     "A hash of the weights as they are."
-    h = hashlib.sha256(repr(lm.context_length).encode())
-    for name, p in sorted(lm.base.named_parameters()):
+    h = hashlib.sha256(repr(lm.own_context_length).encode())
+    for name, p in lm.named_weights():
         h.update(f"{name} {p.dtype} {tuple(p.shape)}".encode())
         h.update(p.detach().contiguous().cpu().view(torch.uint8).numpy())
+    if lm.backend and (options := lm.backend.model_options):
+        h.update(json.dumps(options, sort_keys=True, default=str).encode())
     return h.hexdigest()
 
 # %% ../../../nbs/09_editors/weights/02_moments.ipynb #cell-006
