@@ -49,12 +49,14 @@ def add(
     self: RunningStatistics,
     rows: torch.Tensor,
     whiten: int = 0,  # so many columns from the right whose products are summed
+    published: bool = False,  # whether the rows' deviations from their own mean count n / (n - 1) times
 ):
     "Take notice of more rows."
     rows, n = rows.double(), len(rows)
     mean, total = rows.mean(0), self.count + n
     apart, own = mean - self.mean, rows - mean
-    self.squares = self.squares + own.square().sum(0) + self.count * n / total * apart.square()
+    within = own.square().sum(0) * (n / max(n - 1, 1) if published else 1)
+    self.squares = self.squares + within + self.count * n / total * apart.square()
     if whiten:
         between = self.count * n / total * torch.outer(apart[-whiten:], apart[-whiten:])
         self.products = (
@@ -149,6 +151,8 @@ class UltraEditHParams(HParams):
     ridge: float = hp(1.0, minimum=0)
     per_pass: int = hp(10, minimum=1)  # edits in one pass forward and backward
     statistics: str = hp("running", choices=("running", "first batch", "none"))
+    deviation: str = hp("exact", choices=("exact", "published"))  # published: a pass's own deviations, n / (n - 1) times
+    order: str = hp("given", choices=("given", "longest first"))  # of a batch's questions, before they share passes
     whiten: bool = False  # whether gradients are made uncorrelated (StableEdit)
     warm_up: int = hp(
         0, minimum=0
@@ -213,6 +217,17 @@ _ULTRAEDIT_NAMED = {
         },
     )
 }
+
+# %% ../../../nbs/09_editors/weights/05_ultraedit.ipynb #0391cec3
+_PUBLISHED = dict(deviation="published", order="longest first", under="plain")
+_ULTRAEDIT_NAMED["as_published"] = NamedPreset(
+    "equal to the authors' code",
+    {
+        model: (values | _PUBLISHED, source.removesuffix("; protocol in editing: ours"))
+        for model, (values, source) in _ULTRAEDIT_PRESETS.items()
+        if model != "wbe-tiny"
+    },
+)
 
 # %% ../../../nbs/09_editors/weights/05_ultraedit.ipynb #cell-036
 def read_pairs(
@@ -282,12 +297,14 @@ def _observe(
 ) -> dict:  # matrix: keys and gradients of all items
     "Pass questions through the model, and update the statistics."
     coded, found = encode_items(lm, items, h.under), {m: [] for m in h.matrices}
+    if h.order == "longest first":
+        coded = sorted(coded, key=lambda c: -len(c.ids))
     for i in range(0, len(coded), h.per_pass):
         for matrix, pair in keys_and_gradients(lm, coded[i : i + h.per_pass], h.matrices).items():
             found[matrix].append(pair)
             if known is not None:
                 s = known.setdefault(tuple(lm.weight(*matrix).shape), RunningStatistics())
-                s.add(torch.cat(pair, 1), pair[1].shape[1] if h.whiten else 0)
+                s.add(torch.cat(pair, 1), pair[1].shape[1] if h.whiten else 0, h.deviation == "published")
     return {m: tuple(torch.cat(side) for side in zip(*pairs)) for m, pairs in found.items()}
 
 # %% ../../../nbs/09_editors/weights/05_ultraedit.ipynb #cell-043
