@@ -345,7 +345,10 @@ _MEMOIR_NAMED = {
     "as_published": NamedPreset(
         "equal to the re-implementation in NAS, with a background of our own",
         {
-            model: (dict(values, mean="row", under="plain"), source.replace("background and protocol in editing", "background"))
+            model: (
+                dict(values, mean="row", under="plain"),
+                source.replace("background and protocol in editing", "background"),
+            )
             for model, (values, source) in _MEMOIR_PRESETS.items()
             if model != "wbe-tiny"
         },

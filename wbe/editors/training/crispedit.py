@@ -193,11 +193,12 @@ _CRISP_PRESETS = {
 
 # %% ../../../nbs/09_editors/training/06_crispedit.ipynb #2c012697
 _CRISP_PUBLISHED = dict(mean="tokens", shuffle=False, optimiser="carried", under="plain")
+_CRISP_OURS = "; protocol in training, order of mini-batches: ours"
 _CRISP_NAMED = {
     "as_published": NamedPreset(
         "equal to the authors' code in a sequence, with the curvature of the texts computed once",
         {
-            model: (values | _CRISP_PUBLISHED, source.removesuffix("; protocol in training, order of mini-batches: ours"))
+            model: (values | _CRISP_PUBLISHED, source.removesuffix(_CRISP_OURS))
             for model, (values, source) in _CRISP_PRESETS.items()
             if model != "wbe-tiny"
         },

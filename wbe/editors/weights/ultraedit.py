@@ -151,7 +151,7 @@ class UltraEditHParams(HParams):
     ridge: float = hp(1.0, minimum=0)
     per_pass: int = hp(10, minimum=1)  # edits in one pass forward and backward
     statistics: str = hp("running", choices=("running", "first batch", "none"))
-    deviation: str = hp("exact", choices=("exact", "published"))  # published: a pass's own deviations, n / (n - 1) times
+    deviation: str = hp("exact", choices=("exact", "published"))  # published: a pass's own count n / (n - 1) times
     order: str = hp("given", choices=("given", "longest first"))  # of a batch's questions, before they share passes
     whiten: bool = False  # whether gradients are made uncorrelated (StableEdit)
     warm_up: int = hp(
