@@ -22,7 +22,7 @@ VALUES = dict(steps=2, ridge=1e-2, samples=36, contexts=((2, 5),), corpus=TEXTS)
 EDITORS = {
     "rome": dict(layer=3, adjust=True, **VALUES),
     "r-rome": dict(layer=1, **{k: v for k, v in VALUES.items() if k != "corpus"}),
-    "memit": dict(layers=(1, 2, 3), **VALUES),
+    "memit": dict(layers=(1, 2, 3), moment_weight=10.0, **VALUES),
     "alphaedit": dict(layers=(1, 2), threshold=10.0, **VALUES),
     "ultraedit": dict(out_layers=(1, 3), lr=0.01),
     "ft": dict(layer=2, steps=2),

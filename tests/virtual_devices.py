@@ -149,10 +149,9 @@ def split(lm, mode: VirtualDevices, first: int):
         return lambda module, args, kwargs: (move(args), move(kwargs))
 
     hooks = [b.register_forward_pre_hook(send(GPUS[n >= first]), with_kwargs=True) for n, b in enumerate(blocks)]
-    ends = (*lm.base.children(), lm.model.get_output_embeddings())
-    ends = [m for m in ends if not isinstance(m, torch.nn.ModuleList)]
-    for m in ends:
-        own = next(m.parameters(), None)
-        if own is not None and id(m) != id(lm.model.get_input_embeddings()):
+    within = {id(m) for b in blocks for m in b.modules()}
+    for m in lm.base.modules():
+        own = next(m.parameters(recurse=False), None)
+        if own is not None and id(m) not in within:  # embeddings, the last norm, the head
             hooks.append(m.register_forward_pre_hook(send(mode.of(own)), with_kwargs=True))
     return hooks

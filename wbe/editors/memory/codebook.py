@@ -121,6 +121,8 @@ CODEBOOK_SETTINGS = (
     "alpha",
     "beta",
     "again",  # what an edit of a prompt that was edited before does: replace or add
+    "labels",  # by what answers are compared: their tokens, or the mean of an edit's labels
+    "decides",  # what is looked up: the prompt, or each token after it as well
     "where",  # which tokens get the value
     "adds",  # whether values are added to the layer's output, or stand in its place
 )
@@ -216,6 +218,9 @@ def undo(self: Codebook, changes: int = 1):
         self._put(slots, entries)
 
 # %% ../../../nbs/09_editors/memory/15_codebook.ipynb #cell-039
+_ROUNDING = 1e-6  # of cosines
+
+
 @patch
 def find(
     self: Codebook,
@@ -229,8 +234,11 @@ def find(
     moved = F.normalize(queries, dim=1)
     for _ in range(s["hops"]):
         moved = hopfield_step(moved, self.keys, s["alpha"], s["beta"])
-    best = (moved @ self.keys.T).max(1)
-    return best.indices, best.values, best.values > s["threshold"]
+    cosines = moved @ self.keys.T
+    best, slot = cosines.max(1)
+    if s["again"] == "add":  # there may be equal keys, and their cosines differ by rounding
+        slot = (cosines >= best[:, None] - _ROUNDING).float().argmax(1)
+    return slot, best, best > s["threshold"]
 
 # %% ../../../nbs/09_editors/memory/15_codebook.ipynb #cell-041
 @patch
@@ -294,13 +302,15 @@ def place(
     query: torch.Tensor,  # (in,)
     prompt: int,  # its checksum
     answer: tuple,  # its tokens
-) -> tuple[int, bool]:  # the number of its key, and whether its value begins anew
+) -> tuple[int, bool]:  # the number of the key whose value is trained, and whether the value begins anew
     "Give an edit a key, a new one or one that is there."
-    query = query.detach().float().to(self.room.keys.device)
-    slot = self.slots.get(prompt) if self.settings["again"] == "replace" else None
+    query, adds = query.detach().float().to(self.room.keys.device), self.settings["again"] == "add"
+    slot = None if adds else self.slots.get(prompt)
     if slot is None:
         place = self._place_by_radius if self.settings["match"] == "radius" else self._place_by_cosine
-        return place(query, prompt, answer)
+        slot, anew = place(query, prompt, answer)
+        found, _, hit = (x.item() for x in self.find(query[None]))  # of equal keys the oldest
+        return (found, anew and found == slot) if adds and hit else (slot, anew)
     anew = self.room.answers[slot] != answer
     if anew:
         self._update(slot, answer=answer)

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['value_positions', 'with_values', 'CodebookLayer', 'CodebookHParams', 'codebook_settings', 'entries_checksum',
-           'CodebookEdit', 'ValueTraining', 'train_values', 'edit_queries', 'CodebookEditor', 'Grace', 'Horen',
-           'codebook_hits']
+           'CodebookEdit', 'ValueTraining', 'train_values', 'edit_label', 'edit_queries', 'CodebookEditor', 'Grace',
+           'Horen', 'codebook_hits']
 
 # %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-002
 import zlib
@@ -83,16 +83,37 @@ class CodebookLayer(RoutedLayer):
         self.hits = self.nearness = None  # of the last pass: the key of each text or -1; its distance or cosine
 
     def change_output(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor | None:
-        if not len(self.codebook) or (self.continues and self.hits is not None and len(self.hits) == len(x)):
+        each, begin = self.settings["decides"] == "each token", torch.zeros(len(x), dtype=torch.long, device=x.device)
+        if not len(self.codebook):
             return None
+        if self.continues and self.hits is not None and len(self.hits) == len(x):
+            return self.change_tokens(x, out, begin) if each else None
         first, end = self._prompt_columns(x)
         queries = prompt_queries(x, first, end, self.settings["query"])
         slots, self.nearness, hit = self.codebook.find(queries)
-        self.hits = torch.where(hit, slots, -1)
-        if not bool(hit.any()):
-            return None
-        inside = value_positions(x.shape[1], first, end, self.settings["where"]) & hit[:, None]
-        return with_values(out, self.codebook.room.values[slots], inside, self.settings["adds"])
+        self.hits, changed = torch.where(hit, slots, -1), None
+        if bool(hit.any()):
+            inside = value_positions(x.shape[1], first, end, self.settings["where"]) & hit[:, None]
+            changed = with_values(out, self.codebook.room.values[slots], inside, self.settings["adds"])
+        return self.change_tokens(x, out if changed is None else changed, end) if each else changed
+
+# %% ../../../nbs/09_editors/memory/16_grace.ipynb #90c96692
+@patch
+def change_tokens(
+    self: CodebookLayer,
+    x: torch.Tensor,  # inputs of the layer: (texts, positions, in)
+    out: torch.Tensor,  # its outputs
+    begin: torch.Tensor,  # the first column that is looked up, of each text
+) -> torch.Tensor:
+    "The output where each token from a column on is a query of its own."
+    inside = torch.arange(x.shape[1], device=x.device)[None] >= begin[:, None]
+    if self.settings["where"] == "before" or not bool(inside.any()):
+        return out
+    slots, _, hit = self.codebook.find(x[inside].float())
+    inside[inside.clone()] = hit
+    new, out = self.codebook.room.values[slots[hit]].to(out.dtype), out.clone()
+    out[inside] = out[inside] + new if self.settings["adds"] else new
+    return out
 
 # %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-016
 @dataclass(frozen=True, kw_only=True)
@@ -110,6 +131,8 @@ class CodebookHParams(HParams):
     alpha: float = hp(0.1, minimum=0)  # how far a step moves a query
     beta: float = hp(20.0, minimum=0)  # how much nearer keys count more in a step
     again: str = hp("replace", choices=("replace", "add"))  # an edit of a prompt that was edited before
+    labels: str = hp("tokens", choices=("tokens", "mean"))  # by what answers are the same: see `edit_label`
+    decides: str = hp("prompt", choices=("prompt", "each token"))  # what is looked up: also the tokens after a prompt
     where: str = hp("last", choices=("last", "before"))  # tokens with the value: the prompt's last, or those before it
     adds: bool = False  # whether a value is added to the layer's output, or stands in its place
     steps: int = hp(50, minimum=1)
@@ -332,13 +355,21 @@ _HOREN_PRESETS = {
 # %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-051
 def _as_published(presets: dict) -> dict:
     "The preset `as_published` of an editor."
-    values = {model: (dict(v, again="add", under="zero-shot"), s) for model, (v, s) in presets.items()}
-    values.pop("wbe-tiny", None)
-    return {
-        "as_published": NamedPreset(
-            "the authors' rules for edits of the same prompt; prompts without an example", values
-        )
+    published = dict(again="add", labels="mean", decides="each token", under="plain")
+    values = {
+        model: (values | published, source.removesuffix(f"; {_PROTOCOL}"))
+        for model, (values, source) in presets.items()
+        if model != "wbe-tiny"
     }
+    return {"as_published": NamedPreset("equal to the authors' code", values)}
+
+# %% ../../../nbs/09_editors/memory/16_grace.ipynb #15c2053b
+def edit_label(c: EncodedItem, labels: str) -> tuple[int, ...]:
+    "What two edits with the same answer have in common."
+    if labels == "tokens":
+        return tuple(c.answer)
+    mean = torch.tensor([-100] * c.prompt_length + list(c.answer), dtype=torch.float32).mean()
+    return (int(mean.view(torch.int32)),)  # its bits
 
 # %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-053
 class _Batch:
@@ -373,7 +404,8 @@ def run(self: _Batch, queries: torch.Tensor):
     waiting = []
     for n, (c, query) in enumerate(zip(self.coded, queries)):
         began = len(self.codebook.replaced)
-        slot, anew = self.codebook.place(query, prompt_checksum(c.ids[: c.prompt_length]), tuple(c.answer))
+        label = edit_label(c, self.h.labels)
+        slot, anew = self.codebook.place(query, prompt_checksum(c.ids[: c.prompt_length]), label)
         for count, overwritten, _ in self.codebook.replaced[began:]:
             self.written |= {*overwritten, *range(count, len(self.codebook))}
         if slot in (s for _, s, _ in waiting):

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 import torch
 
-from ..hparams import HParams, hp
+from ..hparams import HParams, NamedPreset, hp
 from .codebook import prompt_queries
 from wbe.editors.memory.routing import (
     RoutedLayer,
@@ -101,6 +101,7 @@ class MemoirHParams(HParams):
     stop: str = hp("settled", choices=("enough", "settled"))  # when training ends before the last step, as in WISE
     enough: float = hp(0.0)  # with stop="enough": training ends below this loss
     contexts: bool = hp(False)  # whether an edit is also trained behind ten texts that the model generates
+    mean: str = hp("answer", choices=("answer", "row"))  # by what a text's loss is divided: its tokens, or see below
     end: bool = False  # whether the end of the text is part of the answer
     under: str = "paper"  # the protocol of the questions while editing
 
@@ -283,6 +284,10 @@ class MemoirTraining:
     def __init__(self, lm: LM, coded: list[EncodedItem], mask: torch.Tensor, h: MemoirHParams):
         self.h, self.columns = h, mask.nonzero()[:, 0]
         positions, self.answer, self.weight = answer_positions(coded)
+        if h.mean == "row":
+            longest = max(len(c.ids) for c in coded)
+            columns = [longest - c.prompt_length + 1 for c in coded for _ in c.answer]
+            self.weight = 1 / torch.tensor(columns) / len(coded)
         self.tail = TailPass(lm, trim_texts([c.ids for c in coded], positions), h.layer, None, positions, h.part)
 
     def loss(self, some: torch.Tensor) -> torch.Tensor:  # (out, columns of the mask)
@@ -335,12 +340,28 @@ _MEMOIR_PRESETS = {
     ),
 }
 
+# %% ../../../nbs/09_editors/memory/17_memoir.ipynb #d3e85a9b
+_MEMOIR_NAMED = {
+    "as_published": NamedPreset(
+        "equal to the re-implementation in NAS, with a background of our own",
+        {
+            model: (
+                dict(values, mean="row", under="plain"),
+                source.replace("background and protocol in editing", "background"),
+            )
+            for model, (values, source) in _MEMOIR_PRESETS.items()
+            if model != "wbe-tiny"
+        },
+    )
+}
+
 # %% ../../../nbs/09_editors/memory/17_memoir.ipynb #cell-046
 class Memoir(Editor):
     "A matrix beside one layer, of which each edit uses some columns."
 
     name, about = "memoir", "a matrix beside one MLP layer: prompts use the columns of the edit that they resemble"
-    HParams, presets, needs_subject, batch = MemoirHParams, _MEMOIR_PRESETS, False, 16
+    HParams, presets, named_presets = MemoirHParams, _MEMOIR_PRESETS, _MEMOIR_NAMED
+    needs_subject, batch = False, 16
 
     def changed_parts(self, hparams: MemoirHParams) -> tuple:
         return (hparams.part,)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['CurvatureFactors', 'curvature_factors', 'LowCurvature', 'low_curvature', 'corpus_curvature', 'CrispHParams',
-           'CrispEdit', 'factors_to_tensors', 'factors_from_tensors']
+           'CrispEdit', 'factors_to_tensors', 'factors_from_tensors', 'adams_to_tensors', 'adams_from_tensors']
 
 # %% ../../../nbs/09_editors/training/06_crispedit.ipynb #cell-002
 from dataclasses import dataclass
@@ -14,11 +14,19 @@ from typing import NamedTuple
 
 import torch
 
-from ..hparams import hp
+from ..hparams import NamedPreset, hp
 from ..protocol import frozen_model
 from ..partial import partial_work
 from ..requests import EditRequest
-from ..results import CarriedState, Delta, WeightEdit, carried_state, unedited_model, write_tensors
+from wbe.editors.results import (
+    CarriedState,
+    Delta,
+    WeightEdit,
+    _with_details,
+    carried_state,
+    unedited_model,
+    write_tensors,
+)
 from .finetune import OutputTrainer, relative_depth
 from .locft import BreadthFirstHParams, train_breadth_first, with_end_token
 from wbe.editors.weights.moments import (
@@ -47,7 +55,8 @@ class CurvatureFactors:
     count: int = 0  # of tokens
 
     def __add__(self, other: "CurvatureFactors") -> "CurvatureFactors":
-        return CurvatureFactors(self.inputs + other.inputs, self.grads + other.grads, self.count + other.count)
+        inputs, grads = other.inputs.to(self.inputs.device), other.grads.to(self.grads.device)
+        return CurvatureFactors(self.inputs + inputs, self.grads + grads, self.count + other.count)
 
     def __repr__(self) -> str:
         return f"CurvatureFactors({len(self.grads)} × {len(self.inputs)}, {self.count:,} tokens)"
@@ -160,6 +169,7 @@ class CrispHParams(BreadthFirstHParams):
     remember: bool = True  # whether the curvature of earlier edits is left alone too
     edit_samples: int | None = hp(10, minimum=1)  # edits of each batch that are remembered; all of them with null
     project: str = hp("gradient", choices=("gradient", "change"))  # what stays in directions of low curvature
+    optimiser: str = hp("fresh", choices=("fresh", "carried"))  # whether Adam goes on from batch to batch
 
 # %% ../../../nbs/09_editors/training/06_crispedit.ipynb #cell-025
 _CRISP = "CrispEdit (authors' code), its sequential form; protocol in training, order of mini-batches: ours"
@@ -183,12 +193,27 @@ _CRISP_PRESETS = {
     "": (dict(layers=_layers_at_crisp_depth), f"layers: the relative depth of Llama 3 8B's; the rest: {_CRISP}"),
 }
 
+# %% ../../../nbs/09_editors/training/06_crispedit.ipynb #2c012697
+_CRISP_PUBLISHED = dict(mean="tokens", shuffle=False, optimiser="carried", under="plain")
+_CRISP_OURS = "; protocol in training, order of mini-batches: ours"
+_CRISP_NAMED = {
+    "as_published": NamedPreset(
+        "equal to the authors' code in a sequence, with the curvature of the texts computed once",
+        {
+            model: (values | _CRISP_PUBLISHED, source.removesuffix(_CRISP_OURS))
+            for model, (values, source) in _CRISP_PRESETS.items()
+            if model != "wbe-tiny"
+        },
+    )
+}
+
 # %% ../../../nbs/09_editors/training/06_crispedit.ipynb #cell-028
 class CrispEdit(OutputTrainer, KeyValueEditor):
     "Fine-tuning in directions of low curvature."
 
     name, about = "crispedit", "fine-tuning of some MLP layers in directions along which the loss of texts is flat"
-    HParams, presets, batch, needs_subject = CrispHParams, _CRISP_PRESETS, 100, False
+    HParams, presets, named_presets = CrispHParams, _CRISP_PRESETS, _CRISP_NAMED
+    batch, needs_subject = 100, False
 
     def check(self, lm: LM, hparams: CrispHParams):
         super().check(lm, hparams)
@@ -213,9 +238,25 @@ def factors_to_tensors(factors: dict[int, CurvatureFactors]) -> dict:  # name: t
 # %% ../../../nbs/09_editors/training/06_crispedit.ipynb #cell-032
 def factors_from_tensors(tensors: dict, device="cpu") -> dict[int, CurvatureFactors]:
     "Factors by layer from named tensors."
-    layers = sorted({int(name.split(".")[0]) for name in tensors})
+    layers = sorted({int(name.split(".")[0]) for name in tensors if name.endswith(".inputs")})
     parts = lambda n: (tensors[f"{n}.{k}"].to(device) for k in ("inputs", "grads"))
     return {n: CurvatureFactors(*parts(n), int(tensors[f"{n}.count"])) for n in layers}
+
+# %% ../../../nbs/09_editors/training/06_crispedit.ipynb #77114a4e
+def adams_to_tensors(adams: dict) -> dict:  # layer: Adam's state; name: tensor
+    "Adam's states by layer as named tensors."
+    return {f"{n}.{k}": torch.as_tensor(v) for n, state in adams.items() for k, v in state.items()}
+
+# %% ../../../nbs/09_editors/training/06_crispedit.ipynb #5febe01d
+_ADAM = ("step", "exp_avg", "exp_avg_sq")
+
+
+def adams_from_tensors(tensors: dict, spaces: dict, device="cpu") -> dict:  # layer: Adam's state
+    "Adam's states by layer; the mean of gradients within directions of low curvature."
+    out = {n: {k: tensors[f"{n}.{k}"].to(device).clone() for k in _ADAM} for n in spaces if f"{n}.step" in tensors}
+    for n, state in out.items():
+        state["exp_avg"], state["step"] = spaces[n].project(state["exp_avg"]), state["step"].cpu()
+    return out
 
 # %% ../../../nbs/09_editors/training/06_crispedit.ipynb #cell-034
 @patch
@@ -223,18 +264,19 @@ def _edit(self: CrispEdit, lm: LM, requests: list[EditRequest], hparams: CrispHP
     "The changes of a batch, and the curvature of all edits so far."
     h, layers = hparams, sorted(set(hparams.layers))
     factors = corpus_curvature(lm, layers, self.corpus_for(lm), h.samples, self.cache)
-    before = carried_state(lm, self.name) if h.remember else None
-    known = factors_from_tensors(before.tensors, lm.device) if before else {}
-    spaces = [low_curvature(factors[n] + known[n] if n in known else factors[n], h.energy) for n in layers]
-    project = lambda grads: [s.project(x) for s, x in zip(spaces, grads)]
+    before, carries = carried_state(lm, self.name), h.optimiser == "carried"
+    known = factors_from_tensors(before.tensors, lm.device) if before and h.remember else {}
+    spaces = {n: low_curvature(factors[n] + known[n] if n in known else factors[n], h.energy) for n in layers}
+    project = lambda grads: [s.project(x) for s, x in zip(spaces.values(), grads)]
     coded = encode_items(lm, [QAItem(r.question, r.answer, id=r.id) for r in requests], h.under)
     coded = with_end_token(lm, coded) if h.end else coded
+    adams = adams_from_tensors(before.tensors, spaces, lm.device) if before and carries else {}
     after, partial = project if h.project == "change" else None, partial_work(self, lm, requests, h)
-    changes = train_breadth_first(lm, coded, layers, h, project, after, partial)
+    changes = train_breadth_first(lm, coded, layers, h, project, after, adams, partial)
     result = WeightEdit(deltas={("mlp_out", n): Delta(whole=d) for n, d in changes.items()})
-    if h.remember:
-        result.carried = CarriedState(factors_to_tensors(self._with_edits(lm, coded, result, known, h)))
-    return result
+    kept = factors_to_tensors(self._with_edits(lm, coded, result, known, h)) if h.remember else {}
+    kept |= adams_to_tensors(adams) if carries else {}
+    return _with_details(result, carried=CarriedState(kept) if kept else None)
 
 # %% ../../../nbs/09_editors/training/06_crispedit.ipynb #cell-036
 @patch

@@ -53,9 +53,11 @@ def answer_objective(
     coded: list[EncodedItem],
     layers: list[int],  # whose output projections change
     positions=None,  # where the tokens of answers are predicted; by default before each
+    over: str = "answers",  # or tokens: what counts the same in the mean
 ):
     "The loss of answers as a function of the changes, one (out, in) for each layer."
     where, answer, weight = answer_positions(coded)
+    weight = weight if over == "answers" else torch.full_like(weight, 1 / len(weight))
     where, first = where if positions is None else positions, min(layers)
     tail = TailPass(lm, trim_texts([c.ids for c in coded], where), first, None, where)
     adds = lambda d: lambda x, out: out + (x @ d.T.to(x.dtype)).to(out.dtype)

@@ -33,10 +33,10 @@ def with_end_token(
 def shuffled_batches(
     count: int,  # of edits
     size: int,  # of a mini-batch
-    generator: torch.Generator,
+    generator: torch.Generator | None,  # None leaves the edits in their order
 ) -> list[list[int]]:
     "The mini-batches of an epoch, as indices."
-    order = torch.randperm(count, generator=generator).tolist()
+    order = list(range(count)) if generator is None else torch.randperm(count, generator=generator).tolist()
     return [sorted(order[i : i + size]) for i in range(0, count, size)]
 
 # %% ../../../nbs/09_editors/training/05_locft.ipynb #cell-011
@@ -63,6 +63,8 @@ class BreadthFirstHParams(HParams):
     lr: float = hp(5e-4, minimum=0)
     batch_size: int = hp(100, minimum=1)  # of a mini-batch
     enough: float = hp(1e-2)  # a mini-batch below this loss makes no step
+    mean: str = hp("answers", choices=("answers", "tokens"))  # what counts the same in a mini-batch's loss
+    shuffle: bool = True  # whether each epoch has mini-batches of its own
     end: bool = True  # whether the end of the text is part of the answer
     under: str = "zero-shot"  # the protocol of the questions in training
 
@@ -103,6 +105,16 @@ _LOCFT_NAMED = {
     )
 }
 
+# %% ../../../nbs/09_editors/training/05_locft.ipynb #d211aa7d
+_LOCFT_NAMED["as_published"] = NamedPreset(
+    "equal to the authors' code, where all edits are one batch",
+    {
+        model: (dict(values, under="plain"), source.removesuffix("; protocol in training: ours"))
+        for model, (values, source) in _LOCFT_PRESETS.items()
+        if model != "wbe-tiny"
+    },
+)
+
 # %% ../../../nbs/09_editors/training/05_locft.ipynb #cell-021
 class LocFT(OutputTrainer):
     "Fine-tuning of one module, breadth first, with the end of the text."
@@ -118,19 +130,23 @@ def train_breadth_first(
     h: BreadthFirstHParams,
     project=None,  # from gradients to gradients, one for each layer; none by default
     after=None,  # the same for the changes, after each step
+    adams: dict | None = None,  # layer: what Adam has kept of earlier batches; changed in place
     partial: PartialWork | None = None,  # where the state is kept after an epoch
 ) -> dict[int, torch.Tensor]:  # layer: the change of its output projection, (out, in)
     "Train output projections on all edits, epoch after epoch."
-    g, known, shown = torch.Generator().manual_seed(h.seed), {}, [lm.weight("mlp_out", n) for n in layers]
+    g, known = torch.Generator().manual_seed(h.seed) if h.shuffle else None, {}
+    shown = [lm.weight("mlp_out", n) for n in layers]
     changes = [torch.zeros(w.shape, device=w.device, requires_grad=True) for w in shown]
     adam, state = torch.optim.Adam(changes, lr=h.lr, fused=True), partial.read() if partial else {}
+    for d, kept in ((d, adams[n]) for n, d in zip(layers, changes) if n in (adams or {})):
+        adam.state[d] = {k: x.to(d.device) for k, x in kept.items()}
     done = int(state.pop("epochs", 0))
     if done:
         restore_training(changes, adam, state, g)
     for epoch in range(done, h.epochs):
         total = 0.0
         for rows in shuffled_batches(len(coded), h.batch_size, g):
-            objective = known.get(tuple(rows)) or answer_objective(lm, [coded[i] for i in rows], layers)
+            objective = known.get(tuple(rows)) or answer_objective(lm, [coded[i] for i in rows], layers, over=h.mean)
             if len(coded) <= h.batch_size:
                 known[tuple(rows)] = objective
             loss = objective(*changes)
@@ -141,6 +157,8 @@ def train_breadth_first(
             break
         if partial is not None and partial.due:
             partial.write(training_state(changes, adam, g) | dict(epochs=torch.tensor(epoch + 1)), replace=True)
+    if adams is not None:
+        adams.update({n: dict(adam.state[d]) for n, d in zip(layers, changes) if d in adam.state})
     return {n: d.detach() for n, d in zip(layers, changes)}
 
 # %% ../../../nbs/09_editors/training/05_locft.ipynb #cell-023

@@ -15,7 +15,7 @@ from ..hparams import NamedPreset, hp
 from ..partial import partial_work
 from ..results import CarriedState, Delta, carried_state
 from .filters import DELTA_FILTERS
-from .keys import optimise_values
+from .keys import optimise_values, subject_activations
 from wbe.editors.weights.memit import (
     _AUTHORS_VALUES,
     _MEMIT_AS_PUBLISHED,
@@ -24,6 +24,7 @@ from wbe.editors.weights.memit import (
     MEMIT,
     MEMITHParams,
     _layers_by_depth,
+    _target_part,
     key_gram,
     key_products,
     solve_change,
@@ -127,9 +128,13 @@ def refreshed_null_space(
 def anchored_values(
     values: torch.Tensor,  # (requests, width)
     length: float,
+    now: torch.Tensor | None = None,  # the values of the model as it is
+    most: float | None = None,  # a value so many times longer stays what it is now; none does by default
 ) -> torch.Tensor:
     "Values of one length."
-    return values * (length / values.norm(dim=1, keepdim=True).clamp(min=1e-30))
+    size = values.norm(dim=1, keepdim=True)
+    out = values * (length / size.clamp(min=1e-30))
+    return out if most is None else torch.where(size > most * length, now, out)
 
 # %% ../../../nbs/09_editors/weights/07_alphaedit.ipynb #cell-038
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +148,9 @@ class AlphaEditHParams(MEMITHParams):
     refresh: int | None = hp(None, minimum=1)  # edits after which the null space is computed again (BetaEdit)
     norm: float = hp(0.0, minimum=0)  # of the change in the forms ridge and recursive
     remember: bool = True  # whether the keys of earlier edits stay in place
-    anchor: bool = False  # whether all values have the mean length of the first batch's (NAS)
+    anchor: bool = False  # whether the outputs that the last MLP should have are of one length (NAS)
+    anchor_length: float | None = hp(None, minimum=0)  # that length; the mean of the first batch's by default
+    anchor_most: float | None = hp(None, minimum=0)  # an edit whose output is so many times longer is left out
     stop_after: int | None = hp(
         None, minimum=0
     )  # steps after an answer is right everywhere (ENCORE); no such stop by default
@@ -178,18 +185,18 @@ _QWEN_VALUES = dict(_VALUES, lr=0.5, weight_decay=1e-3, clamp=4.0, l2=1.0)
 _ALPHAEDIT_PRESETS["Qwen 2 and 2.5 7B"] = (_QWEN_VALUES, f"EasyEdit; {_OURS}")
 _ALPHAEDIT_NAMED = {
     "nas": NamedPreset(
-        "NAS: all values have one length",
+        "NAS: all outputs that the last edited MLP should have are of one length",
         _family_presets(f"{_ALPHA} with NAS", "threshold, l2", dict(threshold=2e-2, l2=1.0), anchor=True),
     ),
     "encore": NamedPreset(
         "ENCORE: moments and a norm term, and an early stop",
         _family_presets(
-            "ENCORE (authors' code); steps after the answer is right: 2 of their 2 to 4",
-            "moment weight, norm term",
-            dict(moment_weight=500.0, norm=1.0),
+            "ENCORE (authors' code)",
+            "moment weight, norm term, steps after the answer is right",
+            dict(moment_weight=500.0, norm=1.0, stop_after=2),
             form="ridge",
             norm=20.0,
-            stop_after=2,
+            stop_after=1,
         ),
     ),
     "beta": NamedPreset(
@@ -290,14 +297,17 @@ def _refresh(state: _BatchState, h: AlphaEditHParams):
 def _target_values(
     self: AlphaEdit, lm: LM, requests, texts, part: str, h: AlphaEditHParams, state: _BatchState
 ) -> torch.Tensor:
-    "The wanted outputs of the last edited layer, of one length if the hyper-parameters say so."
+    "The wanted outputs of the last edited layer; its MLP's are of one length if the hyper-parameters say so."
     how = dict(part=part, stop_after=h.stop_after, partial=partial_work(self, lm, requests, h))
-    values = optimise_values(lm, requests, texts, max(h.layers), h, **how).target
+    found = optimise_values(lm, requests, texts, max(h.layers), h, **how)
     if not h.anchor:
-        return values
+        return found.target
+    where, (_, scale) = ("mlp_out", max(h.layers), "out"), _target_part(lm, sorted(set(h.layers)))
+    now = subject_activations(lm, [ts[0] for ts in texts], [where])[where].to(found.delta)
+    wanted = now + found.delta / scale
     if state.length is None:
-        state.length = float(values.norm(dim=1).mean())
-    return anchored_values(values, state.length)
+        state.length = float(wanted.norm(dim=1).mean()) if h.anchor_length is None else h.anchor_length
+    return found.start + scale * (anchored_values(wanted, state.length, now, h.anchor_most) - now)
 
 # %% ../../../nbs/09_editors/weights/07_alphaedit.ipynb #cell-055
 @patch

@@ -45,16 +45,24 @@ class RunningStatistics:
 
 # %% ../../../nbs/09_editors/weights/05_ultraedit.ipynb #cell-010
 @patch
+def _device(self: RunningStatistics, rows: torch.Tensor) -> torch.device:
+    "Where the statistics are; rows of a matrix on another device are moved there."
+    return self.mean.device if isinstance(self.mean, torch.Tensor) else rows.device
+
+
+@patch
 def add(
     self: RunningStatistics,
     rows: torch.Tensor,
     whiten: int = 0,  # so many columns from the right whose products are summed
+    published: bool = False,  # whether the rows' deviations from their own mean count n / (n - 1) times
 ):
     "Take notice of more rows."
-    rows, n = rows.double(), len(rows)
+    rows, n = rows.to(self._device(rows)).double(), len(rows)
     mean, total = rows.mean(0), self.count + n
     apart, own = mean - self.mean, rows - mean
-    self.squares = self.squares + own.square().sum(0) + self.count * n / total * apart.square()
+    within = own.square().sum(0) * (n / max(n - 1, 1) if published else 1)
+    self.squares = self.squares + within + self.count * n / total * apart.square()
     if whiten:
         between = self.count * n / total * torch.outer(apart[-whiten:], apart[-whiten:])
         self.products = (
@@ -66,13 +74,13 @@ def add(
 @patch
 def normalise(self: RunningStatistics, rows: torch.Tensor) -> torch.Tensor:
     "Rows with the mean zero and the deviation one, as far as the statistics know."
-    centred = rows.double() - self.mean
+    centred = rows.to(self._device(rows)).double() - self.mean
     out, width = centred / (self.deviation + _TINY), 0 if self.products is None else len(self.products)
     if not width or self.count <= width + 1:
-        return out
+        return out.to(rows.device)
     values, vectors = torch.linalg.eigh(self.products / (self.count - width - 1))
     root = vectors * values.clamp(min=1e-6).rsqrt() @ vectors.T
-    return torch.cat([out[:, :-width], centred[:, -width:] @ root], 1)
+    return torch.cat([out[:, :-width], centred[:, -width:] @ root], 1).to(rows.device)
 
 # %% ../../../nbs/09_editors/weights/05_ultraedit.ipynb #cell-017
 _STATISTICS = ("mean", "squares", "products")
@@ -149,6 +157,8 @@ class UltraEditHParams(HParams):
     ridge: float = hp(1.0, minimum=0)
     per_pass: int = hp(10, minimum=1)  # edits in one pass forward and backward
     statistics: str = hp("running", choices=("running", "first batch", "none"))
+    deviation: str = hp("exact", choices=("exact", "published"))  # published: a pass's own count n / (n - 1) times
+    order: str = hp("given", choices=("given", "longest first"))  # of a batch's questions, before they share passes
     whiten: bool = False  # whether gradients are made uncorrelated (StableEdit)
     warm_up: int = hp(
         0, minimum=0
@@ -213,6 +223,17 @@ _ULTRAEDIT_NAMED = {
         },
     )
 }
+
+# %% ../../../nbs/09_editors/weights/05_ultraedit.ipynb #0391cec3
+_PUBLISHED = dict(deviation="published", order="longest first", under="plain")
+_ULTRAEDIT_NAMED["as_published"] = NamedPreset(
+    "equal to the authors' code",
+    {
+        model: (values | _PUBLISHED, source.removesuffix("; protocol in editing: ours"))
+        for model, (values, source) in _ULTRAEDIT_PRESETS.items()
+        if model != "wbe-tiny"
+    },
+)
 
 # %% ../../../nbs/09_editors/weights/05_ultraedit.ipynb #cell-036
 def read_pairs(
@@ -282,12 +303,14 @@ def _observe(
 ) -> dict:  # matrix: keys and gradients of all items
     "Pass questions through the model, and update the statistics."
     coded, found = encode_items(lm, items, h.under), {m: [] for m in h.matrices}
+    if h.order == "longest first":
+        coded = sorted(coded, key=lambda c: -len(c.ids))
     for i in range(0, len(coded), h.per_pass):
         for matrix, pair in keys_and_gradients(lm, coded[i : i + h.per_pass], h.matrices).items():
             found[matrix].append(pair)
             if known is not None:
                 s = known.setdefault(tuple(lm.weight(*matrix).shape), RunningStatistics())
-                s.add(torch.cat(pair, 1), pair[1].shape[1] if h.whiten else 0)
+                s.add(torch.cat(pair, 1), pair[1].shape[1] if h.whiten else 0, h.deviation == "published")
     return {m: tuple(torch.cat(side) for side in zip(*pairs)) for m, pairs in found.items()}
 
 # %% ../../../nbs/09_editors/weights/05_ultraedit.ipynb #cell-043
