@@ -27,7 +27,7 @@ APART = {"vllm"}
 # Why a test may be skipped although everything that can be installed is installed.
 ALLOWED_SKIPS = {
     "no GPU": r"\bno GPU\b",
-    "real material that is not part of the project": r"\b(real (entities|instances|material|rows|files)|published (rows|chains))\b",
+    "material that is not part of the project": r"\b(real|published) (entities|instances|material|rows|files|chains)\b",
     "a user with other rights": r"\broot\b",
     "no browser": r"\bno (browser|Chromium)\b",
     "a long test, which WBE_LONG=1 runs": r"\bWBE_LONG=1\b",
