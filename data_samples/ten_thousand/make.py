@@ -3,7 +3,7 @@
     python data_samples/ten_thousand/make.py FOLDER                  the benchmark: FOLDER/bench/release
     python data_samples/ten_thousand/make.py FOLDER --edit EDITOR    FOLDER/EDITOR.json, from the beginning
     python data_samples/ten_thousand/make.py FOLDER --edit none      the unedited model
-    python data_samples/ten_thousand/make.py FOLDER --merge          kept.csv and costs.csv, beside this file
+    python data_samples/ten_thousand/make.py FOLDER --merge          into kept.csv and costs.csv, beside this file
 
 The world has the seed of the tiny model's, and eight times as many entities. Its 13,244 edits (10 MB) are not stored
 here. An editor makes the first ten thousand in their order, a hundred at a time (FT one at a time). After each
@@ -133,13 +133,14 @@ def follow(folder: Path, name: str, preset: str | None):
 
 
 def merge(folder: Path):
-    "One table of answers and one of costs, beside this file."
+    "Put what was followed into the tables beside this file, in place of the same editors' earlier rows."
     found = [json.loads(p.read_text()) for p in sorted(folder.glob("*.json"))]
     answers = pd.concat([pd.DataFrame(f["rows"]).assign(editor=f["editor"]) for f in found if f["rows"]])
     parts = [pd.DataFrame(f["costs"]).assign(editor=f["editor"], batch=f["batch"]) for f in found if f["costs"]]
-    costs = pd.concat(parts)
-    answers[["editor", *answers.columns.drop("editor")]].to_csv(HERE / "kept.csv", index=False, float_format="%.6g")
-    costs[["editor", *costs.columns.drop("editor")]].round(3).to_csv(HERE / "costs.csv", index=False)
+    for name, new in (("kept.csv", answers), ("costs.csv", pd.concat(parts).round(3))):
+        table = pd.read_csv(HERE / name) if (HERE / name).exists() else new[:0]
+        table = pd.concat([table[~table.editor.isin(new.editor)], new]).sort_values("editor", kind="stable")
+        table[["editor", *table.columns.drop("editor")]].to_csv(HERE / name, index=False, float_format="%.6g")
 
 
 if __name__ == "__main__":

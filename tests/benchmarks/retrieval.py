@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from functools import lru_cache
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # must be set before numpy is imported
@@ -38,19 +39,24 @@ ADDITIONS = 8  # one for each timestep of a run
 QUERIES, BATCH, CHANGED = 500, 250, 1000  # CHANGED: vectors that are added, and removed, at a time
 
 
-def questions(n: int) -> tuple[list[str], list[str]]:
-    "Keys, and paraphrases of some of them as queries."
+def invented_facts(n: int) -> list[tuple]:
+    "Subjects with phrases for questions about them."
     from wbe.writers.lookup import PHRASES
     from wbe.world.names import CULTURES, SeededRandom, name_stock, person_name
 
     usable = [p for p in PHRASES.values() if len(p.questions) > 1 and p.kind in ("person", "place")]
-    people, dice, country = {}, SeededRandom("people"), 0
+    people, dice, country, stock = {}, SeededRandom("people"), 0, lru_cache(None)(name_stock)
     while len(people) < n // 8 + 1:
-        names = name_stock("benchmark", country % 400, CULTURES[country % len(CULTURES)])
+        names = stock("benchmark", country % 400, CULTURES[country % len(CULTURES)])
         people[person_name(dice, names, CULTURES[country % len(CULTURES)], ("female", "male")[country % 2])] = None
         country += 1
     people = list(people)
-    facts = [(people[i // 8], usable[i % len(usable)]) for i in range(n)]
+    return [(people[i // 8], usable[i % len(usable)]) for i in range(n)]
+
+
+def questions(n: int) -> tuple[list[str], list[str]]:
+    "Keys, and paraphrases of some of them as queries."
+    facts = invented_facts(n)
     asked = [facts[i] for i in np.random.default_rng(0).choice(n, QUERIES, replace=False)]
     return [p.questions[0].replace("{s}", s) for s, p in facts], [p.questions[1].replace("{s}", s) for s, p in asked]
 
@@ -114,12 +120,10 @@ def measure(folder: Path, way: str, repeat: int) -> dict:
 
 
 def resident() -> int:
-    "Resident memory of this process, in bytes."
-    return (
-        int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-        if Path("/proc/self/statm").exists()
-        else 0
-    )
+    "Memory of this process in bytes, without the pages of mapped files: the keys are read from one."
+    status = Path("/proc/self/status")
+    lines = dict(line.split(":", 1) for line in status.read_text().splitlines()) if status.exists() else {}
+    return int(lines["RssAnon"].split()[0]) << 10 if "RssAnon" in lines else 0
 
 
 def prepare(folder: Path, n: int, embed: str):

@@ -6,9 +6,9 @@
 __all__ = ['app', 'PANELS', 'CsvOption', 'JsonOption', 'EngineOption', 'MemoryOption', 'TempOption', 'WorkersOption',
            'MirrorOption', 'LanguageOption', 'FallbackOption', 'KindOption', 'InsistOption', 'RolesOption',
            'AxisOption', 'MapOption', 'ProtocolOption', 'DeviceOption', 'DtypeOption', 'QuantOption', 'RevisionOption',
-           'TrustOption', 'BackendOption', 'BackendSettingOption', 'cell_text', 'plain_value', 'print_table',
-           'fits_terminal', 'csv_text', 'json_text', 'TableOutput', 'print_step', 'call_command', 'checked', 'use_temp',
-           'parse_settings']
+           'TrustOption', 'BackendOption', 'BackendSettingOption', 'CompileOption', 'cell_text', 'plain_value',
+           'print_table', 'fits_terminal', 'csv_text', 'json_text', 'TableOutput', 'print_step', 'call_command',
+           'checked', 'use_temp', 'parse_settings']
 
 # %% ../../nbs/12_app/02_app.ipynb #cell-002
 import csv
@@ -454,6 +454,12 @@ BackendSettingOption = Annotated[
         "--backend-option",
         help="Option of that program, like --backend-option tensor_parallel_size=2; may be repeated.",
         **_LOADING,
+    ),
+]
+CompileOption = Annotated[
+    bool,
+    typer.Option(
+        "--compile", help="Compile the blocks of the model with torch.compile; try whether it pays.", **_LOADING
     ),
 ]
 

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from .app import AxisOption, DeviceOption, DtypeOption, ProtocolOption, QuantOption, RevisionOption, TrustOption
-from .app import BackendOption, BackendSettingOption, parse_settings
+from .app import BackendOption, BackendSettingOption, CompileOption, parse_settings
 from .app import PANELS, CsvOption, JsonOption, MapOption, TableOutput, app
 
 # %% ../../nbs/12_app/05_models.ipynb #cell-005
@@ -58,6 +58,7 @@ def score_command(
     trust_remote_code: TrustOption = False,
     backend: BackendOption = None,
     backend_options: BackendSettingOption = None,
+    compile: CompileOption = False,
     folder: Annotated[
         Path, typer.Option("--output", "-o", help="Folder for the answers.", rich_help_panel="Output")
     ] = None,
@@ -72,6 +73,7 @@ def score_command(
     For example:  wbe score wbe-demo/benchmark/release --model gpt2
     """
     from wbe.benchmark.opening import open_benchmark
+    from wbe.lm.compiled import check_compiler, compile_blocks
     from wbe.lm.models import load
     from wbe.lm.probes import ask_benchmark
     from wbe.lm.prompts import get_protocol
@@ -80,8 +82,11 @@ def score_command(
     get_protocol(protocol)
     more = dict(quant=quant, revision=revision, trust_remote_code=trust_remote_code, backend=backend)
     more |= dict(backend_options=parse_settings(backend_options, "--backend-option", "max_model_len=4096"))
+    if compile:
+        check_compiler(backend, quant)
     benchmark = open_benchmark(bench, map)
     lm = load(model, dtype, device, **more)
+    lm = compile_blocks(lm) if compile else lm
     answers = ask_benchmark(lm, benchmark, axis or None, most, protocol, generate, seed)
     if process_rank(lm)[0]:
         return
