@@ -58,6 +58,7 @@ def not_installed(extra: str) -> list[str]:
 
 
 def pytest_configure(config):
+    os.fsync = lambda _: None  # what a killed process has written is there; only a power failure needs it on the disk
     config.addinivalue_line("markers", "extra(*names): needs these extras of settings.ini; see `make test-extras`")
 
 

@@ -178,7 +178,6 @@ class Server(ThreadingHTTPServer):
 @pytest.fixture
 def server(monkeypatch):
     monkeypatch.setenv("no_proxy", "127.0.0.1")
-    monkeypatch.setattr(os, "fsync", lambda f: None)  # no test here simulates a power failure
     s = Server(Site())
     yield s
     s.shutdown()

@@ -48,29 +48,56 @@ suppress_warnings = ["mystnb.unknown_mime_type", "myst.header", "misc.highlighti
 """
 
 EXTENSION = '''
-"""Formulas as MathML, which browsers show without a script; a navigation of one room."""
+"""Formulas as MathML, which browsers show without a script; the navigation beside a page; words stemmed once."""
+import html
+import json
+from functools import lru_cache
+from pathlib import Path
+
+from docutils.nodes import SkipNode
 from latex2mathml.converter import convert
+from sphinx.search.en import SearchEnglish
 
 
 def inline(self, node):
     self.body.append(convert(node.astext()))
-    raise __import__("docutils").nodes.SkipNode
+    raise SkipNode
 
 
 def block(self, node):
     self.body.append('<div class="math">' + convert(node.astext(), display="block") + "</div>")
-    raise __import__("docutils").nodes.SkipNode
+    raise SkipNode
 
 
-def short_navigation(app, page, template, context, doctree):
-    "Beside a page stand the rooms and the pages of its own room. All pages on every page took most of the time."
-    if whole := context.get("toctree"):
-        context["toctree"] = lambda **options: whole(**options | {"collapse": True})
+def item(app, page, level, name, below=""):
+    "One line of the navigation, as Sphinx writes it."
+    here = " current" * (name == page or bool(below))
+    link = "#" if name == page else html.escape(app.builder.get_relative_uri(page, name))
+    link = f'<a class="{here[1:]} reference internal" href="{link}">{html.escape(app.env.titles[name].astext())}</a>'
+    return f'<li class="toctree-l{level}{here}">{link}{below}</li>'
+
+
+def navigation(app, page, captions):
+    "Beside a page stand the rooms and the pages of its own room. Sphinx's own trees took a third of the whole time."
+    lines = []
+    for caption, rooms in captions.items():
+        lines += [f'<p class="caption" role="heading"><span class="caption-text">{caption}</span></p>', "<ul>"]
+        for room, pages in rooms.items():
+            own = [item(app, page, 2, name) for name in pages] if page == room or page in pages else []
+            lines.append(item(app, page, 1, room, f"<ul>{''.join(own)}</ul>" if own else ""))
+        lines.append("</ul>")
+    return "\\n".join(lines)
 
 
 def setup(app):
     app.add_html_math_renderer("mathml", (inline, None), (block, None))
-    app.connect("html-page-context", short_navigation, priority=400)  # before the theme's own
+    SearchEnglish.stem = lru_cache(None)(SearchEnglish.stem)
+    captions = json.loads((Path(app.srcdir) / "captions.json").read_text())
+
+    def beside(app, page, template, context, doctree):
+        context["toctree"] = lambda **options: navigation(app, page, captions)
+
+    app.connect("html-page-context", beside, priority=400)  # before the theme's own
     return {"parallel_read_safe": True}
 '''
 
@@ -238,10 +265,12 @@ def write_sources(folder: Path) -> None:
     trees = {f"{room}/00_overview": toctree([p.split("/", 1)[1] for p in own if not p.endswith("00_overview")])
              for room, own in by_room.items()}  # fmt: skip
     numbered = [f"{room}/00_overview" if f"{room}/00_overview" in own else own[0] for room, own in by_room.items()]
-    front = "\n\n".join(
-        [toctree(tutorials, "Tutorials")] * bool(tutorials)
-        + [toctree(numbered, "Notebooks"), toctree(["command-line", "api/index"], "Reference")]
-    )
+    found = modules()
+    captions = {"Tutorials": {page: [] for page in tutorials}} if tutorials else {}
+    captions["Notebooks"] = {first: [p for p in own if p != first] for first, own in zip(numbered, by_room.values())}
+    captions["Reference"] = {"command-line": [], "api/index": [f"api/{name}" for name in found]}
+    (folder / "captions.json").write_text(json.dumps(captions))
+    front = "\n\n".join(toctree(list(own), caption) for caption, own in captions.items())
     for page in pages:
         key = str(page.with_suffix(""))
         nb = shown(page, url, front if key == "index" else trees.get(key, ""))
@@ -254,7 +283,6 @@ def write_sources(folder: Path) -> None:
     (folder / "wbe_site.py").write_text(EXTENSION)
     (folder / "command-line.md").write_text(command_line())
     (folder / "api").mkdir()
-    found = modules()
     for name, notebook in found.items():
         (folder / "api" / f"{name}.md").write_text(api_page(importlib.import_module(name), notebook))
     listing = "\n".join(f"- [{n}]({n}.md)" for n in found)

@@ -15,6 +15,7 @@ python nbs/_dev/notebooks.py check
 import argparse
 import base64
 import filecmp
+import os
 import posixpath
 import re
 import shutil
@@ -385,6 +386,23 @@ def fail_with_figures():
     CaptureShell.cell = cell
 
 
+def forget_notebooks():
+    "From now on, what a notebook has defined is let go at its end: a process executes a hundred, and would keep all."
+    from execnb.shell import CaptureShell
+
+    plain = CaptureShell.run_all
+
+    def run_all(self, *args, **options):
+        try:
+            return plain(self, *args, **options)
+        finally:
+            self.user_ns.clear()
+            if "matplotlib.pyplot" in sys.modules:
+                sys.modules["matplotlib.pyplot"].close("all")
+
+    CaptureShell.run_all = run_all
+
+
 def notebooks() -> list[Path]:
     return sorted(p for p in NBS.rglob("*.ipynb") if not any(part[0] in "._" for part in p.relative_to(NBS).parts))
 
@@ -406,6 +424,8 @@ def main():
 
         compare_outputs()
         fail_with_figures()
+        forget_notebooks()
+        os.fsync = lambda _: None  # what a killed process has written is there; no test simulates a power failure
         path = str(args.notebooks[0]) if args.notebooks else None
         nbdev_test(path, n_workers=None if path else 2, do_print=True, timing=True)
     elif args.what == "check":

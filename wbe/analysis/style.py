@@ -250,10 +250,12 @@ def new_figure(
 ):
     "A figure and its axes: one, or an array of them when there are more."
     import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
     with matplotlib.rc_context(figure_theme(grid)):
         fig = Figure(figsize=(width, height), layout="constrained", facecolor="white")
+        FigureCanvasAgg(fig)  # keeps its renderer; the canvas of a bare figure makes one for every measured text
         axes = fig.subplots(rows, cols, **options)
         for ax in np.atleast_1d(axes).flat:
             _style_panel(ax)

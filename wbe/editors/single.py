@@ -15,7 +15,7 @@ import torch
 from ..benchmark.reader import AXIS_FIELDS, Benchmark, Timestep, subject_keys
 from .protocol import Editor, editor
 from .requests import EditRequest, check_requests, requests_from_rows
-from ..lm.cost import measure_peak_memory
+from ..lm.cost import leave_out_of_collection, measure_peak_memory
 from ..lm.models import LM
 from ..lm.scoring import score
 from ..lm.tokens import QAItem
@@ -239,7 +239,8 @@ def single_edits(
     parts, rows, refused = dict(list(questions.groupby("edit_id", sort=False))), [], []
     about = dict(model=str(lm.name), protocol=str(protocol), edits=len(requests), seed=seed, memory="")
     about["first_edit_seconds"] = {}
-    with progress_bar(total=len(editors) * len(requests), unit=" edits", show=progress) as bar:
+    bar = progress_bar(total=len(editors) * len(requests), unit=" edits", show=progress)
+    with bar, leave_out_of_collection():
         for name, ed in editors.items():
             bar.set_description(name)
             about["first_edit_seconds"][name] = _warm_up(lm, ed, next(iter(requests.values())))
