@@ -4,14 +4,23 @@
     wbe run -b FOLDER/large/release -e rag --ask 100 --sample 25 --runs FOLDER/runs --name rag
     wbe run -b FOLDER/large/release -e ultraedit --max-edits 100000 --ask 100 --sample 25 --runs FOLDER/runs \\
         --name ultraedit
-    python data_samples/long_life/make.py FOLDER/large/release FOLDER/runs [FILE …]
+    python data_samples/long_life/make.py FOLDER/runs [FILE …] --release FOLDER/large/release
 
 The benchmark (gigabytes) and the runs are not stored here. Each FILE holds what `/usr/bin/time -v` said of a command,
-and is named after it.
+and is named after it. Editors and commands that are in the tables, and not among these, stay there.
+
+HoReN and LoRA-Merge were run later, on the first timestep alone. It has the edits of the whole benchmark's:
+
+    python -c "from wbe.benchmark.series import make_world_benchmark as make
+    make('FOLDER/first', 500_000, dates=['2024-02-01', '2024-02-20'])"
+    wbe run -b FOLDER/first/release -e horen --max-edits 25000 --ask 100 --sample 25 --eval-every 5000 \\
+        --first 25000 --curve 100 --runs FOLDER/runs --name horen
+    wbe run -b FOLDER/first/release -e lora-merge --max-edits 6000 --ask 100 --sample 25 --eval-every 5000 \\
+        --first 6000 --curve 100 --runs FOLDER/runs --name lora-merge
 """
 
+import argparse
 import re
-import sys
 from pathlib import Path
 
 import pandas as pd
@@ -23,9 +32,13 @@ HERE = Path(__file__).parent
 TIMES = dict(user="User time (seconds)", system="System time (seconds)", peak_kb="Maximum resident set size (kbytes)")
 
 
-def write(name: str, table: pd.DataFrame):
-    "Write a table beside this file."
-    table.to_csv(HERE / f"{name}.csv", index=False, float_format="%.6g")
+def write(name: str, table: pd.DataFrame, key: str | None = None):
+    "Write a table beside this file; rows with other values of the key stay."
+    path = HERE / f"{name}.csv"
+    if key and path.exists():
+        was = pd.read_csv(path)
+        table = pd.concat([was[~was[key].isin(table[key])], table])
+    table.to_csv(path, index=False, float_format="%.6g")
     print(table.to_string(), "\n")
 
 
@@ -62,10 +75,15 @@ def times(path: Path) -> dict:
 
 
 if __name__ == "__main__":
-    release, runs, *files = map(Path, sys.argv[1:])
-    found = [run for run in load_runs(runs) if len(run.batches)]
-    write("benchmark", pd.DataFrame([timestep_numbers(path) for path in release_files(release)]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", type=Path)
+    parser.add_argument("files", nargs="*", type=Path)
+    parser.add_argument("--release", type=Path)
+    args = parser.parse_args()
+    found = [run for run in load_runs(args.runs) if len(run.batches)]
+    if args.release:
+        write("benchmark", pd.DataFrame([timestep_numbers(path) for path in release_files(args.release)]))
     for name, part in dict(batches=batches, moments=moments, shares=shares).items():
-        write(name, pd.concat([part(run) for run in found]))
-    if files:
-        write("commands", pd.DataFrame([times(path) for path in files]))
+        write(name, pd.concat([part(run) for run in found]), "editor")
+    if args.files:
+        write("commands", pd.DataFrame([times(path) for path in args.files]), "command")

@@ -403,6 +403,14 @@ def forget_notebooks():
     CaptureShell.run_all = run_all
 
 
+def time_answers_briefly():
+    "From now on, a run times one question for a moment, where it times several for seconds at every timestep."
+    from wbe.runs import lifelong
+
+    rounds = lifelong.time_rounds
+    lifelong.time_rounds = lambda lm, asked, under, _: rounds(lm, asked[:1], under, 2, 1)
+
+
 def notebooks() -> list[Path]:
     return sorted(p for p in NBS.rglob("*.ipynb") if not any(part[0] in "._" for part in p.relative_to(NBS).parts))
 
@@ -425,6 +433,7 @@ def main():
         compare_outputs()
         fail_with_figures()
         forget_notebooks()
+        time_answers_briefly()
         os.fsync = lambda _: None  # what a killed process has written is there; no test simulates a power failure
         path = str(args.notebooks[0]) if args.notebooks else None
         nbdev_test(path, n_workers=None if path else 2, do_print=True, timing=True)
