@@ -49,6 +49,13 @@ def batches(run) -> pd.DataFrame:
     return table.assign(editor=run.editor)
 
 
+def growth(run) -> pd.DataFrame:
+    "What each five thousand edits took."
+    rows = run.batches.assign(upto=5000 * -(-run.batches.edits_done // 5000)).groupby("upto", as_index=False)
+    table = rows.agg(edits=("edits", "sum"), seconds=("seconds", "sum"), peak_memory=("peak_memory", "max"))
+    return table.assign(editor=run.editor)
+
+
 def moments(run) -> pd.DataFrame:
     "What the questions of each moment took."
     names = ("moment", "scored_at", "edits_done", "questions", "seconds", "model_seconds", "lookup_seconds")
@@ -83,7 +90,7 @@ if __name__ == "__main__":
     found = [run for run in load_runs(args.runs) if len(run.batches)]
     if args.release:
         write("benchmark", pd.DataFrame([timestep_numbers(path) for path in release_files(args.release)]))
-    for name, part in dict(batches=batches, moments=moments, shares=shares).items():
+    for name, part in dict(batches=batches, growth=growth, moments=moments, shares=shares).items():
         write(name, pd.concat([part(run) for run in found]), "editor")
     if args.files:
         write("commands", pd.DataFrame([times(path) for path in args.files]), "command")
