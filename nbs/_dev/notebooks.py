@@ -386,23 +386,6 @@ def fail_with_figures():
     CaptureShell.cell = cell
 
 
-def forget_notebooks():
-    "From now on, what a notebook has defined is let go at its end: a process executes a hundred, and would keep all."
-    from execnb.shell import CaptureShell
-
-    plain = CaptureShell.run_all
-
-    def run_all(self, *args, **options):
-        try:
-            return plain(self, *args, **options)
-        finally:
-            self.user_ns.clear()
-            if "matplotlib.pyplot" in sys.modules:
-                sys.modules["matplotlib.pyplot"].close("all")
-
-    CaptureShell.run_all = run_all
-
-
 def time_answers_briefly():
     "From now on, a run times one question for a moment, where it times several for seconds at every timestep."
     from wbe.runs import lifelong
@@ -432,7 +415,6 @@ def main():
 
         compare_outputs()
         fail_with_figures()
-        forget_notebooks()
         time_answers_briefly()
         os.fsync = lambda _: None  # what a killed process has written is there; no test simulates a power failure
         path = str(args.notebooks[0]) if args.notebooks else None
