@@ -13,6 +13,7 @@ import re
 import struct
 import subprocess
 import termios
+from collections import Counter
 from configparser import ConfigParser
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -119,11 +120,38 @@ def refuse_skip(report):
         report.longrepr = f"skipped ({reason}), but WBE_STRICT allows only: {'; '.join(ALLOWED_SKIPS)}"
 
 
+def processor_seconds() -> float:
+    "Processor time so far, of this process and of those that it has started and waited for."
+    return sum(os.times()[:4])
+
+
+_last = processor_seconds()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport():
+    global _last
     report = yield
     refuse_skip(report)
+    now = processor_seconds()
+    report.user_properties = [*report.user_properties, ("processor seconds", now - _last)]
+    _last = now
     return report
+
+
+def pytest_terminal_summary(terminalreporter):
+    "What took longest, in processor seconds, which do not depend on what else runs on the machine."
+    tests, files = Counter(), Counter()
+    for reports in terminalreporter.stats.values():
+        for report in reports:
+            for name, seconds in getattr(report, "user_properties", ()):
+                if name == "processor seconds":
+                    tests[report.nodeid] += seconds
+                    files[report.nodeid.partition("::")[0]] += seconds
+    terminalreporter.section(f"{tests.total():.0f} processor seconds")
+    for what in (files.most_common(20), tests.most_common(20)):
+        for name, seconds in what:
+            terminalreporter.write_line(f"{seconds:7.1f} s  {name}")
 
 
 @pytest.hookimpl(wrapper=True)
