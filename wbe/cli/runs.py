@@ -4,17 +4,17 @@
 
 # %% auto #0
 __all__ = ['BenchmarkOption', 'EditorOption', 'ModelOption', 'TimestepsOption', 'MaxEditsOption', 'HParamOption', 'BatchOption',
-           'CorpusOption', 'RunsOption', 'NameOption', 'TrackOption', 'GenerateOption', 'FormsOption', 'AskFormsOption',
-           'NearOption', 'AskNearOption', 'LastingOption', 'EveryOption', 'FirstOption', 'CurveOption', 'AskOption',
-           'SampleOption', 'SeedOption', 'TextsOption', 'TextsDirOption', 'TaskOption', 'AbilityOption',
-           'AbilitySizeOption', 'BrokenOption', 'NormsOption', 'RunFoldersArgument', 'MeasureOption', 'VerdictsOption',
-           'JUDGED_NAMES', 'JudgeOption', 'JudgeAddressOption', 'LocalOption', 'JudgeBudgetOption', 'JudgePricesOption',
-           'JudgeYesOption', 'VerdictTokensOption', 'VerdictCacheOption', 'MarksOption', 'JudgedAxisOption',
-           'JudgedMomentOption', 'JudgedSampleOption', 'SweepArgument', 'JobsOption', 'EstimateOption',
-           'MeasuredOption', 'PartOption', 'CopyOption', 'ChainsArgument', 'StyleOption', 'GroupSizesOption',
-           'WordingsOption', 'InstancesOption', 'ThoughtOption', 'DemonstrationsOption', 'RecallOption',
-           'EndpointOption', 'FolderBudgetOption', 'TokenPricesOption', 'MquakeNameOption', 'FilesOption',
-           'ReportBenchmarkOption', 'AuditsOption', 'AskModelOption', 'CountsOption', 'PageViewsOption',
+           'CorpusOption', 'ThreadsOption', 'RunsOption', 'NameOption', 'TrackOption', 'GenerateOption', 'FormsOption',
+           'AskFormsOption', 'NearOption', 'AskNearOption', 'LastingOption', 'EveryOption', 'FirstOption',
+           'CurveOption', 'AskOption', 'SampleOption', 'SeedOption', 'TextsOption', 'TextsDirOption', 'TaskOption',
+           'AbilityOption', 'AbilitySizeOption', 'BrokenOption', 'NormsOption', 'RunFoldersArgument', 'MeasureOption',
+           'VerdictsOption', 'JUDGED_NAMES', 'JudgeOption', 'JudgeAddressOption', 'LocalOption', 'JudgeBudgetOption',
+           'JudgePricesOption', 'JudgeYesOption', 'VerdictTokensOption', 'VerdictCacheOption', 'MarksOption',
+           'JudgedAxisOption', 'JudgedMomentOption', 'JudgedSampleOption', 'SweepArgument', 'JobsOption',
+           'EstimateOption', 'MeasuredOption', 'PartOption', 'CopyOption', 'ChainsArgument', 'StyleOption',
+           'GroupSizesOption', 'WordingsOption', 'InstancesOption', 'ThoughtOption', 'DemonstrationsOption',
+           'RecallOption', 'EndpointOption', 'FolderBudgetOption', 'TokenPricesOption', 'MquakeNameOption',
+           'FilesOption', 'ReportBenchmarkOption', 'AuditsOption', 'AskModelOption', 'CountsOption', 'PageViewsOption',
            'ContactOption', 'ServiceCacheOption', 'MostScoresOption', 'format_recorded', 'run_command', 'runs_command',
            'short_names', 'print_comparison', 'print_by_verdict', 'compare_command', 'judge_command', 'sweep_command',
            'parse_group_sizes', 'mquake_command', 'report_command', 'export_command', 'leaderboard_command']
@@ -120,6 +120,13 @@ HParamOption = Annotated[
 ]
 BatchOption = Annotated[int, typer.Option(help="Edits per batch. \\[default: the editor's own]", **_EDITED)]
 CorpusOption = Annotated[str, typer.Option(help="Text file for the second moments of ROME and MEMIT.", **_EDITED)]
+ThreadsOption = Annotated[
+    int,
+    typer.Option(
+        help="Threads of torch on a CPU. \\[default: one for a model below 50 million parameters, else torch's own]",
+        **_EDITED,
+    ),
+]
 
 # %% ../../nbs/12_app/06_runs.ipynb #cell-019
 RunsOption = Annotated[Path, typer.Option(help="Folder of the runs.", **_FILES)]
@@ -299,6 +306,7 @@ def run_command(
     trust_remote_code: TrustOption = False,
     backend: BackendOption = None,
     backend_options: BackendSettingOption = None,
+    threads: ThreadsOption = None,
     track: TrackOption = None,
     csv: CsvOption = None,
     json: JsonOption = None,

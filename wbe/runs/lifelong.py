@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 
 import torch
@@ -26,7 +27,7 @@ from ..lm.ability import score_held_out
 from ..lm.cost import PeakMeter, time_rounds, timing_summary
 from ..lm.general import AbilityTask, ability_task, check_abilities_for, measure_ability
 from ..lm.health import HealthCheck, is_broken, matrix_norm, matrix_norms
-from ..lm.models import LM, load
+from ..lm.models import LM, limited_threads, load
 from ..lm.probes import describe_set_aside
 from ..lm.prompts import get_protocol
 from ..lm.scoring import process_rank, score
@@ -193,6 +194,19 @@ def config(self: Runner) -> dict:
         benchmark |= dict(texts={n: step.digest(self.editor.uses) for n, step in self.texts.items()})
     return describe_run(self.plan, self.lm, self.fingerprint, self.editor, self.batch_size, benchmark)
 
+# %% ../../nbs/10_runs/07_lifelong.ipynb #30bd28b4
+@patch
+def _remove_misplaced(self: Runner):
+    "Remove what an earlier version scored again after an interruption; see `check_scored_once`."
+    ends = dict(zip(self.planned, accumulate(self.planned.values())))
+
+    def misplaced(key: str) -> bool:
+        edits, timestep, moment = key.split("-")[:3]
+        return moment == "step" and int(edits) != ends.get(int(timestep), int(edits))
+
+    for name in ("scores", "moments", "ability", "norms") if self.editor else ():
+        self.tables[name].drop(misplaced)
+
 # %% ../../nbs/10_runs/07_lifelong.ipynb #cell-027
 @patch
 def begin(self: Runner):
@@ -202,6 +216,7 @@ def begin(self: Runner):
         old = Run.load(self.folder).config
         check_same_run(self.folder, old, new, self.plan)
         adopt_editor_source(self.folder, old, new)
+        self._remove_misplaced()
         same_end = old["timesteps"] == new["timesteps"]
         new |= dict(started=old["started"], finished=old["finished"] if same_end else None)
     if self.rows is not None:
@@ -285,7 +300,7 @@ def score_lasting(self: Runner) -> list[dict]:
     p, rows = self.plan, []
     scores = score(self.lm, self.lasting, p.under, too_long="truncate", progress=False)
     for metric in ("exact_match", "token_accuracy"):
-        mean = bootstrap_interval([float(x) for x in scores[metric]], scores["id"])
+        mean = bootstrap_interval([float(x) for x in scores[metric]], scores["id"], share=True)
         rows.append(dict(what="lasting facts", metric=metric, **mean._asdict()))
     for name in p.tasks:
         rows += [dict(what=name, **row) for row in TASKS.get(name)(self.lm, p.under)]
@@ -417,6 +432,11 @@ def time_answers(self: Runner) -> dict:
     rows = self.questions.of(min(self.planned))
     return timing_summary(time_rounds(self.lm, rows.question.head(TIMED_QUESTIONS), self.plan.under, TIMED_TOKENS))
 
+# %% ../../nbs/10_runs/07_lifelong.ipynb #220f8020
+def _moment_key(edits_done: int, timestep: int, moment: str) -> str:
+    "The key of a moment's parts in the tables; keys sort in the order of a run."
+    return f"{edits_done:08d}-{timestep:03d}-{moment}"
+
 # %% ../../nbs/10_runs/07_lifelong.ipynb #cell-054
 @patch
 def ask(
@@ -425,7 +445,7 @@ def ask(
     timestep: int,  # after which the model is scored; for `before`, whose questions are asked
 ):
     "Score the questions of a moment, unless that was done."
-    key = f"{self.edits_done:08d}-{timestep:03d}-{moment}"
+    key = _moment_key(self.edits_done, timestep, moment)
     if self.broadcast(key in self.tables["scores"].keys):
         return
     questions = select_questions(self.questions.keys, moment, timestep, self.bench, self.plan, self.edited_at)
@@ -583,7 +603,7 @@ def _moments_left(self: Runner) -> list[dict]:
     "The planned moments that were not asked yet."
     done = self.tables["scores"].keys
     left = planned_moments(self.questions.keys, self.plan, self.planned)
-    return [m for m in left if f"{m['edits_done']:08d}-{m['timestep']:03d}-{m['moment']}" not in done]
+    return [m for m in left if _moment_key(m["edits_done"], m["timestep"], m["moment"]) not in done]
 
 # %% ../../nbs/10_runs/07_lifelong.ipynb #cell-073
 @patch
@@ -680,10 +700,10 @@ def _made_until(
 @patch
 def resume(
     self: Runner,
-) -> tuple[int, int]:  # the timestep to begin with, and how many of its rows are done
+) -> tuple[int, int | None]:  # the timestep of the checkpoint; how many of its rows are done, None for all
     "Restore the last checkpoint, if there is one."
     if self.editor is None:
-        return 0, 0
+        return 0, None
     self.editor.prepare(self.lm)
     if self.processes == 1:
         self.editor.partial = self.checkpoint.partial
@@ -691,17 +711,18 @@ def resume(
     now = self.checkpoint.restore(self.lm)
     key = f"{now['edits_done']:08d}-{now['timestep']:03d}" if now else ""
     for name in ("batches", "refused") if self.rank == 0 else ():
-        self.tables[name].drop_after(key)
+        self.tables[name].drop(lambda part: part > key)
     self.broadcast()
     if now is None:
-        return 0, 0
-    timestep, whole, refused = now["timestep"], now["whole"], self.tables["refused"].frame()
+        return 0, None
+    timestep, refused = now["timestep"], self.tables["refused"].frame()
+    offset = None if now["whole"] else now["offset"]
     self.edits_done = now["edits_done"]
     self.broken_at = broken_after(self.tables["batches"].frame(), self.plan.broken)
     refused = set(refused.edit_id) if len(refused) else set()
-    self.edited_at = self._made_until(timestep, None if whole else now["offset"], refused)
+    self.edited_at = self._made_until(timestep, offset, refused)
     self.notify("resumed", edits_done=self.edits_done, timestep=timestep)
-    return (timestep + 1, 0) if whole else (timestep, now["offset"])
+    return timestep, offset
 
 # %% ../../nbs/10_runs/07_lifelong.ipynb #cell-090
 @patch
@@ -726,6 +747,20 @@ def _log_to(folder: Path) -> Callable:
 
     return write
 
+# %% ../../nbs/10_runs/07_lifelong.ipynb #8df986e9
+@patch
+def update_model(
+    self: Runner,
+    timestep: int,
+    offset: int,  # rows that are done already
+    checkpoint_seconds: float,  # between checkpoints
+):
+    "Make the edits of a timestep, or learn from its texts; nothing without an editor."
+    if timestep in self.texts:
+        self.learn_timestep(timestep)
+    elif self.editor:
+        self.edit_timestep(timestep, offset, checkpoint_seconds)
+
 # %% ../../nbs/10_runs/07_lifelong.ipynb #cell-094
 @patch
 def run_all(
@@ -738,13 +773,11 @@ def run_all(
     for n in self.planned:
         self.ask("before", n)
         self.estimate()
-    begin, offset = self.resume()
+    last, offset = self.resume()
     for n in self.planned:
-        if n in self.texts and n >= begin:
-            self.learn_timestep(n)
-        elif self.editor and n >= begin:
-            self.edit_timestep(n, offset if n == begin else 0, checkpoint_seconds)
-        if n >= begin - 1:
+        if n > last or (n == last and offset is not None):
+            self.update_model(n, offset if n == last else 0, checkpoint_seconds)
+        if n >= last:  # the model of an earlier timestep is gone; its questions were asked before the checkpoint
             self.ask("step", n)
     if self.rank == 0:
         self.close()
@@ -784,10 +817,11 @@ def run_lifelong(
     folder, first = Path(folder), process_rank()[0] == 0
     with _run_folder(folder) if first else nullcontext():
         runner = Runner(plan, folder, lm, progress, [*([_log_to(folder)] if first else []), *callbacks])
-        runner.check()
-        if first:
-            runner.begin()
-        if process_rank()[1] == 1 and (run := Run.load(folder)).config["finished"] and not run.missing:
-            return run
-        runner.run_all(checkpoint_seconds)
+        with limited_threads(runner.lm, plan.threads):
+            runner.check()
+            if first:
+                runner.begin()
+            if process_rank()[1] == 1 and (run := Run.load(folder)).config["finished"] and not run.missing:
+                return run
+            runner.run_all(checkpoint_seconds)
     return Run.load(folder)

@@ -18,7 +18,7 @@ from pathlib import Path
 from ..editors.requests import requests_from_mquake
 from ..editors.weights.moments import model_fingerprint
 from ..lm.endpoint import EndpointLM, TextEndpoint
-from ..lm.models import LM, load
+from ..lm.models import LM, limited_threads, load
 from ..lm.prompts import Protocol, get_protocol
 from ..lm.scoring import ask
 from ..lm.tokens import QAItem
@@ -503,7 +503,7 @@ def run_mquake(
     _require_unedited(lm)
     hparams = asdict(made.check_for(lm)) if made else {}
     folder = make_folder(folder)
-    with lock(folder / ".lock"):
+    with lock(folder / ".lock"), limited_threads(lm):
         conflicts, examples = find_conflicts(instances), relation_examples(instances, plan.seed)
         _begin_mquake(folder, _mquake_config(plan, lm, conflicts, hparams), asdict(made.HParams()) if made else {})
         kept = _recall(plan, folder, lm, instances, examples)

@@ -60,6 +60,7 @@ class RunPlan:
     trust_remote_code: bool = False
     backend: str | None = None  # a program that computes the model's passes, such as vllm; transformers by default
     backend_options: dict = field(default_factory=dict)  # of that program
+    threads: int | None = None  # of torch on a CPU; by default one for a small model, and torch's number for others
 
     def __post_init__(self):
         _check_numbers(self)
@@ -70,7 +71,7 @@ class RunPlan:
 
 # %% ../../nbs/10_runs/01_plan.ipynb #cell-007
 _MINIMUM = dict(batch=1, max_edits=1, sample=1, every=1, first=1, curve=1, ability_size=1)
-_MINIMUM |= dict(ask=1, ask_lasting=1, ask_forms=1, ask_near=1)
+_MINIMUM |= dict(ask=1, ask_lasting=1, ask_forms=1, ask_near=1, threads=1)
 
 
 def _check_numbers(plan: RunPlan):
@@ -171,7 +172,7 @@ def _safe_name(text: str) -> str:
 def name(self: RunPlan) -> str:
     "A name for the run's folder."
     default = {f.name: f.default for f in fields(RunPlan)} | dict(say=("locality",))  # as in runs that have a name
-    named = ("benchmark", "model", "editor", "device", "timesteps", "texts_dir")
+    named = ("benchmark", "model", "editor", "device", "timesteps", "texts_dir", "threads")
     other = {k: v for k, v in asdict(self).items() if k not in named and v != default.get(k) and v not in ({}, ())}
     text = json.dumps(other, sort_keys=True, default=str)
     suffix = f"-{hashlib.sha256(text.encode()).hexdigest()[:6]}" if other else ""
@@ -203,7 +204,7 @@ def identity(self: RunPlan) -> dict:
         from wbe.lm.models import BACKENDS
 
         settings["backend_options"] = BACKENDS.get(self.backend).scoring_options(settings["backend_options"])
-    return {k: v for k, v in settings.items() if k not in ("device", "benchmark", "texts_dir")}
+    return {k: v for k, v in settings.items() if k not in ("device", "benchmark", "texts_dir", "threads")}
 
 # %% ../../nbs/10_runs/01_plan.ipynb #cell-031
 @patch(cls_method=True)

@@ -4,13 +4,14 @@
 
 # %% auto #0
 __all__ = ['EVALUATION_MOMENTS', 'RUN_TABLES', 'VERDICT_KEY', 'OUTCOME_COLUMNS', 'RUN_KINDS', 'write_frame', 'PartitionedTable',
-           'with_probe_column', 'with_normalised_match', 'with_optional_measures', 'main_judge', 'with_judged', 'Run',
-           'left_out_line', 'recorded_plan', 'broken_after', 'measure_title', 'load_runs', 'compare_measures',
-           'describe_judges', 'run_differences', 'compare_runs']
+           'with_probe_column', 'with_normalised_match', 'with_optional_measures', 'main_judge', 'with_judged',
+           'check_scored_once', 'with_exact_bounds', 'Run', 'left_out_line', 'recorded_plan', 'broken_after',
+           'measure_title', 'load_runs', 'compare_measures', 'describe_judges', 'run_differences', 'compare_runs']
 
 # %% ../../nbs/10_runs/02_records.ipynb #cell-002
 import hashlib
 import json
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -19,6 +20,7 @@ from pathlib import Path
 from ..benchmark.own import set_aside_lines
 from ..benchmark.reader import order_axes
 from ..metrics.answers import MEASURES, OPTIONAL_MEASURES, RUN_MEASURES, normalised_matches
+from ..metrics.intervals import bounds_of_unanimous
 from ..metrics.judging import judged_right
 from ..metrics.summary import with_outdated_match
 from ..records import QUESTION_KEY, BadArgument, check_choice, patch
@@ -175,11 +177,18 @@ def merge(self: PartitionedTable):
 
 # %% ../../nbs/10_runs/02_records.ipynb #cell-024
 @patch
-def drop_after(self: PartitionedTable, last: str):
-    "Remove parts whose key is later than `last`."
-    for key, path in self.parts.items():
-        if key > last:
-            path.unlink()
+def drop(
+    self: PartitionedTable,
+    unwanted: Callable[[str], bool],  # takes a key
+):
+    "Remove the parts with such keys, merged ones included."
+    if not any(map(unwanted, self.keys)):
+        return
+    for key in filter(unwanted, parts := self.parts):
+        parts[key].unlink()
+    if self.merged.exists():
+        rows = self._read(self.merged)
+        write_table(self.merged, rows.filter([not unwanted(key) for key in rows["part"].to_pylist()]))
 
 # %% ../../nbs/10_runs/02_records.ipynb #cell-027
 EVALUATION_MOMENTS = ("before", "current", "past", "curve", "ahead")
@@ -254,6 +263,36 @@ def with_judged(
     found = scores[key].merge(right.drop_duplicates(key, keep="last"), how="left")
     return scores.assign(judged=found.judged.to_numpy())
 
+# %% ../../nbs/10_runs/02_records.ipynb #d803b88e
+def check_scored_once(
+    scores,  # a data frame
+    folder: Path,  # of the run, for the message
+):
+    "The scores; an error if a timestep was scored twice, on models with different numbers of edits."
+    if not len(scores):
+        return scores
+    step = scores.loc[scores.moment != "curve", ["scored_at", "edits_done"]].drop_duplicates()
+    twice = step[step.scored_at.duplicated(keep=False)].sort_values(["scored_at", "edits_done"])
+    if len(twice):
+        n = twice.scored_at.iloc[0]
+        counts = " and after ".join(f"{x:,}" for x in twice.edits_done[twice.scored_at == n])
+        what = f"timestep {n} was scored after {counts} edits, because the run was interrupted"
+        raise StoreError(f"{folder}: {what}; repeat the command of the run, and it removes the wrong scores")
+    return scores
+
+# %% ../../nbs/10_runs/02_records.ipynb #bd1c26e8
+def with_exact_bounds(
+    ability,  # the table of a run
+):
+    "The table with the exact interval where all lasting facts were wrong, or all right."
+    if not len(ability) or "subjects" not in ability:
+        return ability
+    facts = ability[(ability.what == "lasting facts") & ability.value.isin([0.0, 1.0]) & (ability.subjects > 1)]
+    out = ability.copy()
+    for row in facts.itertuples():
+        out.loc[row.Index, ["low", "high"]] = bounds_of_unanimous(row.value, row.subjects)
+    return out
+
 # %% ../../nbs/10_runs/02_records.ipynb #cell-041
 @dataclass
 class Run:
@@ -278,14 +317,15 @@ class Run:
     questions = cached_property(lambda self: with_probe_column(self._frame("questions")))
     batches = cached_property(lambda self: self._frame("batches"))
     moments = cached_property(lambda self: self._frame("moments"))
-    ability = cached_property(lambda self: self._frame("ability"))
+    ability = cached_property(lambda self: with_exact_bounds(self._frame("ability")))
     refused = cached_property(lambda self: self._frame("refused"))
     norms = cached_property(lambda self: self._frame("norms"))
     verdicts = cached_property(lambda self: self._frame("verdicts"))
 
     @cached_property
     def scores(self):
-        scores = with_normalised_match(with_probe_column(self._frame("scores")), self.questions)
+        recorded = check_scored_once(self._frame("scores"), self.folder)
+        scores = with_normalised_match(with_probe_column(recorded), self.questions)
         return with_optional_measures(with_judged(scores, self.verdicts), self.questions)
 
 # %% ../../nbs/10_runs/02_records.ipynb #cell-043
@@ -360,7 +400,8 @@ def _read_outcomes(run: Run):
     if _needs_texts(table, names):
         return None
     columns = [c for c in (*OUTCOME_COLUMNS, *RUN_MEASURES) if c in names]
-    return table._read(table.whole, columns, ("axis", "moment")).to_pandas(self_destruct=True)
+    scores = table._read(table.whole, columns, ("axis", "moment")).to_pandas(self_destruct=True)
+    return check_scored_once(scores, run.folder)
 
 # %% ../../nbs/10_runs/02_records.ipynb #7965bdbe
 @patch(as_prop=True)

@@ -23,7 +23,7 @@ from ..editors.protocol import EDITOR_CLASSES, Editor, editor, editor_class
 from ..editors.requests import EditRequest
 from ..editors.weights.moments import model_fingerprint
 from ..lm.decoding import greedy_decode
-from ..lm.models import LM, load
+from ..lm.models import LM, limited_threads, load
 from ..lm.prompts import Protocol
 from ..lm.scoring import score
 from ..lm.tokens import QAItem, StopTokens, encode_items
@@ -272,7 +272,7 @@ def run_wikifactdiff(
     _require_unedited(lm)
     hparams = {name: asdict(made.check_for(lm)) for name, made in editors.items()}
     folder = make_folder(folder)
-    with lock(folder / ".lock"):
+    with lock(folder / ".lock"), limited_threads(lm):
         _begin_wikifactdiff(folder, _wikifactdiff_config(plan, lm, hparams))
         tables = {t: PartitionedTable(folder, t) for t in WIKIFACTDIFF_TABLES}
         all_editors = {"none": None, **editors}
