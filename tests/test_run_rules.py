@@ -1,0 +1,61 @@
+"""Single rules of a run, each alone: what is planned, when the curve is due, what is dropped, a share of zero."""
+
+from types import SimpleNamespace
+
+import pandas as pd
+import pytest
+import toy_runs
+
+from wbe.runs.records import VERDICT_KEY, PartitionedTable, Run
+
+pytest.importorskip("torch")
+from wbe.runs import lifelong
+from wbe.runs.batches import planned_edits
+from wbe.runs.judged import _write_verdicts
+
+
+def test_a_resumed_run_keeps_the_part_of_its_checkpoint_and_drops_the_later_ones(tmp_path):
+    table = PartitionedTable(tmp_path, "batches")
+    for n in (3, 4, 5):
+        table.add(f"{n:08d}-001", pd.DataFrame(dict(edits=[n])))
+    table.drop_after("00000004-001")
+    assert table.frame().edits.tolist() == [3, 4]
+    table.drop_after("")  # no checkpoint: all is done again
+    assert len(table.frame()) == 0
+
+
+def test_the_curve_is_due_after_every_so_many_of_the_first_edits():
+    def due(done, every=20, first=60):
+        return lifelong.Runner._curve_is_due(
+            SimpleNamespace(plan=SimpleNamespace(every=every, first=first), edits_done=done)
+        )
+
+    assert [n for n in range(1, 101) if due(n)] == [20, 40, 60]
+    assert not any(due(n, every=None) for n in range(1, 101))
+
+
+@pytest.mark.parametrize("most,planned", [(None, {1: 3, 2: 3, 3: 3}), (3, {1: 3}), (7, {1: 3, 2: 3, 3: 1})])
+def test_edits_are_planned_in_order_until_there_are_enough(most, planned):
+    assert planned_edits(["abc", "def", "ghi"], SimpleNamespace(timesteps=None, max_edits=most)) == planned
+
+
+def test_a_judge_that_is_asked_again_gives_the_verdict_that_counts(tmp_path):
+    toy_runs.write(toy_runs.made_up("rag", timesteps=1, edits=2), tmp_path / "rag")
+    run = Run.load(tmp_path / "rag")
+    asked = run.scores[run.scores.moment == "current"].head(2)[list(VERDICT_KEY)]
+    for judge, verdicts in (("a", ["wrong", "wrong"]), ("a", ["right", "wrong"]), ("b", ["wrong", "wrong"])):
+        _write_verdicts(run, asked.assign(answer="Ida", verdict=verdicts, judge=judge))
+    of = run.verdicts.groupby("judge").verdict.agg(list).to_dict()
+    assert of == dict(a=["right", "wrong"], b=["wrong", "wrong"])
+
+
+def test_lasting_facts_that_are_all_wrong_have_the_interval_of_a_share_of_zero(monkeypatch):
+    "With no right answer in `n`, the upper end is the share at which that has a chance of 2.5%."
+    n = 20
+    scores = dict(exact_match=[False] * n, token_accuracy=[1.0] * n, id=[f"Q{i}" for i in range(n)])
+    monkeypatch.setattr(lifelong, "score", lambda *_, **__: scores)
+    plan = SimpleNamespace(under="paper", tasks=(), texts=None)
+    exact, tokens = lifelong.Runner.score_lasting(SimpleNamespace(plan=plan, lm=None, lasting=[]))
+    assert (exact["value"], exact["low"], tokens["value"], tokens["high"]) == (0, 0, 1, 1)
+    assert (1 - exact["high"]) ** n == pytest.approx(0.025)
+    assert tokens["low"] ** n == pytest.approx(0.025)
