@@ -20,7 +20,7 @@ help:
 	@echo "make test          set up, then every test: the notebooks' and those in tests/"
 	@echo "make test-extras   install every extra but vllm (Spark needs Java) and run the tests that need one"
 	@echo "make check         package, README and notebooks agree, stored outputs are clean, ruff passes"
-	@echo "make style         a table of cell lengths, prose and tests of the notebooks"
+	@echo "make style         how the notebooks read, and how large the package is, as tables"
 	@echo "make lab           JupyterLab"
 	@echo "make notebooks     execute all notebooks in place (flagged cells keep their recorded output)"
 	@echo "make export        write wbe/ from nbs/"
@@ -68,6 +68,7 @@ check: $(READY)
 
 style: $(READY)
 	$(BIN)/python nbs/_dev/notebooks.py style
+	$(BIN)/python nbs/_dev/size.py
 
 export: $(READY)
 	$(BIN)/nbdev_export

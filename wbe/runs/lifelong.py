@@ -711,7 +711,7 @@ def resume(
     now = self.checkpoint.restore(self.lm)
     key = f"{now['edits_done']:08d}-{now['timestep']:03d}" if now else ""
     for name in ("batches", "refused") if self.rank == 0 else ():
-        self.tables[name].drop(lambda part: part > key)
+        self.tables[name].drop_after(key)
     self.broadcast()
     if now is None:
         return 0, None

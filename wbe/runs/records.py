@@ -190,6 +190,12 @@ def drop(
         rows = self._read(self.merged)
         write_table(self.merged, rows.filter([not unwanted(key) for key in rows["part"].to_pylist()]))
 
+
+@patch
+def drop_after(self: PartitionedTable, last: str):
+    "Remove parts whose key is later than `last`."
+    self.drop(lambda key: key > last)
+
 # %% ../../nbs/10_runs/02_records.ipynb #cell-027
 EVALUATION_MOMENTS = ("before", "current", "past", "curve", "ahead")
 RUN_TABLES = ("scores", "batches", "moments", "ability", "refused", "norms")  # tables that grow with a run
