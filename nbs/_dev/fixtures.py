@@ -115,13 +115,40 @@ def was_begun(stage, names) -> bool:
     return stage.manifest is not None or any((stage.folder / n).exists() for n in (*hidden, *names))
 
 
+def stored_result(results: Results, stage) -> tuple[Path, dict] | None:
+    "The folder of a stored result and what is known of it; a world may be a part of a larger one."
+    stored = results.folder / key_of(stage)
+    if stored.exists():
+        return stored, json.loads((stored / "about.json").read_text())
+    return larger_world(results, stage) if stage.name == "world" else None
+
+
+def larger_world(results: Results, stage) -> tuple[Path, dict] | None:
+    "A stored world of the same seed and size that has all files of this one: each depends on seed, size and date only."
+    from wbe.dates import parse_date
+    from wbe.world.files import WorldPlan
+
+    p, choices = stage.params, ("dates", "formats", "articles", "views", "truth")
+    dates, formats, *rest = (p[c] for c in choices)
+    names = WorldPlan(tuple(map(parse_date, dates)), tuple(formats), *rest).file_names()
+    names = [n.replace(".arrows", ".parquet") for n in names]
+    same = lambda params: {k: v for k, v in params.items() if k not in choices}
+    for path in sorted(results.folder.glob("*/about.json")):
+        about = json.loads(path.read_text())
+        m = about["manifest"]
+        if m["stage"] == "world" and same(m["params"]) == same(p) and {*names} <= {*about["files"]}:
+            counts = m["counts"] if p["truth"] else {k: m["counts"][k] for k in ("entities", "newcomers")}
+            m |= dict(params=p, counts=counts, outputs={n: m["outputs"][n] for n in names})
+            return path.parent, dict(files=names, manifest=m)
+    return None
+
+
 def serve(results: Results, stage) -> bool:
     "Whether the result of a stage was there, and is now in its folder."
     from wbe.store import Manifest, stored_inputs, write_text
 
-    stored = results.folder / key_of(stage)
-    about = json.loads((stored / "about.json").read_text())
-    if was_begun(stage, about["files"]):
+    stored, about = stored_result(results, stage) or (None, None)
+    if stored is None or was_begun(stage, about["files"]):
         return False
     copy_files(about["files"], stored / "files", stage.folder)
     inputs = dict(zip(stored_inputs(stage.inputs, stage.folder), stage.inputs.values()))
@@ -171,9 +198,10 @@ def install() -> Results:
         if not getattr(self, "_looked_up", False) or (key := key_of(self)) in results.asked:
             return False
         results.asked.add(key)
-        if not (results.folder / key).exists():
-            results.take(key)
-        return (results.folder / key).exists() and serve(results, self)
+        if serve(results, self):
+            return True
+        results.take(key)
+        return serve(results, self)
 
     def enter(self):
         plain_enter(self)
@@ -188,6 +216,16 @@ def install() -> Results:
 
     Stage.__init__, Stage.__enter__, Stage.__exit__, Stage.done = init, enter, leave, property(done)
     return results
+
+
+def write_large_world():
+    "Write the world of the demo once, with all that most notebooks take parts of."
+    from tempfile import TemporaryDirectory
+
+    from wbe.world.files import World
+
+    with TemporaryDirectory() as folder:
+        World(7, 1500).write(folder, progress=False)
 
 
 @contextmanager

@@ -335,6 +335,8 @@ def look_up_fixtures():
     from execnb.shell import CaptureShell
 
     results, begin = fixtures.install(), CaptureShell.__init__
+    with fixtures.served(results):
+        fixtures.write_large_world()
 
     def start(self, path=None, *args, **options):
         begin(self, path, *args, **options)
