@@ -186,16 +186,16 @@ def install() -> Results:
         if other != results.folder:
             shutil.rmtree(other, ignore_errors=True)
     plain_init, plain_enter, plain_exit = Stage.__init__, Stage.__enter__, Stage.__exit__
-    plain_done = Stage.done.fget
+    plain_done, mark = Stage.done.fget, f"_looked_up_{id(results):x}"
 
     def init(self, *args, **options):
         plain_init(self, *args, **options)
-        self._looked_up = not results.fresh and is_of_package(sys._getframe(1))
+        setattr(self, mark, not results.fresh and is_of_package(sys._getframe(1)))
 
     def done(self):
         if plain_done(self):
             return True
-        if not getattr(self, "_looked_up", False) or (key := key_of(self)) in results.asked:
+        if not getattr(self, mark, False) or (key := key_of(self)) in results.asked:
             return False
         results.asked.add(key)
         if serve(results, self):
@@ -210,7 +210,7 @@ def install() -> Results:
 
     def leave(self, kind, *error):
         plain_exit(self, kind, *error)
-        if kind is None and getattr(self, "_looked_up", False):
+        if kind is None and getattr(self, mark, False):
             keep(results, self, self._before)
         results.release()
 
