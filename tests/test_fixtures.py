@@ -128,6 +128,19 @@ def test_stages_of_a_notebook_itself_and_of_fresh_notebooks_are_run(results, tmp
     assert results.counts == dict(built=0, served=0)
 
 
+def test_a_stage_without_files_is_kept_too(results, tmp_path):
+    make = {}
+    exec("def make(Stage, folder): return Stage(folder, 'empty')", dict(__name__="wbe.somewhere"), make)
+    for n, notebook in enumerate(("first.ipynb", "second.ipynb")):
+        results.begin(notebook)
+        stage = make["make"](store.Stage, tmp_path / notebook)
+        assert stage.done == bool(n)
+        if not n:
+            with stage:
+                stage.counts["rows"] = 3
+    assert stage.manifest.counts == dict(rows=3)
+
+
 def test_the_digest_follows_the_source(tmp_path, monkeypatch):
     (tmp_path / "wbe").mkdir()
     source = tmp_path / "wbe" / "a.py"

@@ -133,7 +133,7 @@ def larger_world(results: Results, stage) -> tuple[Path, dict] | None:
     names = WorldPlan(tuple(map(parse_date, dates)), tuple(formats), *rest).file_names()
     names = [n.replace(".arrows", ".parquet") for n in names]
     same = lambda params: {k: v for k, v in params.items() if k not in choices}
-    for path in sorted(results.folder.glob("*/about.json")):
+    for path in sorted(p for p in results.folder.glob("*/about.json") if p.parent.suffix != ".part"):
         about = json.loads(path.read_text())
         m = about["manifest"]
         if m["stage"] == "world" and same(m["params"]) == same(p) and {*names} <= {*about["files"]}:
@@ -168,6 +168,7 @@ def keep(results: Results, stage, before: set[str]):
     if stored.exists() or any(name.startswith("..") for name in names):
         return
     part = stored.with_name(f"{stored.name}.{os.getpid()}.part")
+    (part / "files").mkdir(parents=True)
     copy_files(names, stage.folder, part / "files")
     (part / "about.json").write_text(json.dumps(dict(files=names, manifest=asdict(stage.manifest))))
     try:

@@ -456,7 +456,17 @@ def notebooks() -> list[Path]:
 
 
 # Notebooks that take longest, begun first: they do not keep one process busy when the others are done.
-SLOW_NOTEBOOKS = ()
+SLOW_NOTEBOOKS = (
+    "11_analysis/17_prefixes",
+    "11_analysis/32_report",
+    "10_runs/07_lifelong",
+    "11_analysis/09_specificity",
+    "11_analysis/16_outdated",
+    "06_benchmark/14_series",
+    "04_wikidata/13_build",
+    "12_app/01_demo",
+    "06_benchmark/02_locality",
+)
 
 
 def in_order(paths) -> list[Path]:
@@ -496,6 +506,7 @@ def test_one(path: Path) -> tuple[bool, float]:
 
 def print_times(times: dict):
     "The processor seconds of the notebooks, longest first, and their sum."
+    print("\nlongest first:")
     for path, seconds in sorted(times.items(), key=lambda item: -item[1]):
         print(f"{seconds:7.1f} s  {path.relative_to(NBS).with_suffix('')}")
     print(f"{sum(times.values()):7.1f} s  {len(times)} notebooks, in processor seconds, whatever else runs")
@@ -518,7 +529,7 @@ def test(paths=(), jobs: int = 2):
         for job in as_completed(work):
             passed, times[work[job]] = job.result()
             failed += [] if passed else [str(work[job].relative_to(NBS))]
-            print(f"{work[job].relative_to(NBS)}{'' if passed else ': FAILED'}", flush=True)
+            print(f"{times[work[job]]:7.1f} s  {work[job].relative_to(NBS)}{'' if passed else ': FAILED'}", flush=True)
     print_times(times)
     if failed:
         sys.exit(f"these notebooks failed: {', '.join(sorted(failed))}")
