@@ -6,8 +6,9 @@ python nbs/_dev/notebooks.py readme
     write README.md from nbs/index.ipynb
 python nbs/_dev/notebooks.py style
     a table of cell lengths, prose and tests, with a row for each folder
-python nbs/_dev/notebooks.py test
-    `nbdev_test`; analyses of recorded runs must also give the words and numbers that they store
+python nbs/_dev/notebooks.py test [NOTEBOOK …]
+    as `nbdev_test` does, with worlds that are built once for all notebooks (see fixtures.py); analyses of recorded
+    runs must also give the words and numbers that they store
 python nbs/_dev/notebooks.py check
     fail when the package, the README or the state of a notebook is not what it should be
 """
@@ -25,7 +26,6 @@ import tempfile
 import time
 from configparser import ConfigParser
 from pathlib import Path
-from types import SimpleNamespace
 
 import nbformat
 
@@ -329,6 +329,22 @@ def first_difference(stored, fresh) -> str:
     return "" if len(old) == len(new) else f"stored: {len(old)} words and numbers, now: {len(new)}"
 
 
+def look_up_fixtures():
+    "From now on, worlds and stages of benchmarks are built once for all notebooks: see fixtures.py."
+    import fixtures
+    from execnb.shell import CaptureShell
+
+    results, begin = fixtures.install(), CaptureShell.__init__
+    with fixtures.served(results):
+        fixtures.write_large_world()
+
+    def start(self, path=None, *args, **options):
+        begin(self, path, *args, **options)
+        results.begin(path)
+
+    CaptureShell.__init__ = start
+
+
 def compare_outputs():
     "From now on, a compared notebook fails in nbdev's test when a cell does not give what it stores."
     from execnb.shell import CaptureShell
@@ -388,11 +404,46 @@ def fail_with_figures():
 
 
 def time_answers_briefly():
-    "From now on, a run times one question for a moment, where it times several for seconds at every timestep."
+    """From now on, a run times one question for a moment, where it times several for seconds at every timestep.
+
+    In the notebook of the runs, whose cells import the function, the first call times answers as a user's run does.
+    """
+    from execnb.shell import CaptureShell
+
+    from wbe.lm import cost
     from wbe.runs import lifelong
 
-    rounds = lifelong.time_rounds
-    lifelong.time_rounds = lambda lm, asked, under, _: rounds(lm, asked[:1], under, 2, 1)
+    rounds, begin, calls = cost.time_rounds, CaptureShell.__init__, []
+    briefly = lambda lm, asked, under, *_: rounds(lm, asked[:1], under, 2, 1)
+
+    def first_whole(*args, **options):
+        calls.append(args)
+        return (briefly if len(calls) > 1 else rounds)(*args, **options)
+
+    def start(self, *args, **options):
+        begin(self, *args, **options)
+        calls.clear()
+
+    lifelong.time_rounds, cost.time_rounds, CaptureShell.__init__ = briefly, first_whole, start
+
+
+def collect_new_objects_only():
+    """From now on, the search for garbage leaves out what earlier notebooks of the process have made.
+
+    Their names stay until the process ends, and every full search would go through all of them.
+    """
+    import gc
+
+    from execnb.shell import CaptureShell
+
+    begin = CaptureShell.__init__
+
+    def start(self, *args, **options):
+        begin(self, *args, **options)
+        gc.collect()
+        gc.freeze()
+
+    CaptureShell.__init__ = start
 
 
 def processor_seconds() -> float:
@@ -404,6 +455,86 @@ def notebooks() -> list[Path]:
     return sorted(p for p in NBS.rglob("*.ipynb") if not any(part[0] in "._" for part in p.relative_to(NBS).parts))
 
 
+# Notebooks that take longest, begun first: they do not keep one process busy when the others are done.
+SLOW_NOTEBOOKS = (
+    "11_analysis/17_prefixes",
+    "11_analysis/32_report",
+    "10_runs/07_lifelong",
+    "11_analysis/09_specificity",
+    "11_analysis/16_outdated",
+    "06_benchmark/14_series",
+    "04_wikidata/13_build",
+    "12_app/01_demo",
+    "06_benchmark/02_locality",
+)
+
+
+def in_order(paths) -> list[Path]:
+    "Notebooks, those of `SLOW_NOTEBOOKS` first."
+    name = lambda p: str(p.relative_to(NBS).with_suffix(""))
+    rank = {n: i for i, n in enumerate(SLOW_NOTEBOOKS)}
+    return sorted(paths, key=lambda p: rank.get(name(p), len(rank)))
+
+
+def prepare_tests():
+    "What is done once, before the processes that execute notebooks are forked."
+    import matplotlib.pyplot  # noqa: F401
+    import pandas  # noqa: F401
+    import seaborn  # noqa: F401
+    import torch
+    import transformers  # noqa: F401
+
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or 1))
+    compare_outputs()
+    fail_with_figures()
+    time_answers_briefly()
+    look_up_fixtures()
+    collect_new_objects_only()
+    os.fsync = lambda _: None  # what a killed process has written is there; no test simulates a power failure
+
+
+def test_one(path: Path) -> tuple[bool, float]:
+    "Execute a notebook as `nbdev_test` does; whether it passed, and the processor seconds."
+    from nbdev.config import get_config
+    from nbdev.test import test_nb
+
+    os.chdir(NBS)
+    begun = processor_seconds()
+    passed, _ = test_nb(path, get_config().tst_flags.split(), basepath=ROOT)
+    return passed, processor_seconds() - begun
+
+
+def print_times(times: dict):
+    "The processor seconds of the notebooks, longest first, and their sum."
+    print("\nlongest first:")
+    for path, seconds in sorted(times.items(), key=lambda item: -item[1]):
+        print(f"{seconds:7.1f} s  {path.relative_to(NBS).with_suffix('')}")
+    print(f"{sum(times.values()):7.1f} s  {len(times)} notebooks, in processor seconds, whatever else runs")
+
+
+def test(paths=(), jobs: int = 2):
+    "Execute notebooks, `jobs` at a time; worlds and stages that several of them build are built once: see fixtures.py."
+    from concurrent.futures import ProcessPoolExecutor, as_completed
+    from multiprocessing import get_context
+
+    import fixtures
+    import notebooks as importable  # a notebook takes the place of the main module
+
+    if not paths:
+        fixtures.clear()
+    prepare_tests()
+    times, failed, test_one = {}, [], importable.test_one
+    with ProcessPoolExecutor(jobs, mp_context=get_context("fork")) as pool:
+        work = {pool.submit(test_one, p): p for p in in_order(p.absolute() for p in paths or notebooks())}
+        for job in as_completed(work):
+            passed, times[work[job]] = job.result()
+            failed += [] if passed else [str(work[job].relative_to(NBS))]
+            print(f"{times[work[job]]:7.1f} s  {work[job].relative_to(NBS)}{'' if passed else ': FAILED'}", flush=True)
+    print_times(times)
+    if failed:
+        sys.exit(f"these notebooks failed: {', '.join(sorted(failed))}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["run", "readme", "check", "style", "test"])
@@ -411,22 +542,14 @@ def main():
     parser.add_argument(
         "--flags", default="", help="flags of the cells to run besides the plain ones, with commas between"
     )
+    parser.add_argument("--jobs", type=int, default=2, help="processes that test notebooks at the same time")
     args = parser.parse_intermixed_args()
     if args.what == "readme":
         readme(ROOT)
     elif args.what == "style":
         print(style())
     elif args.what == "test":
-        import nbdev.test
-        from nbdev.test import nbdev_test
-
-        nbdev.test.time = SimpleNamespace(time=processor_seconds)  # times that do not depend on what else runs
-        compare_outputs()
-        fail_with_figures()
-        time_answers_briefly()
-        os.fsync = lambda _: None  # what a killed process has written is there; no test simulates a power failure
-        path = str(args.notebooks[0]) if args.notebooks else None
-        nbdev_test(path, n_workers=None if path else 2, do_print=True, timing=True)
+        test(args.notebooks, args.jobs)
     elif args.what == "check":
         trouble = check()
         print("\n".join(trouble) or "wbe/, README.md, notebooks and style agree.")

@@ -1,0 +1,154 @@
+"""The store of results that notebooks and tests share gives what would be built, and nothing that would be tested."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+from wbe import store
+from wbe.store import Manifest
+from wbe.wikidata.parse import parse_dump
+from wbe.world.files import World
+
+DEV = Path(__file__).parents[1] / "nbs" / "_dev" / "fixtures.py"
+if not DEV.is_file():
+    pytest.skip("the notebooks are not here", allow_module_level=True)
+spec = importlib.util.spec_from_file_location("fixtures", DEV)
+fixtures = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(fixtures)
+DATES = ("2024-02-01", "2024-02-20")
+
+
+@pytest.fixture
+def results(tmp_path, monkeypatch):
+    "An empty store that is in force."
+    for name in ("__init__", "__enter__", "__exit__", "done"):
+        monkeypatch.setattr(store.Stage, name, store.Stage.__dict__[name])  # as they were, after the test
+    monkeypatch.setattr(fixtures, "STORE", tmp_path / "store")
+    results = fixtures.install()
+    results.begin("first.ipynb")
+    return results
+
+
+def small_world(folder, **options):
+    return World(3, 500).write(folder, **(dict(dates=DATES, progress=False) | options))
+
+
+def content(folder) -> dict:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+def data(folder) -> dict:
+    return {name: text for name, text in content(folder).items() if "manifest" not in name}
+
+
+def test_what_is_served_is_what_is_built(results, tmp_path):
+    world = small_world(tmp_path / "a" / "world")
+    parse_dump(world.paths()[0], tmp_path / "a" / "parsed", progress=False)
+    assert results.counts == dict(built=2, served=0)
+    results.begin("second.ipynb")
+    world = small_world(tmp_path / "b" / "world")
+    parse_dump(world.paths()[0], tmp_path / "b" / "parsed", progress=False)
+    assert results.counts == dict(built=2, served=2)
+    assert content(tmp_path / "a") == content(tmp_path / "b")
+    small_world(tmp_path / "c" / "world")  # the second in one notebook
+    assert results.counts["served"] == 2 and data(tmp_path / "c" / "world") == data(tmp_path / "a" / "world")
+
+
+@pytest.mark.parametrize("part", [dict(dates=DATES[1:]), dict(articles=False, views=False), dict(truth=False)])
+def test_a_part_of_a_larger_world_is_the_world_that_would_be_written(part, results, tmp_path):
+    small_world(tmp_path / "large")
+    results.begin("second.ipynb")
+    served = small_world(tmp_path / "served", **part)
+    assert results.counts == dict(built=1, served=1)
+    results.fresh = True
+    written = small_world(tmp_path / "written", **part)
+    assert data(served.folder) == data(written.folder)
+    hashes = lambda m: {name: d["sha256"] for name, d in m.outputs.items()}
+    one, two = served.manifest, written.manifest
+    assert (one.params, one.counts, hashes(one)) == (two.params, two.counts, hashes(two))
+
+
+def test_other_worlds_and_other_options_are_built(results, tmp_path):
+    world = small_world(tmp_path / "one")
+    parse_dump(world.paths()[0], tmp_path / "parsed", progress=False)
+    results.begin("second.ipynb")
+    World(4, 500).write(tmp_path / "two", dates=DATES, progress=False)
+    small_world(tmp_path / "three", formats=("json.bz2",))
+    parse_dump(world.paths()[0], tmp_path / "roles", roles=True, progress=False)
+    parse_dump(world.paths()[1], tmp_path / "later", progress=False)
+    assert results.counts == dict(built=6, served=0)
+
+
+def test_changing_what_was_served_does_not_change_the_store(results, tmp_path):
+    whole = data(small_world(tmp_path / "one").folder)
+    for notebook in ("second.ipynb", "third.ipynb"):
+        results.begin(notebook)
+        folder = tmp_path / notebook
+        assert data(small_world(folder).folder) == whole
+        for path in folder.rglob("*.gz"):
+            with open(path, "r+b") as f:
+                f.write(b"damaged")
+
+
+def test_a_folder_where_the_work_was_begun_is_left_alone(results, tmp_path):
+    small_world(tmp_path / "one")
+    for at, change in (
+        ("killed", lambda folder: (folder / ".spool.json").write_text("{}")),
+        ("there", lambda folder: ((folder / "truth").mkdir(), (folder / "truth" / "facts.parquet").touch())),
+        ("damaged", lambda folder: (small_world(folder), next(folder.rglob("*.gz")).write_bytes(b"damaged"))),
+    ):
+        folder = tmp_path / at
+        folder.mkdir()
+        results.fresh = True
+        change(folder)
+        results.begin(at)
+        done = results.counts["served"]
+        names = [p.name for p in (tmp_path / "one" / "truth").iterdir()]
+        if at == "there":
+            (folder / "truth" / names[0]).touch()
+        assert data(small_world(folder).folder).items() >= data(tmp_path / "one").items()
+        assert results.counts["served"] == done, at
+
+
+def test_stages_of_a_notebook_itself_and_of_fresh_notebooks_are_run(results, tmp_path):
+    params, make = dict(n=1), {}
+    exec("def make(Stage, folder): return Stage(folder, 'own', {'n': 1})", dict(__name__="__main__"), make)
+    for notebook in ("first.ipynb", "second.ipynb"):
+        results.begin(notebook)
+        stage = make["make"](store.Stage, tmp_path / notebook)
+        assert not stage.done and stage.params == params
+        with stage:
+            pass
+    results.begin("nbs/02_world/13_files.ipynb")
+    small_world(tmp_path / "one")
+    results.begin("nbs/02_world/14_traits.ipynb")
+    small_world(tmp_path / "two")
+    assert results.counts == dict(built=0, served=0)
+
+
+def test_a_stage_without_files_is_kept_too(results, tmp_path):
+    make = {}
+    exec("def make(Stage, folder): return Stage(folder, 'empty')", dict(__name__="wbe.somewhere"), make)
+    for n, notebook in enumerate(("first.ipynb", "second.ipynb")):
+        results.begin(notebook)
+        stage = make["make"](store.Stage, tmp_path / notebook)
+        assert stage.done == bool(n)
+        if not n:
+            with stage:
+                stage.counts["rows"] = 3
+    assert stage.manifest.counts == dict(rows=3)
+
+
+def test_the_digest_follows_the_source(tmp_path, monkeypatch):
+    (tmp_path / "wbe").mkdir()
+    source = tmp_path / "wbe" / "a.py"
+    monkeypatch.setattr(fixtures, "ROOT", tmp_path)
+    source.write_text("x = 1")
+    one = fixtures.digest()
+    source.write_text("x = 2")
+    assert fixtures.digest() != one
+    source.write_text("x = 1")
+    assert fixtures.digest() == one
+    assert isinstance(Manifest("s"), Manifest) and "fixtures" not in sys.modules
