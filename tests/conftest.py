@@ -20,6 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from processes import server_seconds
 
 from wbe.world.files import World
 
@@ -61,6 +62,13 @@ def not_installed(extra: str) -> list[str]:
 def pytest_configure(config):
     os.fsync = lambda _: None  # what a killed process has written is there; only a power failure needs it on the disk
     config.addinivalue_line("markers", "extra(*names): needs these extras of settings.ini; see `make test-extras`")
+
+
+def pytest_ignore_collect(collection_path, config):
+    "With `-m extra`, a file without a marked test is not imported."
+    if config.option.markexpr == "extra" and re.match(r"test_.*\.py$", collection_path.name):
+        if "mark.extra(" not in collection_path.read_text(encoding="utf-8"):
+            return True
 
 
 @pytest.fixture(autouse=True)
@@ -121,8 +129,8 @@ def refuse_skip(report):
 
 
 def processor_seconds() -> float:
-    "Processor time so far, of this process and of those that it has started and waited for."
-    return sum(os.times()[:4])
+    "Processor time so far: of this process, of those that it has started and waited for, and of those forked for it."
+    return sum(os.times()[:4]) + server_seconds()
 
 
 _last = processor_seconds()
