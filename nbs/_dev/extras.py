@@ -3,7 +3,7 @@
 python nbs/_dev/extras.py install FOLDER
     make a virtual environment in FOLDER that adds all extras to the packages of this one
 python nbs/_dev/extras.py notebooks
-    execute the notebooks with cells marked `#| extra NAME`, these cells included
+    execute the cells marked `#| extra NAME` of all notebooks, and those that they need; `make test` executes the others
 
 Extras that want an environment of their own are left out of both. Their cells are recorded and their tests run there:
     pip install '.[lm,vllm]' pytest nbclient ipykernel nbdev==2.4.14 'execnb<0.2' 'fastcore<1.13'
@@ -23,6 +23,7 @@ from concurrent.futures import ProcessPoolExecutor
 from configparser import ConfigParser
 from multiprocessing import get_context
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 
@@ -31,6 +32,7 @@ NBS = ROOT / "nbs"
 APART = {"vllm"}  # extras that pin other versions of torch and transformers
 COMPILED = {"annoy"}  # extras without wheels: built here, with a C++ compiler
 JAVA = 17  # the oldest version that Spark 4 runs on
+IMPORTED = ["nbdev.test", "execnb.shell", "pandas", "matplotlib.pyplot", "torch", "transformers", "wbe.lm.models"]
 HELP = {
     "java": f"Spark needs Java {JAVA} or later. As root: apt-get install default-jre-headless. Without root: "
     "unpack a JDK of https://adoptium.net and set JAVA_HOME to its folder.",
@@ -117,24 +119,53 @@ def notebooks() -> list[Path]:
     return sorted(found, key=lambda p: "spark" not in found[p])
 
 
-def execute(path: Path) -> tuple[bool, float]:
-    "Run a notebook as `nbdev_test` does, with the cells that need an extra; whether it passed, and the seconds."
-    from nbdev.config import get_config
-    from nbdev.test import test_nb
-    from notebooks import fail_with_figures
+def marked_and_needed(path: Path) -> set[str]:
+    "The ids of the cells of a notebook that are marked with an extra, and of those that they need."
+    from cells import needed
+    from notebooks import flags_of
 
+    cells = [c for c in nbformat.read(path, 4).cells if c.cell_type == "code"]
+    marked = {i for i, cell in enumerate(cells) if "extra" in flags_of(cell)}
+    return {cells[i].id for i in needed([c.source for c in cells], marked)}
+
+
+def leave_out_others(wanted: set[str]):
+    "From now on, nbdev's test executes only the code cells with these ids."
+    from execnb.shell import CaptureShell
+
+    plain = CaptureShell.cell
+
+    def cell(self, cell, *args, **options):
+        if cell.cell_type != "code" or cell.id in wanted:
+            plain(self, cell, *args, **options)
+
+    CaptureShell.cell = cell
+
+
+def execute(path: Path) -> tuple[bool, float]:
+    "Run the cells of a notebook that need an extra as `nbdev_test` does; whether they passed, and processor seconds."
+    import nbdev.test
+    from nbdev.config import get_config
+    from notebooks import fail_with_figures, processor_seconds, time_answers_briefly
+
+    nbdev.test.time = SimpleNamespace(time=processor_seconds)  # times that do not depend on what else runs
     fail_with_figures()
+    time_answers_briefly()
+    leave_out_others(marked_and_needed(path))
     os.chdir(ROOT)
     with tempfile.TemporaryDirectory() as tmp:
         os.environ["TMPDIR"] = tempfile.tempdir = tmp
-        return test_nb(path, get_config().tst_flags.split(), ["extra"], basepath=ROOT)
+        return nbdev.test.test_nb(path, get_config().tst_flags.split(), ["extra"], basepath=ROOT)
 
 
 def run() -> list[str]:
     "Execute the notebooks, two at a time; the names of those that failed."
     paths, failed, began = notebooks(), [], time.perf_counter()
-    # a process for each: a session of Spark must not reach the next notebook
-    with ProcessPoolExecutor(2, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
+    # A process for each, because a session of Spark must not reach the next notebook; forked from one that has
+    # imported what most of them import.
+    context = get_context("forkserver")
+    context.set_forkserver_preload(IMPORTED)
+    with ProcessPoolExecutor(2, mp_context=context, max_tasks_per_child=1) as pool:
         for path, (passed, seconds) in zip(paths, pool.map(execute, paths)):
             name = str(path.relative_to(NBS).with_suffix(""))
             print(f"{name}: {seconds:.0f} s{'' if passed else ', FAILED'}", flush=True)
