@@ -92,5 +92,9 @@ def main(job: dict):
         process.join()
 
 
+def run_job(path: str):
+    main(json.loads(Path(path).read_text()))
+
+
 if __name__ == "__main__":
-    main(json.loads(Path(sys.argv[1]).read_text()))
+    run_job(sys.argv[1])

@@ -1,11 +1,11 @@
 """Python processes without the time of their imports: each is forked from a server that has imported wbe once.
 
 A `wbe` command takes three to six processor seconds to import torch, pandas and DuckDB, and often less to do its work.
-`run` and `Process` take the words of `[sys.executable, *words]`: `-c CODE …` or `-m wbe …`. As in a fresh process, its
-current folder, variables, arguments, standard streams, session and signals are its own; it can be killed.
+`run` and `Process` take the words of `[sys.executable, *words]`: `-c CODE …`, `-m wbe …` or `FILE …`. As in a fresh
+process, its current folder, variables, arguments, standard streams, session and signals are its own; it can be killed.
 
 A process whose subject is the process itself is started afresh: how long `wbe --help` takes and what it imports, an
-interrupt, a wheel in its own environment, a launcher of several processes, a terminal.
+interrupt, a wheel in its own environment, the processes that a launcher starts, a terminal.
 """
 
 import atexit
@@ -26,6 +26,14 @@ PRELOADED = (
     "wbe.benchmark.evolving_series", "wbe.benchmark.locality", "wbe.wikipedia.comparison", "wbe.lm.models",
     "wbe.runs.lifelong", "wbe.analysis.report", "wbe.analysis.counts",
 )  # fmt: skip
+
+
+def time_answers_briefly():
+    "From now on, a run times one question for a moment, where it times several for seconds at every timestep."
+    from wbe.runs import lifelong
+
+    rounds = lifelong.time_rounds
+    lifelong.time_rounds = lambda lm, asked, under, _: rounds(lm, asked[:1], under, 2, 1)
 
 
 def context():
@@ -78,13 +86,16 @@ def work(words: list[str], cwd: str, env: dict, streams: tuple, session: bool, l
         import resource
 
         resource.setrlimit(what, limit)
-    first, what, *rest = words
-    sys.argv = ["-c" if first == "-c" else what, *rest]
+    first, *rest = words
+    sys.argv = words if first not in ("-c", "-m") else ["-c", *rest[1:]] if first == "-c" else rest
     sys.path.insert(0, "")
+    time_answers_briefly()
     if first == "-c":
-        code = exit_code(lambda: exec(compile(what, "<string>", "exec"), {"__name__": "__main__"}))
+        code = exit_code(lambda: exec(compile(rest[0], "<string>", "exec"), {"__name__": "__main__"}))
+    elif first == "-m":
+        code = exit_code(lambda: runpy.run_module(rest[0], run_name="__main__", alter_sys=True))
     else:
-        code = exit_code(lambda: runpy.run_module(what, run_name="__main__", alter_sys=True))
+        code = exit_code(lambda: runpy.run_path(first, run_name="__main__"))
     util._exit_function()
     atexit._run_exitfuncs()
     for stream in (sys.stdout, sys.stderr):
