@@ -32,7 +32,6 @@ NBS = ROOT / "nbs"
 APART = {"vllm"}  # extras that pin other versions of torch and transformers
 COMPILED = {"annoy"}  # extras without wheels: built here, with a C++ compiler
 JAVA = 17  # the oldest version that Spark 4 runs on
-IMPORTED = ["nbdev.test", "execnb.shell", "pandas", "matplotlib.pyplot", "torch", "transformers", "wbe.lm.models"]
 HELP = {
     "java": f"Spark needs Java {JAVA} or later. As root: apt-get install default-jre-headless. Without root: "
     "unpack a JDK of https://adoptium.net and set JAVA_HOME to its folder.",
@@ -113,10 +112,9 @@ def extras_of(path: Path) -> set[str]:
 
 
 def notebooks() -> list[Path]:
-    "The notebooks with cells that need an extra; those of Spark, which take longest, first."
+    "The notebooks with cells that need an extra."
     paths = (p for p in NBS.rglob("*.ipynb") if not any(part[0] in "._" for part in p.relative_to(NBS).parts))
-    found = {p: own for p in sorted(paths) if (own := extras_of(p) - APART)}
-    return sorted(found, key=lambda p: "spark" not in found[p])
+    return [p for p in sorted(paths) if extras_of(p) - APART]
 
 
 def marked_and_needed(path: Path) -> set[str]:
@@ -130,7 +128,7 @@ def marked_and_needed(path: Path) -> set[str]:
 
 
 def leave_out_others(wanted: set[str]):
-    "From now on, nbdev's test executes only the code cells with these ids."
+    "From now on, nbdev's test executes only the code cells with these ids; the set may change."
     from execnb.shell import CaptureShell
 
     plain = CaptureShell.cell
@@ -142,8 +140,8 @@ def leave_out_others(wanted: set[str]):
     CaptureShell.cell = cell
 
 
-def execute(path: Path) -> tuple[bool, float]:
-    "Run the cells of a notebook that need an extra as `nbdev_test` does; whether they passed, and processor seconds."
+def execute(paths: list[Path]) -> list[str]:
+    "Run the cells of notebooks that need an extra, as `nbdev_test` does; the names of the notebooks that failed."
     import nbdev.test
     from nbdev.config import get_config
     from notebooks import fail_with_figures, processor_seconds, time_answers_briefly
@@ -151,25 +149,28 @@ def execute(path: Path) -> tuple[bool, float]:
     nbdev.test.time = SimpleNamespace(time=processor_seconds)  # times that do not depend on what else runs
     fail_with_figures()
     time_answers_briefly()
-    leave_out_others(marked_and_needed(path))
+    leave_out_others(wanted := set())
     os.chdir(ROOT)
+    failed = []
     with tempfile.TemporaryDirectory() as tmp:
         os.environ["TMPDIR"] = tempfile.tempdir = tmp
-        return nbdev.test.test_nb(path, get_config().tst_flags.split(), ["extra"], basepath=ROOT)
+        for path in paths:
+            wanted.clear()
+            wanted |= marked_and_needed(path)
+            passed, seconds = nbdev.test.test_nb(path, get_config().tst_flags.split(), ["extra"], basepath=ROOT)
+            name = str(path.relative_to(NBS).with_suffix(""))
+            print(f"{name}: {len(wanted)} cells, {seconds:.0f} s{'' if passed else ', FAILED'}", flush=True)
+            failed += [] if passed else [name]
+    return failed
 
 
 def run() -> list[str]:
-    "Execute the notebooks, two at a time; the names of those that failed."
-    paths, failed, began = notebooks(), [], time.perf_counter()
-    # A process for each, because a session of Spark must not reach the next notebook; forked from one that has
-    # imported what most of them import.
-    context = get_context("forkserver")
-    context.set_forkserver_preload(IMPORTED)
-    with ProcessPoolExecutor(2, mp_context=context, max_tasks_per_child=1) as pool:
-        for path, (passed, seconds) in zip(paths, pool.map(execute, paths)):
-            name = str(path.relative_to(NBS).with_suffix(""))
-            print(f"{name}: {seconds:.0f} s{'' if passed else ', FAILED'}", flush=True)
-            failed += [] if passed else [name]
+    "Execute the notebooks in two processes; the names of those that failed."
+    paths, began = notebooks(), time.perf_counter()
+    # Those of Spark have a process of their own: Java is started once for them, and their session reaches no other.
+    groups = [[p for p in paths if ("spark" in extras_of(p)) is spark] for spark in (True, False)]
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
+        failed = sum(pool.map(execute, groups), [])
     print(f"{len(paths)} notebooks with cells that need an extra: {time.perf_counter() - began:.0f} s")
     return failed
 
