@@ -214,9 +214,12 @@ def needed(sources: list[str], wanted: set[int]) -> set[int]:
 
 def affected(sources: list[str], names: set[str]) -> set[int]:
     "The numbers of the cells whose results follow from names, directly or through other cells."
-    reached, found = set(names), set()
-    for i, cell in enumerate(read_cells(sources)):
-        if (cell.reads | cell.gives()) & reached:
-            found.add(i)
-            reached |= cell.gives()
+    cells, anywhere, before = read_cells(sources), set(names), None
+    while anywhere != before:  # a function may read what a later cell binds
+        before, reached, found = anywhere, set(names), set()
+        for i, cell in enumerate(cells):
+            if (cell.reads | cell.gives()) & reached or cell.later & anywhere:
+                found.add(i)
+                reached |= cell.gives() - cell.imported
+        anywhere = anywhere | reached
     return found
