@@ -138,6 +138,7 @@ def test_cells_that_others_need():
     assert needed(cells, {11}) == {0, 11}  # a call of a module changes nothing
     assert needed([*cells, "from math import *"], {11}) == {0, 11, 12}  # names that cannot be known
     assert needed([*cells, "%matplotlib inline"], {11}) == {0, 11}
+    assert needed([*cells, "#| export\nmore.clear()"], {11}) == {0, 8, 9, 11, 12}
     assert needed([*cells, "no python"], {11}) == {0, 11, 12}
 
 

@@ -1,7 +1,8 @@
 """Which cells of a notebook need which others, by the names that they bind, read and change.
 
 `needed` finds the cells without which some cells cannot run, and `affected` the cells that show something else when
-some names have other values. Both err on the side of too many cells: what cannot be read counts as needed.
+some names have other values. Both err on the side of too many cells: what cannot be read counts as needed, and so
+does what is exported, because methods are added to classes in cells that nobody names.
 """
 
 import ast
@@ -10,6 +11,8 @@ import symtable
 from dataclasses import dataclass, field
 
 PURE = re.compile(r"test_|assert_|print$|display$|show")  # calls of these change nothing that a later cell reads
+
+EXPORTED = re.compile(r"^#\| *export", re.M)
 
 
 @dataclass
@@ -199,7 +202,7 @@ def needed(sources: list[str], wanted: set[int]) -> set[int]:
     "The numbers of the cells that some cells need to run, these included."
     cells = read_cells(sources)
     found, todo = {}, [(i, i) for i in wanted]
-    todo += [(i, i) for i, cell in enumerate(cells) if cell.always]
+    todo += [(i, i) for i, cell in enumerate(cells) if cell.always or EXPORTED.search(sources[i])]
     while todo:
         i, until = todo.pop()
         if found.get(i, -1) >= until:
