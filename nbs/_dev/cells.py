@@ -2,10 +2,12 @@
 
 `needed` finds the cells without which some cells cannot run, and `affected` the cells that show something else when
 some names have other values. Both err on the side of too many cells: what cannot be read counts as needed, and so
-does what is exported, because methods are added to classes in cells that nobody names.
+does what is exported, because methods are added to classes in cells that nobody names. Files are not followed: a
+cell that reads what another has written must also share a name with it.
 """
 
 import ast
+import builtins
 import re
 import symtable
 from dataclasses import dataclass, field
@@ -23,7 +25,8 @@ class Names:
     surely: set = field(default_factory=set)  # bound by a statement that always runs, so that earlier values are gone
     reads: set = field(default_factory=set)  # read when the cell runs
     later: set = field(default_factory=set)  # read when a function of the cell is called
-    changes: set = field(default_factory=set)  # objects that get an attribute, an item, or are passed to a call
+    sets: set = field(default_factory=set)  # objects that get an attribute or an item
+    changes: set = field(default_factory=set)  # these, and objects that are passed to a call
     imported: set = field(default_factory=set)
     always: bool = False  # binds names that cannot be known, or is no Python
 
@@ -47,19 +50,23 @@ def called(call: ast.Call) -> set:
     return {root(node) for node in (*given, *([call.func] if isinstance(call.func, ast.Attribute) else []))}
 
 
+def set_in(tree: ast.Module) -> set:
+    "The names of objects of which a cell sets a part: `a.b = …`, `a[0] = …`."
+    nodes = (n for n in ast.walk(tree) if isinstance(n, (ast.Attribute, ast.Subscript)))
+    return {root(n) for n in nodes if isinstance(n.ctx, (ast.Store, ast.Del))}
+
+
 def changed(tree: ast.Module) -> set:
-    "The names of objects that a cell changes: `a.b = …`, `a[0] = …`, `a.add(…)`, `fill(a)`, and what decorators get."
-    found = set()
+    "The names of objects that a cell changes: these, `a.add(…)`, `fill(a)`, and what decorators get."
+    found = set_in(tree)
     for node in ast.walk(tree):
-        if isinstance(node, (ast.Attribute, ast.Subscript)) and isinstance(node.ctx, (ast.Store, ast.Del)):
-            found.add(root(node))
-        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
             found |= called(node.value)
         elif isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.decorator_list:
             found |= {root(d) for d in node.decorator_list}
             first = node.args.args[:1] if isinstance(node, ast.FunctionDef) else []
             found |= {root(a.annotation) for a in first if a.annotation}  # `@patch`
-    return found - {""}
+    return found - {"", *dir(builtins)}
 
 
 def surely_bound(tree: ast.Module) -> set:
@@ -172,6 +179,7 @@ def names_of(source: str) -> Names:
         surely=surely_bound(tree) & binds,
         reads=(reads | lambdas) & first.read,  # a function of the cell may be called there
         later=lambdas,
+        sets=set_in(tree),
         changes=changed(tree) & (reads | lambdas | binds) - imported,
         imported=imported,
         always=any(isinstance(n, ast.ImportFrom) and n.names[0].name == "*" for n in ast.walk(tree)),
@@ -211,7 +219,8 @@ def needed(sources: list[str], wanted: set[int]) -> set[int]:
         for name in cells[i].reads | cells[i].changes:
             todo += [(j, until) for j in givers(cells, name, i)]
         for name in cells[i].later:  # bound after the function, and before its call
-            todo += [(j, until) for j in givers(cells, name, until) if j > i]
+            later = (j for j in givers(cells, name, until) if j > i)
+            todo += [(j, until) for j in later if name in cells[j].binds | cells[j].sets]
     return set(found)
 
 
