@@ -12,6 +12,7 @@ import pty
 import re
 import struct
 import subprocess
+import sys
 import termios
 from collections import Counter
 from configparser import ConfigParser
@@ -20,6 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from processes import server_seconds
 
 from wbe.world.files import World
 
@@ -63,9 +65,18 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "extra(*names): needs these extras of settings.ini; see `make test-extras`")
 
 
+def pytest_ignore_collect(collection_path, config):
+    "With `-m extra`, a file without a marked test is not imported."
+    if config.option.markexpr == "extra" and re.match(r"test_.*\.py$", collection_path.name):
+        if "mark.extra(" not in collection_path.read_text(encoding="utf-8"):
+            return True
+
+
 @pytest.fixture(autouse=True)
 def short_timings(monkeypatch):
     "A run times its answers for seconds at every timestep; here one token more than the first is enough."
+    if "torch" not in sys.modules:  # no test of this process has a model
+        return
     from wbe.runs import lifelong
 
     rounds = lifelong.time_rounds
@@ -121,8 +132,8 @@ def refuse_skip(report):
 
 
 def processor_seconds() -> float:
-    "Processor time so far, of this process and of those that it has started and waited for."
-    return sum(os.times()[:4])
+    "Processor time so far: of this process, of those that it has started and waited for, and of those forked for it."
+    return sum(os.times()[:4]) + server_seconds()
 
 
 _last = processor_seconds()

@@ -1,5 +1,8 @@
 """Execute notebooks with other values in their settings cell: `python notebook_runner.py JOB`, a JSON file.
 
+Cells that neither follow from a setting nor are needed by one that does are left out: they would do what they do in
+the test of the notebook itself.
+
 The job has `settings` (values by name), `notebooks` (paths) and `out`, a folder; a JSON file for each notebook says
 which settings it has and where it stopped, if it did. Heavy packages are imported once, and each notebook is executed
 in a fork of this process, two at a time.
@@ -15,6 +18,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "nbs" / "_dev"))
+from cells import affected, needed  # noqa: E402
 from notebooks import draw_once  # noqa: E402
 
 NOT_RUN = {"slow", "gpu", "network"}
@@ -42,8 +46,10 @@ def execute(path: Path, settings: dict) -> dict:
     from execnb.shell import CaptureShell
 
     os.chdir(path.parent)
-    undrawn, shell, used, begun = draw_once(), CaptureShell(path="."), [], time.perf_counter()
-    for n, source in enumerate(code_cells(path)):
+    undrawn, shell, used, begun = draw_once(), CaptureShell(path="."), [], time.process_time()
+    sources = code_cells(path)
+    for n in sorted(needed(sources, affected(sources, set(settings)))):
+        source = sources[n]
         if not source.startswith("#| export"):
             source, names = replace_settings(source, settings)
             used += names
@@ -53,7 +59,7 @@ def execute(path: Path, settings: dict) -> dict:
             error = failed if isinstance(failed, BaseException) else failed[1]
             where = f"cell {n}:\n{source}\n\n{''.join(traceback.format_exception(error))[-3000:]}"
             return dict(used=used, kind=type(error).__name__, message=str(error), where=where)
-    return dict(used=used, kind=None, seconds=round(time.perf_counter() - begun, 1))
+    return dict(used=used, kind=None, seconds=round(time.process_time() - begun, 1))
 
 
 def execute_to_file(path: Path, settings: dict, out: Path):
@@ -86,5 +92,9 @@ def main(job: dict):
         process.join()
 
 
+def run_job(path: str):
+    main(json.loads(Path(path).read_text()))
+
+
 if __name__ == "__main__":
-    main(json.loads(Path(sys.argv[1]).read_text()))
+    run_job(sys.argv[1])

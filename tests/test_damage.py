@@ -3,9 +3,8 @@
 import bz2
 import gzip
 import json
-import subprocess
-import sys
 
+import processes
 import pytest
 
 from wbe.benchmark.series import Series, extend_benchmark, make_benchmark
@@ -64,13 +63,11 @@ def damaged_files(path) -> dict:
 def test_the_command_stops_with_code_3_and_one_line(name, dumps, tmp_path):
     path = tmp_path / f"wikidata-20240201-{name}"
     path.write_bytes(damaged_files(dumps[0])[name])
-    words = [sys.executable, "-m", "wbe", "benchmark", tmp_path / "b", path, dumps[1]]
-    got = subprocess.run([str(w) for w in words], capture_output=True, text=True)
+    got = processes.run(["-m", "wbe", "benchmark", tmp_path / "b", path, dumps[1]])
     lines = [line for line in got.stderr.splitlines() if not line.startswith("· ") and "parsing wiki" not in line]
     assert got.returncode == 3 and len(lines) == 1 and lines[0].startswith("wbe: ") and path.name in lines[0]
     assert not (tmp_path / "b" / "series.json").exists() and not (tmp_path / "b" / "release").exists()
-    words = [sys.executable, "-m", "wbe", "parse", path, tmp_path / "p"]
-    got = subprocess.run([str(w) for w in words], capture_output=True, text=True)
+    got = processes.run(["-m", "wbe", "parse", path, tmp_path / "p"])
     lines = [line for line in got.stderr.splitlines() if "parsing wiki" not in line]
     assert got.returncode == 3 and len(lines) == 1 and lines[0].startswith("wbe: ") and path.name in lines[0]
 

@@ -9,10 +9,9 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import tarfile
 
+import processes
 import pytest
 
 from wbe.benchmark.evolving import EvolvingQuestion
@@ -110,8 +109,7 @@ evolve_benchmark(sys.argv[2], sys.argv[3:], least=60, unchanged=30, tuning=30, p
 
 def test_killed_at_any_file_it_ends_with_the_same_bytes(calm, dumps, tmp_path):
     def run(files):
-        command = [sys.executable, "-c", DYING, str(files), str(tmp_path / "killed"), *map(str, flat(dumps))]
-        return subprocess.run(command, env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
+        return processes.run(["-c", DYING, files, tmp_path / "killed", *flat(dumps)])
 
     codes = [run(files).returncode for files in (9, 25, 12)]
     assert codes == [-signal.SIGKILL] * 3
@@ -254,7 +252,6 @@ def scripted(body: dict) -> str:
     return json.dumps(dict(item=f["item"], pair=f"What is told? => {' => '.join(lists)}"))
 
 
-@pytest.mark.extra("llm")
 def test_from_passages_by_a_model_without_wikidata(dumps, tmp_path, monkeypatch):
     from openai_server import FaultyServer
 

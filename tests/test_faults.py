@@ -21,14 +21,15 @@ from wbe.world.files import World, WorldFiles
 
 from conftest import on_terminal
 
-# a world of eight pieces; the journal is written after every piece
+# a world of eight pieces, with three of its snapshots; the journal is written after every piece
+DATES = ["2024-02-01", "2024-03-01", "2024-05-01"]
 WRITE = """
 import sys
 import wbe.world.files as w
 spool = w.Spool
 w.Spool = lambda *args: spool(*args, every=0.0)
-w.World(5, 2000).write(sys.argv[1], workers=int(sys.argv[2]))
-"""
+w.World(5, 2000).write(sys.argv[1], DATES, workers=int(sys.argv[2]))
+""".replace("DATES", repr(DATES))
 
 
 def content(path: Path) -> str:
@@ -140,7 +141,7 @@ def test_two_writers_in_one_folder(tmp_path):
         time.sleep(0.05)
         assert first.poll() is None
     with pytest.raises(StoreError, match="already at work on this"):
-        World(5, 2000).write(tmp_path / "w", progress=False)
+        World(5, 2000).write(tmp_path / "w", DATES, progress=False)
     first.kill()
     first.wait()
 

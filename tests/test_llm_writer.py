@@ -2,15 +2,14 @@
 
 import json
 import logging
-import os
 import random
 import signal
 import sqlite3
-import subprocess
 import sys
 import time
 from pathlib import Path
 
+import processes
 import pytest
 
 pytest.importorskip("openai")
@@ -57,7 +56,7 @@ def no_key(monkeypatch):
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
 
 
-def elsewhere(script: str, *args) -> subprocess.Popen:
+def elsewhere(script: str, *args) -> processes.Process:
     "Run a script with this module's names in another process."
     start = """
 import sys
@@ -66,10 +65,7 @@ from pathlib import Path
 from types import SimpleNamespace as N
 from test_llm_writer import *
 """
-    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE.parent), os.environ.get("PYTHONPATH", "")])}
-    return subprocess.Popen(
-        [sys.executable, "-c", start + script, str(HERE), *map(str, args)], env=env, stdout=subprocess.PIPE, text=True
-    )
+    return processes.Process(["-c", start + script, HERE, *args])
 
 
 def test_nothing_is_lost_and_nothing_asked_twice(tmp_path):

@@ -5,10 +5,9 @@ They give the adapters and scores of one process, and an error in one process en
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
+import processes
 import pytest
 
 pytest.importorskip("accelerate")
@@ -71,15 +70,8 @@ def found(tmp_path_factory) -> dict[int, tuple[Path, list[dict]]]:
     env = dict(os.environ, OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE", PYTHONPATH=str(Path(__file__).parents[1]))
     for n, words in ((1, []), (2, LAUNCH)):
         (folder / str(n)).mkdir()
-        command = [
-            sys.executable,
-            *words,
-            str(folder / "work.py"),
-            str(folder / str(n)),
-            str(folder / "bench"),
-            str(SAMPLES / "lasting_facts.parquet"),
-        ]
-        run = subprocess.run(command, env=env, capture_output=True, text=True, timeout=400)
+        command = [*words, folder / "work.py", folder / str(n), folder / "bench", SAMPLES / "lasting_facts.parquet"]
+        run = processes.run(command, env=env, timeout=400)
         assert run.returncode == 0, run.stderr[-3000:]
         out[n] = folder / str(n), [json.loads((folder / str(n) / f"{r}.json").read_text()) for r in range(n)]
     return out

@@ -2,6 +2,7 @@
 
 import base64
 import importlib.util
+import sys
 from io import BytesIO
 from pathlib import Path
 
@@ -14,6 +15,7 @@ if not DEV.is_file():
 spec = importlib.util.spec_from_file_location("notebooks", DEV)
 notebooks = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(notebooks)
+sys.path.insert(0, str(DEV.parent))  # of extras.py and cells.py
 
 
 def drawn_figure(size: float) -> str:
@@ -91,3 +93,72 @@ def test_a_shown_figure_is_drawn_without_an_image_and_a_failure_fails_its_cell(t
         shell.run_all(nb, exc_stop=True)
         shown = [output["data"] for output in nb.cells[0].outputs]
         assert shown and all(list(data) == ["text/plain"] for data in shown)
+
+
+CELLS = """
+import math
+LIMIT = 3
+---
+def twice(x):
+    return 2 * offset(x)
+---
+def offset(x):
+    return x + 1
+---
+rows = [twice(n) for n in range(LIMIT)]
+---
+rows = []
+unused = math.pi
+---
+rows.append(1)
+---
+test_eq(rows, [1])
+---
+def total():
+    return sum(more)
+---
+more = [1, 2]
+---
+more[0] = LIMIT
+---
+assert total() == 5
+---
+math.floor(2.5)
+"""
+
+
+def test_cells_that_others_need():
+    "By the names in them: a function's own names, later bindings, changes of objects; not what is bound anew."
+    from cells import needed
+
+    cells = [s.strip() for s in CELLS.split("---")]
+    assert needed(cells, {3}) == {0, 1, 2, 3}
+    assert needed(cells, {6}) == {0, 4, 5, 6}  # `rows` of cell 3 is gone; cell 4 needs the import
+    assert needed(cells, {10}) == {0, 7, 8, 9, 10}
+    assert needed(cells, {11}) == {0, 11}  # a call of a module changes nothing
+    assert needed([*cells, "from math import *"], {11}) == {0, 11, 12}  # names that cannot be known
+    assert needed([*cells, "%matplotlib inline"], {11}) == {0, 11}
+    assert needed([*cells, "#| export\nmore.clear()"], {11}) == {0, 8, 9, 11, 12}
+    assert needed([*cells, "no python"], {11}) == {0, 11, 12}
+
+
+def test_cells_that_follow_from_a_setting():
+    from cells import affected
+
+    cells = [s.strip() for s in CELLS.split("---")]
+    assert affected(cells, {"LIMIT"}) == {0, 3, 4, 5, 6, 7, 9, 10}  # 4 to 6 because of the name `rows`
+    assert affected(cells, {"offset"}) == {1, 2, 3, 4, 5, 6}  # `twice` reads it when it is called
+
+
+def test_every_marked_cell_of_an_extra_is_executed():
+    "And what is left out has no mark: `make test` executes it."
+    import extras
+    import nbformat
+
+    paths = extras.notebooks()
+    for path in paths:
+        cells = {c.id: c.source for c in nbformat.read(path, 4).cells if c.cell_type == "code"}
+        kept = extras.marked_and_needed(path)
+        left_out = [s for i, s in cells.items() if i not in kept]
+        assert kept <= set(cells) and not any("#| extra" in s for s in left_out)
+    assert len(paths) > 8

@@ -9,11 +9,10 @@ import ast
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
+import processes
 import pytest
 import torch
 
@@ -131,9 +130,8 @@ def executed(settings: dict, tmp: Path, notebooks) -> dict:
     job = dict(settings=settings, notebooks=[str(p) for p in notebooks], out=str(tmp))
     (tmp / "job").write_text(json.dumps(job))
     how = os.environ | dict(OMP_NUM_THREADS="1", MPLBACKEND="agg", TOKENIZERS_PARALLELISM="false")
-    done = subprocess.run(
-        [sys.executable, TESTS / "notebook_runner.py", tmp / "job"], env=how, capture_output=True, text=True
-    )
+    script = "import sys; sys.path.insert(0, sys.argv[1]); from notebook_runner import run_job; run_job(sys.argv[2])"
+    done = processes.run(["-c", script, TESTS, tmp / "job"], env=how)
     assert done.returncode == 0, done.stderr[-3000:]
     return {p.stem: json.loads((tmp / f"{p.stem}.json").read_text()) for p in notebooks}
 

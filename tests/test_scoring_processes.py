@@ -2,10 +2,9 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
+import processes
 import pytest
 
 pytest.importorskip("accelerate")
@@ -67,13 +66,7 @@ def found(tmp_path_factory) -> dict[int, list[dict]]:
     env = dict(os.environ, OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE", PYTHONPATH=str(Path(__file__).parents[1]))
     out = {}
     for n, words in ((1, []), (2, LAUNCH)):
-        run = subprocess.run(
-            [sys.executable, *words, str(script), str(folder / str(n))],
-            env=env,
-            capture_output=True,
-            text=True,
-            timeout=240,
-        )
+        run = processes.run([*words, script, folder / str(n)], env=env, timeout=240)
         assert run.returncode == 0, run.stderr[-3000:]
         out[n] = [json.loads((folder / f"{n}-{r}.json").read_text()) for r in range(n)]
     return out
@@ -123,13 +116,7 @@ def test_the_command_gives_the_same_answers_from_two_processes(tmp_path):
     command += ["--device", "cpu", "--no-generate", "--most", "30", "-o"]
     found = []
     for name, words in (("one", []), ("two", LAUNCH)):
-        run = subprocess.run(
-            [sys.executable, *words, *command, str(tmp_path / name)],
-            env=env,
-            capture_output=True,
-            text=True,
-            timeout=240,
-        )
+        run = processes.run([*words, *command, tmp_path / name], env=env, timeout=240)
         assert run.returncode == 0, run.stderr[-3000:]
         assert run.stdout.count("The unsolved share") == 1
         found.append(BenchmarkAnswers.load(tmp_path / name).frame)

@@ -3,11 +3,10 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from functools import partial
 
+import processes
 import pytest
 
 from wbe.benchmark.reader import Benchmark
@@ -41,7 +40,7 @@ def released(folder) -> dict:
 
 
 def wbe(*words):
-    return [sys.executable, "-m", "wbe", *map(str, words)]
+    return ["-m", "wbe", *words]
 
 
 def test_killed_repeatedly_it_writes_the_same_bytes(dumps, calm, tmp_path):
@@ -49,7 +48,7 @@ def test_killed_repeatedly_it_writes_the_same_bytes(dumps, calm, tmp_path):
     (tmp_path / "temp").mkdir()
     finished = lambda: len(list((tmp_path / "b").rglob("*.manifest.json")))
     for stages in (3, 14):  # killed in the work on the next stage
-        p = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+        p = processes.Process(command, session=True)
         while finished() < stages and p.poll() is None:
             time.sleep(0.01)
         time.sleep(0.05)
@@ -57,7 +56,7 @@ def test_killed_repeatedly_it_writes_the_same_bytes(dumps, calm, tmp_path):
         os.killpg(p.pid, signal.SIGKILL)
         p.wait()
     assert killed == 2
-    assert subprocess.run(command, capture_output=True).returncode == 0
+    assert processes.run(command).returncode == 0
     assert released(tmp_path / "b") == calm
     hidden = [p for p in (tmp_path / "b").rglob("*") if ".part" in p.name or p.name.startswith(".")]
     assert hidden + list((tmp_path / "temp").iterdir()) == []  # the scratch of killed processes is gone too
@@ -107,9 +106,7 @@ def test_bad_input_is_reported_before_anything_is_written(dumps, tmp_path):
     (tmp_path / "broken" / "series.json").write_text("{")
     with pytest.raises(StoreError, match="not the plan of a benchmark"):
         extend_benchmark(tmp_path / "broken", dumps[1], progress=False)
-    out = subprocess.run(
-        wbe("benchmark", tmp_path / "x", dumps[0], dumps[1], "--model", "gpt"), capture_output=True, text=True
-    )
+    out = processes.run(wbe("benchmark", tmp_path / "x", dumps[0], dumps[1], "--model", "gpt"))
     assert out.returncode == 1 and "add --writer openai" in out.stderr
 
 
@@ -135,7 +132,6 @@ def test_probes_by_neighbourhood(dumps, tmp_path):
     )
 
 
-@pytest.mark.extra("llm")
 def test_a_password_of_an_endpoint_is_used_and_never_stored(dumps, tmp_path, monkeypatch):
     from openai_server import FaultyServer
 

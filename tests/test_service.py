@@ -3,13 +3,12 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import processes
 import pytest
 
 from wbe.analysis.counts import HostedCounts
@@ -54,7 +53,7 @@ def server():
 
 
 def child(url, kept, n):
-    return subprocess.Popen([sys.executable, "-c", CODE, url, str(kept), str(n)], stdout=subprocess.PIPE, text=True)
+    return processes.Process(["-c", CODE, url, kept, n])
 
 
 def test_a_killed_process_loses_no_answer(server, tmp_path):

@@ -1,14 +1,12 @@
 """What runs in bounded memory gives the same as a plain loop over everything, also after it was killed."""
 
 import math
-import os
 import signal
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pyarrow.parquet as pq
+import processes
 import pytest
 
 from wbe.benchmark.locality import find_locality
@@ -145,12 +143,10 @@ locality.find_locality(*sys.argv[2:], progress=False)
 
 def test_locality_continues_after_it_was_killed(built, tmp_path):
     find_locality(*files(built), tmp_path / "calm", progress=False)
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-c", KILLED]
     paths = list(map(str, [*files(built), tmp_path / "killed"]))
     ended, written = [], []
     for searches in (5, 5, 1000):
-        ended.append(subprocess.run([*command, str(searches), *paths], env=env).returncode)
+        ended.append(processes.run(["-c", KILLED, searches, *paths]).returncode)
         work = tmp_path / "killed" / ".locality" / "candidates.parquet"
         written += [work.stat().st_mtime_ns] if work.exists() else []
     assert ended == [-signal.SIGKILL, -signal.SIGKILL, 0]

@@ -4,9 +4,9 @@ import json
 import os
 import time
 from dataclasses import replace
-from multiprocessing import get_context
 from pathlib import Path
 
+import processes
 import pytest
 
 pytest.importorskip("torch")
@@ -143,7 +143,7 @@ def killed(folder: str, texts: str, name: str):
 
 
 def test_killed_at_any_moment_a_learner_ends_with_the_same_scores(tmp_path, texts, whole):
-    name, folder, context = "text-k-adapter", tmp_path / "run", get_context("spawn")
+    name, folder, context = "text-k-adapter", tmp_path / "run", processes.context()
     for sign in ("config.json", "state/current.json"):
         process = context.Process(target=killed, args=(str(folder), str(texts), name))
         process.start()

@@ -9,12 +9,13 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import pandas as pd
+import processes
 import pytest
 
 ROOT = Path(__file__).parents[1]
@@ -235,12 +236,18 @@ def test_another_recorded_run(execute, name, axis):
     assert (lost == 0) == (name == "none")
 
 
-def test_the_journey(tmp_path):
+def test_the_journey(tmp_path, capsys):
     "The script that does what the tutorials say, in its quick form and in this environment."
-    words = [sys.executable, ROOT / "tests" / "journey.py", "--python", sys.executable, "--quick", "--folder", tmp_path]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=500)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "The journey was made" in done.stdout and "mine my_editor:Mine wbe-tiny" in done.stdout
+    script, folder = load_script(), tmp_path.resolve()
+    script.subprocess = SimpleNamespace(run=forked)
+    script.travel(script.Journey(folder, Path(sys.executable)), quick=True)
+    assert "mine my_editor:Mine wbe-tiny" in capsys.readouterr().out
+
+
+def forked(words, cwd, env, timeout, **_):
+    "A step of the journey in a process that is forked, because each would import torch again."
+    assert words[0] == sys.executable
+    return processes.run(words[1:], cwd=cwd, env=env, timeout=timeout)
 
 
 def test_the_journey_ends_at_a_missing_output(tmp_path):

@@ -3,7 +3,7 @@
 python nbs/_dev/extras.py install FOLDER
     make a virtual environment in FOLDER that adds all extras to the packages of this one
 python nbs/_dev/extras.py notebooks
-    execute the notebooks with cells marked `#| extra NAME`, these cells included
+    execute the cells marked `#| extra NAME` of all notebooks, and those that they need; `make test` executes the others
 
 Extras that want an environment of their own are left out of both. Their cells are recorded and their tests run there:
     pip install '.[lm,vllm]' pytest nbclient ipykernel nbdev==2.4.14 'execnb<0.2' 'fastcore<1.13'
@@ -23,6 +23,7 @@ from concurrent.futures import ProcessPoolExecutor
 from configparser import ConfigParser
 from multiprocessing import get_context
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 
@@ -111,34 +112,65 @@ def extras_of(path: Path) -> set[str]:
 
 
 def notebooks() -> list[Path]:
-    "The notebooks with cells that need an extra; those of Spark, which take longest, first."
+    "The notebooks with cells that need an extra."
     paths = (p for p in NBS.rglob("*.ipynb") if not any(part[0] in "._" for part in p.relative_to(NBS).parts))
-    found = {p: own for p in sorted(paths) if (own := extras_of(p) - APART)}
-    return sorted(found, key=lambda p: "spark" not in found[p])
+    return [p for p in sorted(paths) if extras_of(p) - APART]
 
 
-def execute(path: Path) -> tuple[bool, float]:
-    "Run a notebook as `nbdev_test` does, with the cells that need an extra; whether it passed, and the seconds."
+def marked_and_needed(path: Path) -> set[str]:
+    "The ids of the cells of a notebook that are marked with an extra, and of those that they need."
+    from cells import needed
+    from notebooks import flags_of
+
+    cells = [c for c in nbformat.read(path, 4).cells if c.cell_type == "code"]
+    marked = {i for i, cell in enumerate(cells) if "extra" in flags_of(cell)}
+    return {cells[i].id for i in needed([c.source for c in cells], marked)}
+
+
+def leave_out_others(wanted: set[str]):
+    "From now on, nbdev's test executes only the code cells with these ids; the set may change."
+    from execnb.shell import CaptureShell
+
+    plain = CaptureShell.cell
+
+    def cell(self, cell, *args, **options):
+        if cell.cell_type != "code" or cell.id in wanted:
+            plain(self, cell, *args, **options)
+
+    CaptureShell.cell = cell
+
+
+def execute(paths: list[Path]) -> list[str]:
+    "Run the cells of notebooks that need an extra, as `nbdev_test` does; the names of the notebooks that failed."
+    import nbdev.test
     from nbdev.config import get_config
-    from nbdev.test import test_nb
-    from notebooks import fail_with_figures
+    from notebooks import fail_with_figures, processor_seconds, time_answers_briefly
 
+    nbdev.test.time = SimpleNamespace(time=processor_seconds)  # times that do not depend on what else runs
     fail_with_figures()
+    time_answers_briefly()
+    leave_out_others(wanted := set())
     os.chdir(ROOT)
+    failed = []
     with tempfile.TemporaryDirectory() as tmp:
         os.environ["TMPDIR"] = tempfile.tempdir = tmp
-        return test_nb(path, get_config().tst_flags.split(), ["extra"], basepath=ROOT)
+        for path in paths:
+            wanted.clear()
+            wanted |= marked_and_needed(path)
+            passed, seconds = nbdev.test.test_nb(path, get_config().tst_flags.split(), ["extra"], basepath=ROOT)
+            name = str(path.relative_to(NBS).with_suffix(""))
+            print(f"{name}: {len(wanted)} cells, {seconds:.0f} s{'' if passed else ', FAILED'}", flush=True)
+            failed += [] if passed else [name]
+    return failed
 
 
 def run() -> list[str]:
-    "Execute the notebooks, two at a time; the names of those that failed."
-    paths, failed, began = notebooks(), [], time.perf_counter()
-    # a process for each: a session of Spark must not reach the next notebook
+    "Execute the notebooks in two processes; the names of those that failed."
+    paths, began = notebooks(), time.perf_counter()
+    # Those of Spark have a process of their own: Java is started once for them, and their session reaches no other.
+    groups = [[p for p in paths if ("spark" in extras_of(p)) is spark] for spark in (True, False)]
     with ProcessPoolExecutor(2, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
-        for path, (passed, seconds) in zip(paths, pool.map(execute, paths)):
-            name = str(path.relative_to(NBS).with_suffix(""))
-            print(f"{name}: {seconds:.0f} s{'' if passed else ', FAILED'}", flush=True)
-            failed += [] if passed else [name]
+        failed = sum(pool.map(execute, groups), [])
     print(f"{len(paths)} notebooks with cells that need an extra: {time.perf_counter() - began:.0f} s")
     return failed
 
