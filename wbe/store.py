@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['logger', 'WRITE_REMEDIES', 'StoreError', 'explain_write_errors', 'explain_read_errors', 'make_folder',
            'process_is_running', 'atomic_write', 'write_text', 'scratch_folder', 'write_table', 'stream_to_parquet',
-           'sha256_of', 'describe_file', 'versions', 'Manifest', 'stored_input', 'stored_inputs', 'Stage', 'lock',
-           'StageFolder', 'find_manifests', 'format_bytes', 'check_disk_space']
+           'sha256_of', 'describe_file', 'versions', 'Manifest', 'stored_inputs', 'Stage', 'lock', 'StageFolder',
+           'find_manifests', 'format_bytes', 'check_disk_space']
 
 # %% ../nbs/00_core/02_store.ipynb #cell-002
 import errno
@@ -268,7 +268,7 @@ class Manifest:
         return cls.load(path) if path.exists() else None
 
 # %% ../nbs/00_core/02_store.ipynb #cell-044
-def stored_input(
+def _stored_input(
     path,
     folder,  # of the stage
 ) -> str:
@@ -285,7 +285,7 @@ def stored_inputs(
     folder,  # of the stage
 ) -> list[str]:
     "How a manifest names some inputs: no two of them the same."
-    names = [stored_input(p, folder) for p in paths]
+    names = [_stored_input(p, folder) for p in paths]
     for name in {n for n in names if names.count(n) > 1}:
         ends = {i: Path(p).absolute().parts[1:] for i, p in enumerate(paths) if names[i] == name}
         size = next((k for k in range(3, 100) if len({end[-k:] for end in ends.values()}) == len(ends)), 100)
@@ -320,7 +320,7 @@ class Stage:
         self.path = self.folder / f"{name}.manifest.json"
         self.manifest = Manifest.of(folder, name)  # of the last complete run
         known = self.manifest.inputs if self.manifest else {}
-        earlier = lambda p: known.get(stored_input(p, self.folder)) or known.get(str(p))  # as older manifests name it
+        earlier = lambda p: known.get(_stored_input(p, self.folder)) or known.get(str(p))  # as older manifests name it
         self.inputs = {str(p): describe_file(p, earlier(p)) for p in inputs}
         self.counts, self.outputs = {}, []  # filled by the work
 

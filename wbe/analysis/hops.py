@@ -4,10 +4,8 @@
 
 # %% auto #0
 __all__ = ['SEX_OR_GENDER', 'RETRIEVAL_STATES', 'GIVEN_FACTS', 'HOP_LOOKS', 'hop_questions', 'guess_second_hop',
-           'split_by_sex_questions', 'edits_in_memory', 'locate_facts', 'retrieval_shares', 'edits_in_graph',
-           'locate_on_paths', 'score_with_retrieval', 'accuracy_by_retrieval', 'compare_both_with_first',
-           'score_given_facts', 'accuracy_by_given_facts', 'accuracy_of_given_facts', 'gain_of_given_facts',
-           'draw_hops', 'summarise_hops', 'retrieval_findings']
+           'edits_in_memory', 'locate_facts', 'retrieval_shares', 'edits_in_graph', 'locate_on_paths',
+           'score_with_retrieval', 'accuracy_by_retrieval', 'draw_hops', 'summarise_hops', 'retrieval_findings']
 
 # %% ../../nbs/11_analysis/12_hops.ipynb #cell-002
 from collections import Counter
@@ -89,7 +87,7 @@ def guess_second_hop(
 SEX_OR_GENDER = "P21"
 
 
-def split_by_sex_questions(
+def _split_by_sex_questions(
     frame: pd.DataFrame,  # with a column second_property
 ) -> dict[str, pd.DataFrame]:
     "All questions, those that ask for somebody's sex, and the others; only all, where that is not known."
@@ -258,7 +256,7 @@ def _gain_difference(both: pd.DataFrame, first: pd.DataFrame, repeats: int) -> t
     return gains[0].mean() - gains[1].mean(), *np.quantile(samples[0] - samples[1], [0.025, 0.975])
 
 # %% ../../nbs/11_analysis/12_hops.ipynb #cell-054
-def compare_both_with_first(
+def _compare_both_with_first(
     frame: pd.DataFrame,  # of `score_with_retrieval`
     repeats: int = 2000,
 ) -> pd.DataFrame:
@@ -274,7 +272,7 @@ def compare_both_with_first(
 GIVEN_FACTS = ("nothing", "first", "second", "both")
 
 
-def score_given_facts(
+def _score_given_facts(
     lm: LM,
     hops: pd.DataFrame,  # of `hop_questions`
     protocol="paper",
@@ -294,8 +292,8 @@ def score_given_facts(
     return pd.concat(out, ignore_index=True)
 
 # %% ../../nbs/11_analysis/12_hops.ipynb #cell-060
-def accuracy_by_given_facts(
-    answers: pd.DataFrame,  # of `score_given_facts`
+def _accuracy_by_given_facts(
+    answers: pd.DataFrame,  # of `_score_given_facts`
 ) -> pd.DataFrame:
     "Accuracy by what was in the prompt."
     out = []
@@ -307,17 +305,17 @@ def accuracy_by_given_facts(
     return pd.DataFrame(out)
 
 # %% ../../nbs/11_analysis/12_hops.ipynb #cell-061
-def accuracy_of_given_facts(
+def _accuracy_of_given_facts(
     lm: LM,
     hops: pd.DataFrame,  # of `hop_questions`
     protocol="paper",
 ) -> pd.DataFrame:
     "Accuracy with nothing, the pair of the first fact, of the second, or both in the prompt."
-    return accuracy_by_given_facts(score_given_facts(lm, hops, protocol))
+    return _accuracy_by_given_facts(_score_given_facts(lm, hops, protocol))
 
 # %% ../../nbs/11_analysis/12_hops.ipynb #cell-063
-def gain_of_given_facts(
-    answers: pd.DataFrame,  # of `score_given_facts`
+def _gain_of_given_facts(
+    answers: pd.DataFrame,  # of `_score_given_facts`
     what: str,  # one of GIVEN_FACTS
     over: str = "nothing",  # another
     metric: str = "exact_match",
@@ -372,7 +370,7 @@ def _draw_accuracy_rows(ax, rows: pd.DataFrame, names: list[str], looks: list[Lo
 def draw_hops(
     shares: pd.DataFrame,  # of `retrieval_shares`
     table: pd.DataFrame,  # of `accuracy_by_retrieval`
-    by_hand: pd.DataFrame | None = None,  # of `accuracy_of_given_facts`
+    by_hand: pd.DataFrame | None = None,  # of `_accuracy_of_given_facts`
     k=2,  # one, or several
     metric: str = "exact_match",
     graph: pd.DataFrame | None = None,  # of `retrieval_shares`, for the paths of a graph
@@ -428,7 +426,7 @@ def _summarise_found(table: pd.DataFrame, k: int) -> list[str]:
 def summarise_hops(
     shares: pd.DataFrame,  # of `retrieval_shares`
     table: pd.DataFrame,  # of `accuracy_by_retrieval`
-    by_hand: pd.DataFrame | None = None,  # of `accuracy_of_given_facts`
+    by_hand: pd.DataFrame | None = None,  # of `_accuracy_of_given_facts`
     graph: pd.DataFrame | None = None,  # of `retrieval_shares`, for the paths of a graph
 ) -> list[str]:
     "What is found, the accuracy by what was found, and the accuracy with given facts."
@@ -472,12 +470,12 @@ def _answer_findings(name: str, answers: pd.DataFrame, handed: pd.DataFrame, k: 
     change = bootstrap_interval(at_k.exact_match - at_k.exact_before, at_k.subject_id)
     of, seen = f"{name}, n = {len(at_k)}", f"change {format_percent(*change[:3])}"
     yield "accuracy stays near that before the edits", of, seen, zero_verdict(change.low, change.high)
-    r = compare_both_with_first(at_k).iloc[0]
+    r = _compare_both_with_first(at_k).iloc[0]
     of, seen, verdict = f"{name}, n = {r.both:.0f} and {r.first_only:.0f}", "no question of which both were found", None
     if r.difference == r.difference:
         seen, verdict = f"more gained by {format_percent(r.difference, r.low, r.high)}", zero_verdict(r.low, r.high)
     yield "with both found no better than with the first alone", of, seen, verdict or VERDICT_LABELS[None]
-    more = gain_of_given_facts(handed, "both", "first")
+    more = _gain_of_given_facts(handed, "both", "first")
     seen = f"more right by {format_percent(*more[:3])}"
     yield "the same, given by hand", f"{name}, n = {more.n}", seen, zero_verdict(more.low, more.high)
 
@@ -485,11 +483,11 @@ def _answer_findings(name: str, answers: pd.DataFrame, handed: pd.DataFrame, k: 
 def retrieval_findings(
     places: pd.DataFrame,  # of `locate_facts`
     answers: pd.DataFrame,  # of `score_with_retrieval`
-    handed: pd.DataFrame,  # of `score_given_facts`
+    handed: pd.DataFrame,  # of `_score_given_facts`
     k: int = 2,
 ) -> pd.DataFrame:
     "The findings of WikiBigEdit on retrieval, what is seen here, and whether they agree."
-    parts, out = [split_by_sex_questions(f) for f in (places, answers, handed)], []
+    parts, out = [_split_by_sex_questions(f) for f in (places, answers, handed)], []
     for name in [n for n in parts[0] if n != "sex" and all(n in p for p in parts)]:
         found, scored, given = (p[name] for p in parts)
         out += _search_findings(f"{name}, n = {len(found)}", found, k)

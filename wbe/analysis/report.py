@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['RESULTS_NOTEBOOK', 'PAGE_BYTES', 'set_output_folder', 'show_figure', 'show_table', 'show_text', 'show_missing',
            'show_code', 'runs_of_models', 'show_model', 'settings_table', 'results_notebook', 'notebook_sections',
-           'execute_notebook', 'page_note', 'output_html', 'page_files', 'report_page', 'is_mquake_run', 'make_report']
+           'page_note', 'page_files', 'make_report']
 
 # %% ../../nbs/11_analysis/32_report.ipynb #cell-002
 import base64
@@ -174,7 +174,7 @@ def notebook_sections(nb) -> list[tuple]:
 _DEAD_KERNEL = "the kernel that made the report died; was there enough memory? Fewer runs at a time need less"
 
 
-def execute_notebook(
+def _execute_notebook(
     nb,
     folder=".",  # where relative paths begin
     log: Callable = lambda text: None,  # is called with the key of every section
@@ -272,7 +272,7 @@ def _error_html(output) -> str:
     return page_note([_why_not_shown(output)], "Not shown")
 
 # %% ../../nbs/11_analysis/32_report.ipynb #cell-047
-def output_html(
+def _output_html(
     output,  # of a cell
 ) -> str:
     "The HTML of a cell's output."
@@ -325,7 +325,7 @@ def _facts_html(runs) -> str:
 # %% ../../nbs/11_analysis/32_report.ipynb #cell-055
 def _section_html(key: str, title: str, intro: str, cell) -> str:
     "A section of the page, with the cell that made it."
-    shown = "\n".join(map(output_html, cell.outputs))
+    shown = "\n".join(map(_output_html, cell.outputs))
     source = f"<details><summary>The cell that made this</summary><pre>{html.escape(cell.source)}</pre></details>"
     head = f"<h2>{html.escape(title)}</h2><p>{_inline_html(intro)}</p>"
     return f'<section id="{key}">{head}\n{shown}\n{source}</section>'
@@ -438,7 +438,7 @@ def _question_parts(runs, room: int) -> dict[str, str]:
     return dict(questions=_questions_html(packed), data=_data_html(packed))
 
 # %% ../../nbs/11_analysis/32_report.ipynb #cell-070
-def report_page(
+def _report_page(
     nb,  # an executed results notebook
     runs,
     trouble: Iterable[str] = (),  # what is missing
@@ -462,7 +462,7 @@ def _run_folders(path: Path) -> list[Path]:
     return [path] if (path / "config.json").exists() or not inside else inside
 
 # %% ../../nbs/11_analysis/32_report.ipynb #cell-074
-def is_mquake_run(folder) -> bool:
+def _is_mquake_run(folder) -> bool:
     "Whether a folder holds a run of `wbe mquake`."
     try:
         return Run.load(folder).kind == "mquake"
@@ -491,14 +491,14 @@ def make_report(
 
     found = [run for p in map(Path, [paths] if isinstance(paths, str | Path) else paths) for run in _run_folders(p)]
     log("read the runs")
-    mquake = [run for run in found if is_mquake_run(run)]
+    mquake = [run for run in found if _is_mquake_run(run)]
     found = [run for run in found if run not in mquake]
     runs, trouble = reportable_runs(found, most) if found or not mquake else ([], [])
     kept = cache or Path(out).with_suffix(".services.sqlite")
     files = folder and Path(folder).absolute()
     nb = results_notebook(found, files, benchmark, corpus, views, ask, kept, contact, audits, mquake, most)
-    nb = execute_notebook(nb, Path.cwd(), log)
+    nb = _execute_notebook(nb, Path.cwd(), log)
     if notebook:
         write_text(notebook, nbformat.writes(nb))
-    write_text(out, report_page(nb, runs, trouble, title))
+    write_text(out, _report_page(nb, runs, trouble, title))
     return Path(out)

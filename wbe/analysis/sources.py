@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['HOSTED_COUNTS', 'HOSTED_VIEWS', 'ASKED_OF_A_SERVICE', 'benchmark_of_runs', 'edits_asked', 'benchmark_and_unedited',
-           'SourceNotGiven', 'open_corpus', 'open_views', 'rows_for_services', 'model_of_runs', 'lasting_facts_path',
-           'embedder_of_runs', 'fact_sets_of_runs']
+           'SourceNotGiven', 'open_corpus', 'open_views', 'rows_for_services', 'model_of_runs', 'embedder_of_runs',
+           'fact_sets_of_runs']
 
 # %% ../../nbs/11_analysis/22_sources.ipynb #cell-002
 from pathlib import Path
@@ -171,7 +171,7 @@ def model_of_runs(
     return lm
 
 # %% ../../nbs/11_analysis/22_sources.ipynb #cell-036
-def lasting_facts_path(runs, bench: Benchmark) -> Path | None:
+def _lasting_facts_path(runs, bench: Benchmark) -> Path | None:
     "The file of lasting facts that runs were given, or the one beside the benchmark."
     given = as_run_list(runs)[0].config["plan"].get("lasting")
     beside = [f / "lasting_facts.parquet" for f in ((bench.folder.parent, bench.folder) if bench.folder else ())]
@@ -193,5 +193,5 @@ def fact_sets_of_runs(
     from wbe.analysis.prefixes import fact_sets
     from wbe.lm.untouched import static_items
 
-    facts = lasting_facts_path(runs, bench)
+    facts = _lasting_facts_path(runs, bench)
     return fact_sets(bench, static_items(facts, 3 * most) if facts else [], most, one_each=True)

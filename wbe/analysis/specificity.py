@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['QUESTION_COLUMNS', 'POPULARITY_MEASURES', 'QUESTION_LOOKS', 'edit_rows', 'locality_rows', 'fact_rows',
-           'MeasuredQuestions', 'measure_popularity', 'popularity_quartiles', 'binned_accuracy', 'spearman',
-           'correlation_difference', 'correlations', 'summarise_correlations', 'draw_specificity']
+           'MeasuredQuestions', 'measure_popularity', 'popularity_quartiles', 'spearman', 'correlation_difference',
+           'correlations', 'summarise_correlations', 'draw_specificity']
 
 # %% ../../nbs/11_analysis/09_specificity.ipynb #cell-002
 from collections.abc import Mapping
@@ -152,7 +152,7 @@ def _join_small_groups(group: pd.Series, least: int) -> pd.Series:
     return group
 
 # %% ../../nbs/11_analysis/09_specificity.ipynb #cell-045
-def binned_accuracy(
+def _binned_accuracy(
     rows: pd.DataFrame,  # of `MeasuredQuestions`
     measure: str,
     metric: str = "exact_match",
@@ -313,7 +313,7 @@ def _draw_measure(top, ax, rows: pd.DataFrame, measure: str):
         if len(part):
             n, _ = np.histogram(np.log10(1 + part[measure]), edges)
             top.stairs(n / n.sum(), edges, color=how.colour, lw=1.5)
-            groups = binned_accuracy(part, measure)
+            groups = _binned_accuracy(part, measure)
             x = np.log10(1 + groups["median"])
             ax.fill_between(x, groups["low"], groups["high"], color=how.colour, alpha=0.16, lw=0)
             ax.plot(x, groups["accuracy"], color=how.colour, marker=how.marker, ms=4.5, mew=0, lw=1.7)

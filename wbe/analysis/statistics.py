@@ -4,10 +4,9 @@
 
 # %% auto #0
 __all__ = ['WIKIBIGEDIT_PAPER', 'WIKIBIGEDIT_TABLE_2', 'NOT_COMPARABLE_NOTE', 'WIKIBIGEDIT_TABLE_1', 'WIKIBIGEDIT_FOOTNOTE_2',
-           'UneditedAnswers', 'answers_before_edits', 'unedited_answers', 'share_by', 'timestep_statistics',
-           'models_in', 'format_timesteps', 'wikibigedit_timesteps', 'draw_timesteps', 'summarise_timestep_statistics',
-           'guess_most_frequent', 'solved_and_guessed', 'published_benchmarks', 'measure_benchmark',
-           'compare_benchmarks']
+           'UneditedAnswers', 'unedited_answers', 'share_by', 'timestep_statistics', 'format_timesteps',
+           'wikibigedit_timesteps', 'draw_timesteps', 'summarise_timestep_statistics', 'guess_most_frequent',
+           'solved_and_guessed', 'measure_benchmark', 'compare_benchmarks']
 
 # %% ../../nbs/11_analysis/04_statistics.ipynb #cell-002
 from dataclasses import dataclass, field
@@ -55,7 +54,7 @@ def _name_and_gaps(answers) -> tuple[pd.DataFrame, str, list[str]]:
     raise BadArgument(f"answers must be {kinds}, not {type(answers).__name__}")
 
 # %% ../../nbs/11_analysis/04_statistics.ipynb #cell-013
-def answers_before_edits(
+def _answers_before_edits(
     answers,  # BenchmarkAnswers, a run or a data frame
 ) -> tuple[pd.DataFrame, str, list[str]]:
     "The rows that were scored before any edit, the model's name, and what is missing."
@@ -106,7 +105,7 @@ def unedited_answers(
     asked = bench.probes().to_pandas().groupby(["timestep", "axis"], sort=False).size()
     parts, missing = [], []
     for name, one in named.items():
-        rows, model, gaps = answers_before_edits(one)
+        rows, model, gaps = _answers_before_edits(one)
         model = model if name is None else name
         rows, left_out = _join_edits(rows, bench)
         gaps = [*gaps, *left_out, *(_unanswered(rows, asked) if "axis" in rows else [])]
@@ -160,7 +159,7 @@ def timestep_statistics(
     return out
 
 # %% ../../nbs/11_analysis/04_statistics.ipynb #cell-029
-def models_in(table: pd.DataFrame) -> list[str]:
+def _models_in(table: pd.DataFrame) -> list[str]:
     "The models with columns in a table of timesteps."
     return [c.removesuffix(".low") for c in table if c.endswith(".low")]
 
@@ -176,7 +175,7 @@ def format_timesteps(table: pd.DataFrame) -> pd.DataFrame:
     "The table of timesteps in percent, with intervals in brackets, and a dash where nothing was asked."
     days = {"from": table["old"].map(_text_or_dash), "to": table["new"].map(_text_or_dash)}
     out = pd.DataFrame(days | {c: table[c].map(_text_or_dash) for c in ("days", "edits", "questions")})
-    for model in models_in(table):
+    for model in _models_in(table):
         cells = zip(table[model], table[f"{model}.low"], table[f"{model}.high"])
         out[f"unsolved by {model}"] = [format_percent(v, a, b, 0) or "–" for v, a, b in cells]
     return out
@@ -223,7 +222,7 @@ def draw_timesteps(
     top.bar(x, steps["edits"], color=LIGHT_GREY, width=0.6)
     top.bar_label(top.containers[0], fmt="{:,.0f}", fontsize=8.5, color=GREY)
     top.set(ylabel="edits", yticks=[], ylim=(0, 1.12 * steps["edits"].max()))
-    for model in models_in(table):
+    for model in _models_in(table):
         draw_line(ax, x, steps[model].astype(float), steps[f"{model}.low"], steps[f"{model}.high"], model)
     if paper is not None and paper.index.isin(steps.index).any():
         _draw_paper(fig, ax, x, paper["unsolved"].reindex(steps.index))
@@ -253,7 +252,7 @@ def summarise_timestep_statistics(
     edits = f"{int(all_['edits']):,} edits, {steps['edits'].min():,} to {steps['edits'].max():,} each"
     over = f" over {all_['days']:.0f} days" if pd.notna(all_["days"]) else ""
     size = f"{len(steps)} timesteps{over} hold {edits}, and {int(all_['questions']):,} questions."
-    return " ".join([size, *(_summarise_model(m, steps[m], all_) for m in models_in(table))])
+    return " ".join([size, *(_summarise_model(m, steps[m], all_) for m in _models_in(table))])
 
 # %% ../../nbs/11_analysis/04_statistics.ipynb #cell-058
 def _mode(values: pd.Series):
@@ -309,7 +308,7 @@ ZsRE | 1K | – | – | editing (synthetic)
 SelfCheckGPT | 600 | – | – | hallucination detection"""
 
 # %% ../../nbs/11_analysis/04_statistics.ipynb #cell-078
-def published_benchmarks() -> pd.DataFrame:
+def _published_benchmarks() -> pd.DataFrame:
     "Published figures of benchmarks, with their source."
     parts = []
     for text, where in ((WIKIBIGEDIT_TABLE_1, "table 1"), (WIKIBIGEDIT_FOOTNOTE_2, "footnote 2")):
@@ -343,6 +342,6 @@ def compare_benchmarks(
     name: str = "",  # of this benchmark's row
 ) -> pd.DataFrame:
     "Other benchmarks as published, and this one as measured."
-    published = published_benchmarks()
+    published = _published_benchmarks()
     ours = measure_benchmark(bench, source, name)[list(published)]
     return pd.concat([published, ours.to_frame().T]).rename_axis("benchmark")

@@ -5,10 +5,9 @@
 # %% auto #0
 __all__ = ['GREY', 'LIGHT_GREY', 'EDITOR_LOOKS', 'TEXT_LOOKS', 'AXIS_LOOKS', 'METRIC_LOOKS', 'KNOWN_LOOKS', 'EDITOR_FAMILIES',
            'OTHER_FAMILY', 'MOST_LINES', 'COLOUR_VISION', 'FIGURE_FILE_PARAMS', 'Look', 'look', 'display_order',
-           'editor_family', 'editor_groups', 'oklab', 'contrast_ratio', 'text_colour', 'figure_theme', 'new_figure',
-           'axis_panels', 'panel_title', 'LinePanel', 'line_panels', 'upper_limit', 'percent_axis', 'draw_line',
-           'draw_editor_lines', 'spread_labels', 'label_lines', 'draw_dots', 'draw_heatmap', 'freeze_layout',
-           'save_figure', 'figure_svg']
+           'oklab', 'text_colour', 'figure_theme', 'new_figure', 'axis_panels', 'panel_title', 'LinePanel',
+           'line_panels', 'upper_limit', 'percent_axis', 'draw_line', 'draw_editor_lines', 'spread_labels',
+           'label_lines', 'draw_dots', 'draw_heatmap', 'freeze_layout', 'save_figure', 'figure_svg']
 
 # %% ../../nbs/11_analysis/01_style.ipynb #cell-002
 import zlib
@@ -126,7 +125,7 @@ EDITOR_FAMILIES = {
 OTHER_FAMILY = "other editors"
 
 
-def editor_family(
+def _editor_family(
     name: str,  # an editor, or a run named after one
 ) -> str:
     "The family of an editor."
@@ -137,7 +136,7 @@ def editor_family(
 MOST_LINES = 8  # in one panel
 
 
-def editor_groups(
+def _editor_groups(
     editors: Iterable[str],
     most: int = MOST_LINES,
 ) -> dict[str, list[str]]:
@@ -146,7 +145,7 @@ def editor_groups(
     if len(editors) <= most:
         return {"": editors}
     families = [*EDITOR_FAMILIES, OTHER_FAMILY]
-    groups = {family: [e for e in editors if editor_family(e) == family] for family in families}
+    groups = {family: [e for e in editors if _editor_family(e) == family] for family in families}
     return {family: members for family, members in groups.items() if members}
 
 # %% ../../nbs/11_analysis/01_style.ipynb #cell-026
@@ -197,7 +196,7 @@ def oklab(
     return _TO_LAB @ np.cbrt(_TO_CONES @ seen)
 
 # %% ../../nbs/11_analysis/01_style.ipynb #cell-034
-def contrast_ratio(colour: str, ground: str = "white") -> float:
+def _contrast_ratio(colour: str, ground: str = "white") -> float:
     "The contrast ratio of two colours, from 1 to 21; text should have at least 4.5."
     a, b = sorted(float(_linear_rgb(c) @ [0.2126, 0.7152, 0.0722]) for c in (colour, ground))
     return (b + 0.05) / (a + 0.05)
@@ -208,7 +207,7 @@ def text_colour(colour: str, least: float = 4.5) -> str:
     from matplotlib.colors import to_hex, to_rgb
 
     rgb = np.array(to_rgb(colour))
-    while contrast_ratio(to_hex(rgb)) < least:
+    while _contrast_ratio(to_hex(rgb)) < least:
         rgb = rgb * 0.96
     return to_hex(rgb).upper()
 
@@ -317,7 +316,7 @@ def line_panels(
     height: float = 3.3,
 ) -> tuple:
     "A figure for lines of editors, and its panels with their titles."
-    groups = editor_groups(editors)
+    groups = _editor_groups(editors)
     if len(groups) > 1:
         return _family_panels(axes, groups, width, 0.85 * height)
     fig, pairs = axis_panels(axes, width, height, 6.5 if len(axes) == 1 else 0)
@@ -516,7 +515,7 @@ def _write_numbers(ax, values: np.ndarray, colours: Callable, fmt: Callable, siz
     for (i, j), v in np.ndenumerate(values):
         if np.isfinite(v):
             ground = to_hex(colours(v))
-            white = contrast_ratio("white", ground) > contrast_ratio("black", ground)
+            white = _contrast_ratio("white", ground) > _contrast_ratio("black", ground)
             ax.text(
                 j + 0.5, i + 0.5, fmt(v), ha="center", va="center", fontsize=size, color="white" if white else "black"
             )

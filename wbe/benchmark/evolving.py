@@ -4,8 +4,7 @@
 
 # %% auto #0
 __all__ = ['EVOLVING_CATEGORIES', 'EvolvingQuestion', 'changed_facts', 'unchanged_facts_in', 'split_unchanged', 'evolving_facts',
-           'ask_facts', 'changed_passages', 'unchanged_passages', 'ask_passages', 'rule_fault', 'filter_questions',
-           'benchmark_rows']
+           'ask_facts', 'changed_passages', 'unchanged_passages', 'ask_passages', 'filter_questions', 'benchmark_rows']
 
 # %% ../../nbs/06_benchmark/25_evolving.ipynb #cell-002
 from collections import Counter
@@ -281,7 +280,7 @@ def ask_passages(
     return out, dropped
 
 # %% ../../nbs/06_benchmark/25_evolving.ipynb #cell-054
-def rule_fault(row: EvolvingQuestion) -> str | None:
+def _rule_fault(row: EvolvingQuestion) -> str | None:
     "Why a question is dropped without asking a model; None if it stays."
     if not holds_name(row.passage, row.answer):
         return "not supported"
@@ -311,8 +310,8 @@ def filter_questions(
     progress: bool = False,
 ) -> tuple[list[EvolvingQuestion], Counter]:  # what stays, and which filters dropped the others
     "The questions that pass both filters."
-    dropped = Counter(fault for row in rows if (fault := rule_fault(row)))
-    rows = [row for row in rows if not rule_fault(row)]
+    dropped = Counter(fault for row in rows if (fault := _rule_fault(row)))
+    rows = [row for row in rows if not _rule_fault(row)]
     if checker is None:
         return rows, dropped
     checks = [_checks_of(row, str(i)) for i, row in enumerate(rows)]

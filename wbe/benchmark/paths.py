@@ -4,9 +4,8 @@
 
 # %% auto #0
 __all__ = ['PROPERTIES_BY_KIND', 'KIND_OF_PROPERTY', 'PLACE_KINDS', 'CHAIN_FACT_COLUMNS', 'PAIR_COLUMNS', 'HOP_COLUMNS',
-           'coherence_violation', 'chain_facts_after', 'chain_facts_before', 'path_columns', 'as_hop',
-           'distinct_entities', 'extend_paths', 'coherent_paths', 'join_old_path', 'limit_per_object', 'take_rows',
-           'even_rows', 'write_sampled', 'path_key']
+           'chain_facts_after', 'chain_facts_before', 'as_hop', 'extend_paths', 'coherent_paths', 'join_old_path',
+           'limit_per_object', 'take_rows', 'even_rows', 'write_sampled', 'path_key']
 
 # %% ../../nbs/06_benchmark/04_paths.ipynb #cell-002
 from pathlib import Path
@@ -46,7 +45,7 @@ def _is_scattered(kinds, wanted) -> bool:
     return bool(at) and at[-1] - at[0] + 1 != len(at)
 
 # %% ../../nbs/06_benchmark/04_paths.ipynb #cell-014
-def coherence_violation(
+def _coherence_violation(
     properties,  # P-ids, hop by hop
     kinds,  # the kinds of their objects
 ) -> str | None:
@@ -132,7 +131,7 @@ HOP_COLUMNS = dict(
 )
 
 # %% ../../nbs/06_benchmark/04_paths.ipynb #cell-033
-def path_columns(n: int) -> list[str]:
+def _path_columns(n: int) -> list[str]:
     "The columns of a path of `n` hops."
     return ["s", "sl"] + [f"{short}{i}" for i in range(1, n + 1) for short in HOP_COLUMNS]
 
@@ -145,7 +144,7 @@ def as_hop(known, i: int):
     return known.select(s=nw.col("subject_id"), sl=nw.col("subject"), **columns)
 
 # %% ../../nbs/06_benchmark/04_paths.ipynb #cell-037
-def distinct_entities(names):
+def _distinct_entities(names):
     "Whether the ids in some columns are all different, as an expression."
     import narwhals as nw
 
@@ -163,12 +162,12 @@ def extend_paths(
     import narwhals as nw
 
     after = as_hop(known, n + 1).drop("sl").rename({"s": "last"})
-    grown = [paths.join(after, left_on=f"o{n}", right_on="last").select(*path_columns(n + 1))]
+    grown = [paths.join(after, left_on=f"o{n}", right_on="last").select(*_path_columns(n + 1))]
     if leftward is not None:
         shifted = {f"{short}{i}": f"{short}{i + 1}" for i in range(1, n + 1) for short in HOP_COLUMNS}
         moved = paths.drop("sl").rename(shifted)
-        grown.append(as_hop(leftward, 1).join(moved, left_on="o1", right_on="s").select(*path_columns(n + 1)))
-    return nw.concat(grown).filter(distinct_entities(["s"] + [f"o{i}" for i in range(1, n + 2)])).unique()
+        grown.append(as_hop(leftward, 1).join(moved, left_on="o1", right_on="s").select(*_path_columns(n + 1)))
+    return nw.concat(grown).filter(_distinct_entities(["s"] + [f"o{i}" for i in range(1, n + 2)])).unique()
 
 # %% ../../nbs/06_benchmark/04_paths.ipynb #cell-042
 def coherent_paths(e, paths, n: int):
@@ -177,7 +176,7 @@ def coherent_paths(e, paths, n: int):
 
     properties, kinds = [f"p{i}" for i in range(1, n + 1)], [f"k{i}" for i in range(1, n + 1)]
     seen = e.collect(paths.select(*properties, *kinds).unique()).to_pylist()
-    good = [r for r in seen if coherence_violation([r[c] for c in properties], [r[c] for c in kinds]) is None]
+    good = [r for r in seen if _coherence_violation([r[c] for c in properties], [r[c] for c in kinds]) is None]
     names = properties + kinds
     good = e.table(pa.Table.from_pylist(good, pa.schema([(c, pa.string()) for c in names])))
     return paths.join(good, on=names, how="semi")
@@ -198,7 +197,7 @@ def join_old_path(
         out = out.join(hop, left_on=[f"x{i - 1}", f"p{i}"], right_on=["at", "by"])
     lower = lambda c: nw.col(c).str.to_lowercase()
     differ = (nw.col(f"x{n}") != nw.col(f"o{n}")) & (lower(f"y{n}") != lower(f"l{n}"))
-    return out.filter(differ, distinct_entities([f"x{i}" for i in range(n + 1)])).drop("x0")
+    return out.filter(differ, _distinct_entities([f"x{i}" for i in range(n + 1)])).drop("x0")
 
 # %% ../../nbs/06_benchmark/04_paths.ipynb #cell-048
 def limit_per_object(

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['EDIT_FIELDS', 'REQUIRED_FIELDS', 'AXIS_FIELDS', 'STATEMENT_AXES', 'STATEMENT_COLUMNS', 'ALIAS_FIELDS', 'read_edits',
            'edit_id', 'edit_ids', 'subject_keys', 'choose_axes', 'order_axes', 'edit_probes', 'probe_aliases',
-           'count_edits', 'timestep_name', 'parse_timestep_name', 'add_statements', 'TimestepFile', 'Timestep',
-           'fetch_dataset', 'timestep_files', 'Benchmark']
+           'timestep_name', 'parse_timestep_name', 'add_statements', 'TimestepFile', 'Timestep', 'fetch_dataset',
+           'timestep_files', 'Benchmark']
 
 # %% ../../nbs/06_benchmark/09_reader.ipynb #cell-002
 import hashlib
@@ -315,7 +315,7 @@ def _used_properties(tables) -> set:
     return used("relation_id") or used("relation")
 
 # %% ../../nbs/06_benchmark/09_reader.ipynb #cell-068
-def count_edits(
+def _count_edits(
     edits,  # an Arrow table
     extra=(),  # questions beyond those in the fields, as in `edit_probes`
 ) -> dict:
@@ -438,7 +438,7 @@ class Timestep(TimestepFile):
     @cached_property
     def counts(self) -> dict:
         "How many edits of each tag, which share has which probe, how many properties."
-        return count_edits(self.edits, self.extra_probes)
+        return _count_edits(self.edits, self.extra_probes)
 
     def to_pandas(self):
         "A data frame of the edits, with their ids as the index."

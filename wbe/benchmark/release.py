@@ -4,8 +4,7 @@
 
 # %% auto #0
 __all__ = ['ANSWER_FIELDS', 'WIKIDATA_SOURCE', 'WORLD_SOURCE', 'RETIRED_FIELDS', 'add_timestep', 'release_files',
-           'timestep_numbers', 'release_table', 'dataset_card', 'croissant_metadata', 'Release', 'finish_release',
-           'retired_probes', 'check_release']
+           'timestep_numbers', 'Release', 'finish_release', 'retired_probes', 'check_release']
 
 # %% ../../nbs/06_benchmark/13_release.ipynb #cell-002
 import json
@@ -131,7 +130,7 @@ def _table_row(name: str, n: dict) -> dict:
     return head | shares | {"pairs": n["pairs"], "tokens": n["tokens"]}
 
 # %% ../../nbs/06_benchmark/13_release.ipynb #cell-028
-def release_table(
+def _release_table(
     release,  # its folder
 ):
     "A data frame with a row for each timestep and one for all."
@@ -263,7 +262,7 @@ def _left_out_text(counts: dict, namesakes: str) -> str:
     return "\n".join([*told, _NAMESAKE_TEXT.format(n=counts.get("namesakes", 0), done=done)]) + "\n"
 
 # %% ../../nbs/06_benchmark/13_release.ipynb #cell-047
-def dataset_card(
+def _dataset_card(
     release,  # its folder
     title: str,
     source: str = WIKIDATA_SOURCE,  # what the snapshots are of
@@ -274,7 +273,7 @@ def dataset_card(
 ) -> str:
     "The text of a release's README.md."
     title = one_line(title)
-    paths, table = release_files(release), release_table(release)
+    paths, table = release_files(release), _release_table(release)
     split = lambda p: f"  - split: t{p.stem.removeprefix('wiki_big_edit_')}\n    path: {p.name}"
     size = _size_category(int(table.loc["all", "samples"]))
     head = _CARD_HEAD.format(
@@ -354,7 +353,7 @@ def _croissant_records(path: Path) -> dict:
     return {"@type": "cr:RecordSet", "@id": path.stem, "name": path.stem, "description": description, "field": fields}
 
 # %% ../../nbs/06_benchmark/13_release.ipynb #cell-055
-def croissant_metadata(
+def _croissant_metadata(
     release,  # its folder
     title: str,
     source: str = WIKIDATA_SOURCE,  # what the snapshots are of
@@ -387,7 +386,7 @@ class Release:
 
     def table(self):
         "The table of timesteps."
-        return release_table(self.folder)
+        return _release_table(self.folder)
 
     def _repr_html_(self) -> str:
         return self.table().to_html()
@@ -421,8 +420,8 @@ def finish_release(
     out = Path(out)
     rows = [{k: r[k] for k in RETIRED_FIELDS} for r in retired]
     write_json_rows(out / "retired.json", sorted(rows, key=lambda r: list(r.values())))
-    write_text(out / "README.md", dataset_card(out, title, source, language, left_out, namesakes, more))
-    croissant = json.dumps(croissant_metadata(out, title, source), indent=1, ensure_ascii=False)
+    write_text(out / "README.md", _dataset_card(out, title, source, language, left_out, namesakes, more))
+    croissant = json.dumps(_croissant_metadata(out, title, source), indent=1, ensure_ascii=False)
     write_text(out / "croissant.json", croissant + "\n")
     write_text(out / "SHA256SUMS", _checksums(out))
     return Release(out, title)

@@ -4,8 +4,7 @@
 
 # %% auto #0
 __all__ = ['fact_row', 'read_facts', 'series_facts', 'facts_to_compare', 'WantedText', 'comparison_requests', 'ComparedText',
-           'write_compared', 'compared_texts', 'QuestionVerdict', 'final_texts', 'judged_texts', 'WriterComparison',
-           'compare_writers', 'format_comparison']
+           'QuestionVerdict', 'WriterComparison', 'compare_writers', 'format_comparison']
 
 # %% ../../nbs/06_benchmark/27_writers_compared.ipynb #cell-002
 import hashlib
@@ -159,7 +158,7 @@ def _compared_text(name: str, attempt: int, c: Candidate) -> ComparedText:
     return ComparedText(*about, t.text, check and check.name, t.error)
 
 # %% ../../nbs/06_benchmark/27_writers_compared.ipynb #cell-026
-def write_compared(
+def _write_compared(
     name: str,  # of the writer in the comparison
     writer: Writer,
     wanted: list[WantedText],
@@ -209,13 +208,13 @@ def _cost(writer, requests) -> TextCost:
     return writer.cost_of(requests) if hasattr(writer, "cost_of") else TextCost()
 
 # %% ../../nbs/06_benchmark/27_writers_compared.ipynb #cell-038
-def compared_texts(folder: Path, name: str, writer: Writer, wanted: list[WantedText]):
+def _compared_texts(folder: Path, name: str, writer: Writer, wanted: list[WantedText]):
     "The texts of a writer as a frame, written now or before, and what they have cost."
     stage = _stage_name("texts", name)
     params = dict(name=name, writer=writer.key(), wanted=_wanted_hash(wanted), checks=[c.name for c in TEXT_CHECKS])
 
     def work():
-        rows, requests = write_compared(name, writer, wanted)
+        rows, requests = _write_compared(name, writer, wanted)
         return rows, _cost(writer, requests)
 
     return _run_stage(Stage(folder, stage, params), folder / f"{stage}.parquet", ComparedText, work)
@@ -233,14 +232,14 @@ class QuestionVerdict:
     error: str | None = col("why there is no verdict")
 
 # %% ../../nbs/06_benchmark/27_writers_compared.ipynb #cell-042
-def final_texts(texts):
+def _final_texts(texts):
     "The last text of each writer for each request."
     return texts.sort_values("attempt", kind="stable").groupby(["writer", "id"], sort=False).tail(1)
 
 # %% ../../nbs/06_benchmark/27_writers_compared.ipynb #cell-043
-def judged_texts(folder: Path, judge, texts, wanted: list[WantedText]):
+def _judged_texts(folder: Path, judge, texts, wanted: list[WantedText]):
     "The verdicts on the texts of all writers that pass, and what they have cost."
-    passed = final_texts(texts)
+    passed = _final_texts(texts)
     passed = passed[passed.failed.isna()]
     by_id = {w.request.id: w.request for w in wanted}
     readings = [question_reading(by_id[i], text) for i, text in zip(passed.id, passed.text)]
@@ -282,13 +281,13 @@ def compare_writers(
     wanted, folder, frames, costs = comparison_requests(facts, kinds, seed), make_folder(Path(folder)), [], {}
     for name, writer in writers.items():
         log(f"{name}: {len(wanted)} questions")
-        frame, costs[name] = compared_texts(folder, name, writer, wanted)
+        frame, costs[name] = _compared_texts(folder, name, writer, wanted)
         frames.append(frame)
     texts, judging = pd.concat(frames, ignore_index=True), None
     texts["verdict"] = texts["unjudged"] = None
     if judge is not None:
-        log(f"the judge: {int(final_texts(texts).failed.isna().sum())} questions that pass the checks")
-        verdicts, judging = judged_texts(folder, judge, texts, wanted)
+        log(f"the judge: {int(_final_texts(texts).failed.isna().sum())} questions that pass the checks")
+        verdicts, judging = _judged_texts(folder, judge, texts, wanted)
         texts = _with_verdicts(texts, verdicts)
     return WriterComparison(folder, texts, costs, judging)
 
@@ -313,7 +312,7 @@ def _rights(texts):
 @patch
 def by_kind(self: WriterComparison):
     "A frame with a row for each writer and kind of question: asked, passed at once, passed, right, words."
-    once, last = self.texts[self.texts.attempt == 1], final_texts(self.texts)
+    once, last = self.texts[self.texts.attempt == 1], _final_texts(self.texts)
     key = ["writer", "kind"]
     passed = last[last.failed.isna()]
     right = passed.assign(right=_rights(passed), words=passed.text.str.split().str.len())
@@ -331,7 +330,7 @@ def table(self: WriterComparison):
     kinds, rows = self.by_kind(), {}
     for name, cost in self.costs.items():
         own = self.texts[self.texts.writer == name]
-        last = final_texts(own)
+        last = _final_texts(own)
         passed = last[last.failed.isna()]
         row = dict(model=", ".join(sorted({m for m in own.model if m})), asked=len(last))
         row |= dict(at_once=float(own[own.attempt == 1].failed.isna().mean()), passed=len(passed) / len(last))
@@ -344,7 +343,7 @@ def table(self: WriterComparison):
 @patch
 def reasons(self: WriterComparison):
     "A frame with the number of texts that each check let fall in the end, by writer and kind of question."
-    last = final_texts(self.texts)
+    last = _final_texts(self.texts)
     fallen = last[last.failed.notna()]
     why = [check if _is_missing(error) else error.split(":")[0] for error, check in zip(fallen.error, fallen.failed)]
     return fallen.assign(reason=why).groupby(["writer", "kind", "reason"], sort=False).size().to_frame("texts")
@@ -357,7 +356,7 @@ def examples(
     kinds: Iterable[str] = REQUEST_KINDS,
 ):
     "A frame with the texts of all writers for some facts of each kind, and what became of them."
-    last = final_texts(self.texts)
+    last = _final_texts(self.texts)
     ids = [i for kind in kinds for i in last[last.kind == kind].id.drop_duplicates()[:n]]
     some = last[last.id.isin(ids)].sort_values("id", key=lambda s: s.map(ids.index), kind="stable")
     outcome = some.failed.where(some.failed.notna(), some.verdict.map(lambda v: v or "passes"))

@@ -6,9 +6,8 @@
 __all__ = ['app', 'PANELS', 'CsvOption', 'JsonOption', 'EngineOption', 'MemoryOption', 'TempOption', 'WorkersOption',
            'MirrorOption', 'LanguageOption', 'FallbackOption', 'KindOption', 'InsistOption', 'RolesOption',
            'AxisOption', 'MapOption', 'ProtocolOption', 'DeviceOption', 'DtypeOption', 'QuantOption', 'RevisionOption',
-           'TrustOption', 'BackendOption', 'BackendSettingOption', 'CompileOption', 'cell_text', 'plain_value',
-           'print_table', 'fits_terminal', 'csv_text', 'json_text', 'TableOutput', 'print_step', 'call_command',
-           'checked', 'use_temp', 'parse_settings']
+           'TrustOption', 'BackendOption', 'BackendSettingOption', 'CompileOption', 'plain_value', 'print_table',
+           'fits_terminal', 'TableOutput', 'print_step', 'call_command', 'checked', 'use_temp', 'parse_settings']
 
 # %% ../../nbs/12_app/02_app.ipynb #cell-002
 import csv
@@ -68,7 +67,7 @@ def _is_missing(x) -> bool:
     return x is None or (not isinstance(x, str) and str(x) in ("nan", "<NA>", "NaT"))
 
 # %% ../../nbs/12_app/02_app.ipynb #cell-013
-def cell_text(
+def _cell_text(
     x,  # any value
     floats: str = ",.3g",  # format of floats
 ) -> str:
@@ -179,7 +178,7 @@ def print_table(
 
     names = [str(c) for c in columns]
     forms = [floats.get(c, ",.3g") if isinstance(floats, dict) else floats for c in names]
-    cells = [[name, *(cell_text(row[i], forms[i]) for row in rows)] for i, name in enumerate(names)]
+    cells = [[name, *(_cell_text(row[i], forms[i]) for row in rows)] for i, name in enumerate(names)]
     console = Console(file=sys.stdout, force_jupyter=False, width=width)
     least, natural = [_least_width(column) for column in cells], [max(map(cell_len, column)) for column in cells]
     if title:
@@ -213,7 +212,7 @@ JsonOption = Annotated[
 ]
 
 # %% ../../nbs/12_app/02_app.ipynb #cell-038
-def csv_text(
+def _csv_text(
     columns,
     rows,
 ) -> str:
@@ -225,7 +224,7 @@ def csv_text(
     return out.getvalue()
 
 # %% ../../nbs/12_app/02_app.ipynb #cell-040
-def json_text(
+def _json_text(
     tables: dict,  # by name: columns and rows
 ) -> str:
     "Tables as JSON: an object for every row."
@@ -278,7 +277,7 @@ class TableOutput:
 @patch
 def write(self: TableOutput):
     "Write the tables for programs."
-    texts = {self.csv: csv_text(*next(iter(self.tables.values()), ((), ()))), self.json: json_text(self.tables)}
+    texts = {self.csv: _csv_text(*next(iter(self.tables.values()), ((), ()))), self.json: _json_text(self.tables)}
     for path, text in texts.items():
         if path == "-":
             typer.echo(text, nl=False)

@@ -15,9 +15,9 @@ __all__ = ['BenchmarkOption', 'EditorOption', 'ModelOption', 'TimestepsOption', 
            'GroupSizesOption', 'WordingsOption', 'InstancesOption', 'ThoughtOption', 'DemonstrationsOption',
            'RecallOption', 'EndpointOption', 'FolderBudgetOption', 'TokenPricesOption', 'MquakeNameOption',
            'FilesOption', 'ReportBenchmarkOption', 'AuditsOption', 'AskModelOption', 'CountsOption', 'PageViewsOption',
-           'ContactOption', 'ServiceCacheOption', 'MostScoresOption', 'format_recorded', 'run_command', 'runs_command',
-           'short_names', 'print_comparison', 'print_by_verdict', 'compare_command', 'judge_command', 'sweep_command',
-           'parse_group_sizes', 'mquake_command', 'report_command', 'export_command', 'leaderboard_command']
+           'ContactOption', 'ServiceCacheOption', 'MostScoresOption', 'run_command', 'runs_command', 'print_comparison',
+           'compare_command', 'judge_command', 'sweep_command', 'mquake_command', 'report_command', 'export_command',
+           'leaderboard_command']
 
 # %% ../../nbs/12_app/06_runs.ipynb #cell-002
 from collections import Counter
@@ -40,7 +40,7 @@ def _parse_settings(
     return parse_settings(pairs, "--set", "layer=5")
 
 # %% ../../nbs/12_app/06_runs.ipynb #cell-008
-def format_recorded(value: float) -> str:
+def _format_recorded(value: float) -> str:
     "A share in percent, or that it was not recorded."
     return "not recorded" if value is None or value != value else f"{value:.1%}"
 
@@ -56,7 +56,7 @@ def _print_run(run, out: TableOutput):
     others = compare_measures([run]).iloc[0]
     rows = [(axis, when, x) for (axis, when), x in others.items()]
     out.keep("measures", ("axis", "measure", "value"), rows)
-    out.show(("axis", "measure", "value"), [(a, m, format_recorded(x)) for a, m, x in rows], "Other measures")
+    out.show(("axis", "measure", "value"), [(a, m, _format_recorded(x)) for a, m, x in rows], "Other measures")
     for line in [*run.health_lines, *run.set_aside]:
         out.line(f"{line}.")
     if run.missing:
@@ -398,7 +398,7 @@ def _runs_of_timesteps(folders: list[Path]) -> list:
 # %% ../../nbs/12_app/06_runs.ipynb #cell-041
 def _format_cell(column: tuple, x) -> str:
     if column[1].startswith("just edited, "):
-        return format_recorded(x)
+        return _format_recorded(x)
     if x != x:
         return ""
     if column[0].endswith(", perplexity"):
@@ -418,7 +418,7 @@ def _shared_part(names: list[str]) -> str:
     return ""
 
 # %% ../../nbs/12_app/06_runs.ipynb #cell-046
-def short_names(
+def _short_names(
     names: list[str],
 ) -> tuple[list[str], str]:  # the short names, and what was left out
     "Names without the part that all of them share; unchanged where they would not differ any more."
@@ -468,7 +468,7 @@ def print_comparison(
     table = table.join(others)
     header, values = ["run", *(f"{axis}: {when}" for axis, when in columns)], table[columns].values.tolist()
     out.keep("runs", header, [(name, *row) for name, row in zip(table.index, values)])
-    names, left_out = short_names(list(table.index))
+    names, left_out = _short_names(list(table.index))
     texts = [[_format_cell(c, x) for c, x in zip(columns, row)] for row in values]
     title = measure_title(metric) + (f" (runs …{left_out}…)" if left_out else "")
     turned, *rows = zip(header, *([name, *row] for name, row in zip(names, texts)))
@@ -483,7 +483,7 @@ def print_comparison(
         out.line(f"{line}.")
 
 # %% ../../nbs/12_app/06_runs.ipynb #cell-056
-def print_by_verdict(
+def _print_by_verdict(
     runs: list,
     verdicts,  # of `read_verdicts`
     metric: str,
@@ -547,7 +547,7 @@ def compare_command(
     with TableOutput(csv, json) as out:
         print_comparison(runs, metric, out)
         if verdicts is not None:
-            print_by_verdict(runs, verdicts, metric, out)
+            _print_by_verdict(runs, verdicts, metric, out)
 
 # %% ../../nbs/12_app/06_runs.ipynb #cell-062
 def _make_judge(
@@ -771,7 +771,7 @@ def sweep_command(
             raise typer.Exit(1)
 
 # %% ../../nbs/12_app/06_runs.ipynb #cell-080
-def parse_group_sizes(
+def _parse_group_sizes(
     text: str,  # like 1,100,all
 ) -> tuple[int | str, ...]:
     "Numbers of instances that are edited together."
@@ -829,7 +829,7 @@ def _mquake_plan(given: dict):
     same = "editor model questions sample seed device dtype cot demonstrations recall style endpoint".split()
     spending = dict(budget=given["budget"], prices=_parse_prices(given["prices"]))
     spending = {name: value for name, value in spending.items() if value is not None}
-    read = dict(hparams=_parse_settings(given["hparams"]), k=parse_group_sizes(given["k"]), under=given["protocol"])
+    read = dict(hparams=_parse_settings(given["hparams"]), k=_parse_group_sizes(given["k"]), under=given["protocol"])
     return MquakePlan(str(given["chains"]), **{n: given[n] for n in same}, **read, spending=spending)
 
 

@@ -6,8 +6,8 @@
 __all__ = ['UpdatesArgument', 'EditorsOption', 'EditorSettingOption', 'ReplacementsOption', 'TextsOnOption', 'RandomOption',
            'RunFolderOption', 'ProbabilityOption', 'SharedOption', 'NoPaperOption', 'TrainedModelArgument',
            'TrainedFolderOption', 'TrainedBenchmarkOption', 'LeftOutOption', 'TrainedTimestepsOption',
-           'TrainedStepsOption', 'TrainedSettingOption', 'TrainedSeedOption', 'parse_editor_settings',
-           'wikifactdiff_command', 'train_mend_command', 'train_rledit_command']
+           'TrainedStepsOption', 'TrainedSettingOption', 'TrainedSeedOption', 'wikifactdiff_command',
+           'train_mend_command', 'train_rledit_command']
 
 # %% ../../nbs/12_app/08_wikifactdiff.ipynb #cell-002
 from pathlib import Path
@@ -21,7 +21,7 @@ from .runs import CorpusOption, ModelOption, SeedOption, _parse_settings
 from ..records import BadArgument
 
 # %% ../../nbs/12_app/08_wikifactdiff.ipynb #cell-005
-def parse_editor_settings(
+def _parse_editor_settings(
     pairs: list[str] | None,  # like ft.lr=0.001
 ) -> dict[str, dict]:  # by editor
     "Hyper-parameters of several editors from words of the command line."
@@ -139,7 +139,7 @@ def wikifactdiff_command(
 
     check_choice(probability, PROBABILITIES, "probability")
     asked = dict(n=n or None, texts=texts, random=neighbours, corpus=corpus, seed=seed, device=device, dtype=dtype)
-    plan = WikiFactDiffPlan(updates, model, tuple(editors or ()), parse_editor_settings(settings), **asked)
+    plan = WikiFactDiffPlan(updates, model, tuple(editors or ()), _parse_editor_settings(settings), **asked)
     folder = folder or Path("runs") / f"wikifactdiff-{Path(model).name}-{Path(updates).stem}"
     with TableOutput(csv, json) as out:
         _print_wikifactdiff(run_wikifactdiff(plan, folder), probability, shared, not no_paper, out)

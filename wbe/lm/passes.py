@@ -4,9 +4,8 @@
 
 # %% auto #0
 __all__ = ['SHARING_MODES', 'select_logits', 'mark_prompt_lengths', 'ForcedAnswer', 'takes_position_ids', 'padding_token',
-           'causal_inputs', 'SharedPrefix', 'teacher_forced', 'common_prefix', 'shared_prefix', 'build_token_tree',
-           'teacher_forced_tree', 'supports_trees', 'masks_left_padding', 'max_batch_tokens', 'run_in_batches',
-           'teacher_forced_all']
+           'causal_inputs', 'SharedPrefix', 'teacher_forced', 'shared_prefix', 'teacher_forced_tree',
+           'masks_left_padding', 'max_batch_tokens', 'run_in_batches', 'teacher_forced_all']
 
 # %% ../../nbs/07_lm/06_passes.ipynb #cell-002
 import copy
@@ -180,7 +179,7 @@ def teacher_forced(
     return _split_by_item(batch, *_logps_and_argmax(logits, _answer_targets(batch)))
 
 # %% ../../nbs/07_lm/06_passes.ipynb #cell-036
-def common_prefix(items: list[EncodedItem]) -> list[int]:
+def _common_prefix(items: list[EncodedItem]) -> list[int]:
     "The tokens with which all items begin, short of the position that predicts the first answer token."
     if not items:
         return []
@@ -249,7 +248,7 @@ def shared_prefix(
 ) -> SharedPrefix | None:
     "The common prefix of the items, computed; None where there is none or the model does not allow it."
     whole = lm.family.seq2seq or lm.needs_whole_prompts or len(items) < 2
-    ids = [] if whole else common_prefix(items)
+    ids = [] if whole else _common_prefix(items)
     if len(ids) < min_length or lm.state.shares_prefix is False:
         return None
     zero = torch.zeros(1, dtype=torch.long)
@@ -270,7 +269,7 @@ def _common_length(a: list[int], b: list[int]) -> int:
     return next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
 
 # %% ../../nbs/07_lm/06_passes.ipynb #cell-056
-def build_token_tree(
+def _build_token_tree(
     texts: list[list[int]],  # sorted
 ) -> tuple[list[int], list[int], list[int], list[list[int]]]:
     "Tokens of the tree, their depths, where the branch of each ends, and for each text the positions of its tokens."
@@ -307,7 +306,7 @@ def teacher_forced_tree(
 ) -> list[ForcedAnswer]:
     "One pass over a batch as a tree."
     n = len(prefix.ids) if prefix else 0
-    tokens, depth, end, paths = build_token_tree([c.ids[n:] for c in batch])
+    tokens, depth, end, paths = _build_token_tree([c.ids[n:] for c in batch])
     given = dict(
         input_ids=torch.tensor([tokens], device=lm.device),
         attention_mask=_tree_mask(lm, end, n),
@@ -320,7 +319,7 @@ def teacher_forced_tree(
     return _split_by_item(batch, *_logps_and_argmax(logits, _answer_targets(batch)))
 
 # %% ../../nbs/07_lm/06_passes.ipynb #cell-064
-def supports_trees(lm: LM, items: list[EncodedItem]) -> bool:
+def _supports_trees(lm: LM, items: list[EncodedItem]) -> bool:
     "Whether the model computes trees correctly, tried on a few items."
     if lm.family.seq2seq or lm.needs_whole_prompts or not takes_position_ids(lm) or len(items) < 2:
         return False
@@ -447,7 +446,7 @@ def teacher_forced_all(
     prefix = shared_prefix(lm, items) if share != "nothing" else None
     if padding == "left" and not prefix and items and not lm.family.seq2seq and not masks_left_padding(lm, items):
         padding = "right"
-    tree = share == "tree" and padding == "right" and supports_trees(lm, items)
+    tree = share == "tree" and padding == "right" and _supports_trees(lm, items)
 
     def work(indices):
         return _forced_batch(lm, [items[i] for i in indices], prefix, padding, tree)

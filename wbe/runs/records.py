@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['EVALUATION_MOMENTS', 'RUN_TABLES', 'VERDICT_KEY', 'OUTCOME_COLUMNS', 'RUN_KINDS', 'write_frame', 'PartitionedTable',
-           'with_probe_column', 'with_normalised_match', 'with_optional_measures', 'main_judge', 'with_judged',
-           'check_scored_once', 'with_exact_bounds', 'Run', 'left_out_line', 'recorded_plan', 'broken_after',
-           'measure_title', 'load_runs', 'compare_measures', 'describe_judges', 'run_differences', 'compare_runs']
+           'with_probe_column', 'with_normalised_match', 'main_judge', 'check_scored_once', 'Run', 'left_out_line',
+           'recorded_plan', 'broken_after', 'measure_title', 'load_runs', 'compare_measures', 'run_differences',
+           'compare_runs']
 
 # %% ../../nbs/10_runs/02_records.ipynb #cell-002
 import hashlib
@@ -230,7 +230,7 @@ def with_normalised_match(
     return out
 
 # %% ../../nbs/10_runs/02_records.ipynb #cell-035
-def with_optional_measures(
+def _with_optional_measures(
     scores,  # a data frame with `normalised_match`
     questions,  # a data frame with the answers before the edits, and their aliases where these are known
 ):
@@ -257,7 +257,7 @@ def main_judge(
     return min(counts.index, key=lambda name: (-counts[name], name)) if len(counts) else None
 
 # %% ../../nbs/10_runs/02_records.ipynb #cell-039
-def with_judged(
+def _with_judged(
     scores,  # a data frame
     verdicts,  # a data frame, perhaps empty
 ):
@@ -287,7 +287,7 @@ def check_scored_once(
     return scores
 
 # %% ../../nbs/10_runs/02_records.ipynb #bd1c26e8
-def with_exact_bounds(
+def _with_exact_bounds(
     ability,  # the table of a run
 ):
     "The table with the exact interval where all lasting facts were wrong, or all right."
@@ -323,7 +323,7 @@ class Run:
     questions = cached_property(lambda self: with_probe_column(self._frame("questions")))
     batches = cached_property(lambda self: self._frame("batches"))
     moments = cached_property(lambda self: self._frame("moments"))
-    ability = cached_property(lambda self: with_exact_bounds(self._frame("ability")))
+    ability = cached_property(lambda self: _with_exact_bounds(self._frame("ability")))
     refused = cached_property(lambda self: self._frame("refused"))
     norms = cached_property(lambda self: self._frame("norms"))
     verdicts = cached_property(lambda self: self._frame("verdicts"))
@@ -332,7 +332,7 @@ class Run:
     def scores(self):
         recorded = check_scored_once(self._frame("scores"), self.folder)
         scores = with_normalised_match(with_probe_column(recorded), self.questions)
-        return with_optional_measures(with_judged(scores, self.verdicts), self.questions)
+        return _with_optional_measures(_with_judged(scores, self.verdicts), self.questions)
 
 # %% ../../nbs/10_runs/02_records.ipynb #cell-043
 @patch(cls_method=True)
@@ -650,7 +650,7 @@ def compare_measures(
     return pd.DataFrame(out, index=[r.name for r in runs], dtype=float).rename_axis("run")
 
 # %% ../../nbs/10_runs/02_records.ipynb #cell-097
-def describe_judges(runs: list[Run]) -> list[str]:
+def _describe_judges(runs: list[Run]) -> list[str]:
     "A sentence for each run that was judged: by whom, and how many of its generated answers."
     out = []
     for run in runs:
@@ -693,5 +693,5 @@ def compare_runs(
     out.attrs["differ"] = run_differences(runs)
     out.attrs["health"] = [line for r in runs for line in r.health_lines]
     out.attrs["set_aside"] = list(dict.fromkeys(line for r in runs for line in r.set_aside))
-    out.attrs["judged"] = describe_judges(runs)
+    out.attrs["judged"] = _describe_judges(runs)
     return out.rename_axis("run")

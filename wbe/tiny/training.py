@@ -5,9 +5,8 @@
 # %% auto #0
 __all__ = ['EOS_TOKEN', 'PAD_TOKEN', 'ROW_LENGTH', 'TINY_SIZES', 'TRAINING_STEPS', 'ROWS_PER_STEP', 'LEARNING_RATE',
            'CONTINUED_STEPS', 'CONTINUED_ROWS', 'CONTINUED_RATE', 'CONTINUED_KEPT', 'tiny_tokenizer', 'packed_rows',
-           'init_induction_heads', 'tiny_model', 'weighted_loss', 'has_fast_bfloat16', 'orthogonalise', 'Muon',
-           'make_optimizers', 'learning_rate_share', 'answers_exactly', 'validation_prompts', 'chain_prompts',
-           'save_tiny', 'average_weights', 'train_tiny']
+           'init_induction_heads', 'tiny_model', 'orthogonalise', 'Muon', 'make_optimizers', 'learning_rate_share',
+           'average_weights', 'train_tiny']
 
 # %% ../../nbs/08_tiny/03_training.ipynb #cell-002
 import json
@@ -157,7 +156,7 @@ def tiny_model(tokenizer, seed: int = 0, layers: int = 6, width: int = 256, head
         return init_induction_heads(GPT2LMHeadModel(config), seed)
 
 # %% ../../nbs/08_tiny/03_training.ipynb #cell-025
-def weighted_loss(model, ids, weights):
+def _weighted_loss(model, ids, weights):
     "The weighted mean loss; logits are computed only for tokens with a weight."
     hidden = model.transformer(inputs_embeds=model.transformer.wte(ids)).last_hidden_state[:, :-1]
     counts = weights[:, 1:] > 0
@@ -167,7 +166,7 @@ def weighted_loss(model, ids, weights):
     return (losses * w).sum() / w.sum()
 
 # %% ../../nbs/08_tiny/03_training.ipynb #cell-030
-def has_fast_bfloat16(device: str) -> bool:
+def _has_fast_bfloat16(device: str) -> bool:
     "Whether bfloat16 is faster than float32 on a device."
     if device != "cpu":
         return True
@@ -180,7 +179,7 @@ _NEWTON_SCHULZ = (3.4445, -4.775, 2.0315)  # coefficients of x, x³ and x⁵
 def _orthogonalise_square(x: torch.Tensor, steps: int) -> torch.Tensor:
     "Newton–Schulz steps on a square matrix."
     a, b, c = _NEWTON_SCHULZ
-    x = x.to(torch.bfloat16 if has_fast_bfloat16(x.device.type) else torch.float32)
+    x = x.to(torch.bfloat16 if _has_fast_bfloat16(x.device.type) else torch.float32)
     for _ in range(steps):
         s = x @ x.T
         x = torch.addmm(x, torch.addmm(s, s, s, beta=b, alpha=c), x, beta=a)
@@ -247,7 +246,7 @@ def learning_rate_share(
     return (step + 1) / w if step < w else max(low, 0.5 + 0.5 * math.cos(math.pi * (step - w) / max(1, steps - w)))
 
 # %% ../../nbs/08_tiny/03_training.ipynb #cell-048
-def answers_exactly(
+def _answers_exactly(
     model,
     tokenizer,
     items,  # prompt and answer
@@ -287,7 +286,7 @@ def _reading_prompts(corpus: TrainingCorpus, pairs: int, n: int, rng: SeededRand
     return out
 
 # %% ../../nbs/08_tiny/03_training.ipynb #cell-053
-def validation_prompts(corpus: TrainingCorpus, n: int = 32) -> dict[str, list]:
+def _validation_prompts(corpus: TrainingCorpus, n: int = 32) -> dict[str, list]:
     "A few prompts of each kind, to observe the training."
     rng, easy = SeededRandom("check"), ("P31", "P21", "P27", "P17", "P131", "P495")
     hard = sorted((f for f in corpus.known.askable if f.property_id not in easy), key=lambda f: f.fame)
@@ -302,7 +301,7 @@ def _document_prompt(document: list[WeightedText]) -> tuple[str, str]:
     return "".join(text for text, _ in document[:-2]), answer.strip()
 
 # %% ../../nbs/08_tiny/03_training.ipynb #cell-058
-def chain_prompts(corpus: TrainingCorpus, n: int = 32) -> dict[str, list]:
+def _chain_prompts(corpus: TrainingCorpus, n: int = 32) -> dict[str, list]:
     "A few questions over two facts, to observe the training."
     rng, chains = SeededRandom("check chains"), [c for c in corpus.known.chains if is_chain_withheld(*c)]
     asked = [chains[rng.below(len(chains))] for _ in range(n)]
@@ -353,7 +352,7 @@ def _load_checkpoint(path: Path, model, optimizers, params: dict) -> dict:
     return about
 
 # %% ../../nbs/08_tiny/03_training.ipynb #cell-066
-def save_tiny(folder: Path, model, tokenizer, log: list[dict], params: dict):
+def _save_tiny(folder: Path, model, tokenizer, log: list[dict], params: dict):
     "The model in half precision, its tokenizer, and how it was trained."
     from safetensors.torch import save_file
 
@@ -377,8 +376,8 @@ CONTINUED_STEPS, CONTINUED_ROWS, CONTINUED_RATE = 640, 8, 1.2e-3  # of a trainin
 
 def _training_step(model, optimizers, ids, weights, share: float, device: str) -> float:
     "One step; the loss before it."
-    with torch.autocast(torch.device(device).type, torch.bfloat16, enabled=has_fast_bfloat16(device)):
-        loss = weighted_loss(model, ids, weights)
+    with torch.autocast(torch.device(device).type, torch.bfloat16, enabled=_has_fast_bfloat16(device)):
+        loss = _weighted_loss(model, ids, weights)
     loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     for optimizer in optimizers:
@@ -447,7 +446,7 @@ def prepare(self: _Training):
     # on a processor the eager implementation is faster
     self.model.set_attn_implementation("eager" if self.device == "cpu" else "sdpa")
     self.optimizers = make_optimizers(self.model, self.params["rate"])
-    self.checks = validation_prompts(self.corpus, n) | (chain_prompts(self.corpus, n) if chains else {})
+    self.checks = _validation_prompts(self.corpus, n) | (_chain_prompts(self.corpus, n) if chains else {})
     if self.checkpoint.exists():
         about = _load_checkpoint(self.checkpoint, self.model, self.optimizers, self.params)
         self.log, self.first = about["log"], about["step"]
@@ -471,7 +470,7 @@ def log_entry(self: _Training, step: int, loss: float, seconds: float) -> dict |
     entry = dict(step=step + 1, loss=round(loss, 4), seconds=round(seconds, 1))
     if step % 100 == 99 or last:
         for name, items in self.checks.items():
-            if hits := answers_exactly(self.model, self.tokenizer, items, self.device):
+            if hits := _answers_exactly(self.model, self.tokenizer, items, self.device):
                 entry[name] = round(sum(hits) / len(hits), 3)
     return entry
 
@@ -570,6 +569,6 @@ def train_tiny(
     training.run(progress, every)
     if kept:
         average_weights(training.model, begin, kept)
-    save_tiny(training.folder, training.model, training.tokenizer, training.log, training.params)
+    _save_tiny(training.folder, training.model, training.tokenizer, training.log, training.params)
     training.checkpoint.unlink(missing_ok=True)
     return training.folder

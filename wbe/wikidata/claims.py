@@ -7,8 +7,8 @@ __all__ = ['DataValue', 'EMPTY_MAP', 'SNAK_TYPES', 'FULL_DECODER', 'FUNCTIONAL_C
            'META_PROPERTY_CLASS', 'META_PROPERTY_CLASSES', 'RESTRICTIVE_QUALIFIER_CLASS', 'WIKI_PAGE_CLASSES',
            'META_PROPERTIES', 'EntityId', 'TimeData', 'QuantityData', 'TextData', 'CoordinateData', 'EntityValue',
            'StringValue', 'TimeValue', 'QuantityValue', 'TextValue', 'CoordinateValue', 'value_text', 'value_type',
-           'DumpSnak', 'TimeSnak', 'TimeQualifiers', 'DumpClaim', 'DumpTerm', 'entity_type', 'entity_decoder',
-           'DumpReference', 'FullClaim', 'FullEntity', 'Role', 'snak_text', 'role_rows', 'PropertyInfo', 'property_row']
+           'DumpSnak', 'TimeSnak', 'TimeQualifiers', 'DumpClaim', 'DumpTerm', 'entity_decoder', 'DumpReference',
+           'FullClaim', 'FullEntity', 'Role', 'role_rows', 'PropertyInfo', 'property_row']
 
 # %% ../../nbs/04_wikidata/04_claims.ipynb #cell-002
 from dataclasses import dataclass
@@ -148,7 +148,7 @@ class DumpTerm(Struct, gc=False):
 
 # %% ../../nbs/04_wikidata/04_claims.ipynb #cell-048
 @lru_cache(maxsize=16)
-def entity_type(languages: tuple[str, ...]) -> type:
+def _entity_type(languages: tuple[str, ...]) -> type:
     "The type of an entity whose names are read in these languages."
 
     def per_language(kind, empty):
@@ -172,7 +172,7 @@ def entity_type(languages: tuple[str, ...]) -> type:
 @lru_cache(maxsize=16)
 def entity_decoder(languages: tuple[str, ...]):
     "A decoder of entities whose names are read in these languages."
-    return msgspec.json.Decoder(entity_type(languages))
+    return msgspec.json.Decoder(_entity_type(languages))
 
 # %% ../../nbs/04_wikidata/04_claims.ipynb #cell-054
 class DumpReference(Struct, gc=False):
@@ -208,7 +208,7 @@ class Role:
     statement_id: str = col("the statement's id in Wikidata")
 
 # %% ../../nbs/04_wikidata/04_claims.ipynb #cell-061
-def snak_text(snak: DumpSnak) -> str | None:
+def _snak_text(snak: DumpSnak) -> str | None:
     "The text form of a snak's value; None when it has none."
     return value_text(snak.datavalue) if snak.snaktype == "value" else None
 
@@ -223,7 +223,7 @@ def role_rows(qid: str, line: bytes):
                 for pid in snaks:
                     for snak in snaks[pid]:
                         kind = value_type(snak.datatype, snak.datavalue)
-                        yield qid, pid, snak_text(snak), kind, snak.snaktype, role, main, claim.id
+                        yield qid, pid, _snak_text(snak), kind, snak.snaktype, role, main, claim.id
 
 # %% ../../nbs/04_wikidata/04_claims.ipynb #cell-066
 FUNCTIONAL_CONSTRAINTS = {"Q19474404", "Q52060874"}  # single-value constraint, single-best-value constraint
@@ -300,8 +300,8 @@ def property_row(entity, line: bytes, label: str | None, description: str | None
     def stated(pid):
         return [c for c in claims.get(pid, ()) if c.rank != "deprecated" and c.mainsnak.snaktype == "value"]
 
-    single = [c for c in stated("P2302") if snak_text(c.mainsnak) in FUNCTIONAL_CONSTRAINTS]
-    separators = {snak_text(snak) for c in single if c.qualifiers for snak in c.qualifiers.get("P4155", ())}
-    classes = [snak_text(c.mainsnak) for c in stated("P31")]
+    single = [c for c in stated("P2302") if _snak_text(c.mainsnak) in FUNCTIONAL_CONSTRAINTS]
+    separators = {_snak_text(snak) for c in single if c.qualifiers for snak in c.qualifiers.get("P4155", ())}
+    classes = [_snak_text(c.mainsnak) for c in stated("P31")]
     kind, temporal = value_type(entity.datatype, None), bool(separators & TIME_QUALIFIERS)
     return entity.id, label, description, kind, bool(single), temporal, classes

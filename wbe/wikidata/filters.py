@@ -4,8 +4,7 @@
 
 # %% auto #0
 __all__ = ['FILTERS', 'NON_ROMAN', 'SIX_WORDS', 'WIKI_PAGE_LABELS', 'STATEMENT_DATES', 'SUBJECT_DATES', 'LIVING_PROPERTIES',
-           'Filter', 'filter_conditions', 'add_dates', 'meta_properties', 'add_past', 'add_filter_columns',
-           'apply_filters', 'filter_facts', 'draw_funnel']
+           'Filter', 'filter_conditions', 'filter_facts', 'draw_funnel']
 
 # %% ../../nbs/04_wikidata/10_filters.ipynb #cell-002
 from pathlib import Path
@@ -128,7 +127,7 @@ def _subject_dates(facts, statements):
     return dated.select("subject", "subject_date", subject_date_source=source)
 
 # %% ../../nbs/04_wikidata/10_filters.ipynb #cell-022
-def add_dates(
+def _add_dates(
     facts,  # with tag, start and point_in_time
     statements,  # of the new snapshot
 ):
@@ -141,7 +140,7 @@ def add_dates(
     return dated.with_columns(valid_from=nw.coalesce(*dates), valid_from_source=nw.coalesce(*sources))
 
 # %% ../../nbs/04_wikidata/10_filters.ipynb #cell-025
-def meta_properties(properties):
+def _meta_properties(properties):
     "The ids of the properties that say something about the wiki, not about the world."
     classes = properties.select("id", "classes").explode("classes")
     meta = classes.filter(nw.col("classes").is_in(list(META_PROPERTY_CLASSES))).select("id")
@@ -166,7 +165,7 @@ LIVING_PROPERTIES = {  # by P-id: the label; asked in the present tense, and ove
 }
 
 # %% ../../nbs/04_wikidata/10_filters.ipynb #cell-029
-def add_past(
+def _add_past(
     facts,  # with subject, property and end
     statements,  # of the new snapshot
     until,  # date of the new snapshot; None: nothing is past
@@ -182,7 +181,7 @@ def add_past(
     return out.with_columns(ended=over, of_the_dead=nw.col("dead") & nw.col("property").is_in(list(LIVING_PROPERTIES)))
 
 # %% ../../nbs/04_wikidata/10_filters.ipynb #cell-032
-def add_filter_columns(
+def _add_filter_columns(
     facts,  # frame of `Change` rows
     statements,  # of the new snapshot
     labels,  # of the new snapshot
@@ -192,8 +191,8 @@ def add_filter_columns(
 ):
     "Facts with the labels of subject, property and object, their dates, and what the filters ask for."
     names, values = keep(_needed_labels(facts, labels)), keep(_count_values(facts, statements))
-    out = keep(keep(add_dates(facts, statements)).join(values, on=SUBJECT_PROPERTY, how="left"))
-    out = mark_members(add_past(out, statements, until), meta_properties(properties), "property", "meta")
+    out = keep(keep(_add_dates(facts, statements)).join(values, on=SUBJECT_PROPERTY, how="left"))
+    out = mark_members(_add_past(out, statements, until), _meta_properties(properties), "property", "meta")
     for column, name in (("subject", "subject_label"), ("value", "object_label")):
         label = names.select("id", nw.col("label").alias(name))
         out = keep(out.join(label, left_on=column, right_on="id", how="left"))
@@ -206,8 +205,8 @@ def add_filter_columns(
     return out.with_columns(wiki_page=nw.col("subject_page").fill_null(False) | nw.col("object_page").fill_null(False))
 
 # %% ../../nbs/04_wikidata/10_filters.ipynb #cell-033
-def apply_filters(
-    facts,  # with `add_filter_columns`
+def _apply_filters(
+    facts,  # with `_add_filter_columns`
 ):
     "Facts with the name of the first filter that removes them (null for those that stay), and a flag per filter."
     conditions = filter_conditions()
@@ -290,8 +289,8 @@ def filter_facts(
         if which == "static":
             facts = _without_previous(facts, labels)
         judged = out / f"{prefix}judged.parquet"
-        columns = add_filter_columns(facts, statements, labels, properties, until, e.keep)
-        e.write(apply_filters(columns), judged, TRIPLE_KEY)
+        columns = _add_filter_columns(facts, statements, labels, properties, until, e.keep)
+        e.write(_apply_filters(columns), judged, TRIPLE_KEY)
         stage.counts.update(_write_filtered(e, e.scan(judged), out, prefix))
         stage.outputs += [out / f"{prefix}{name}.parquet" for name in ("facts", "dropped")]
         judged.unlink()

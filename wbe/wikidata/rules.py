@@ -5,10 +5,8 @@
 # %% auto #0
 __all__ = ['CREATION_PROPERTIES', 'RULES', 'NO_RULE', 'PAIR_RULE', 'RULES_BY_NAME', 'FAR_DAY', 'DEATH_PROPERTIES', 'FATES',
            'SCENARIOS', 'POPULATION_PROPERTY', 'RULES_VERSION', 'RULE_OUTPUTS', 'CLASSIFIED_COLUMNS', 'UPDATE_COLUMNS',
-           'triple_difference', 'appearing_entities', 'value_day', 'new_entities', 'Rule', 'RuleTerms',
-           'rule_conditions', 'rule_features', 'apply_rules', 'class_of_rule', 'apply_pair_rule', 'decide_fates',
-           'scenario_conditions', 'update_scenarios', 'sampled_subject', 'select_replacements', 'read_page_views',
-           'entity_popularity', 'classify', 'explain_row', 'explain']
+           'new_entities', 'Rule', 'RuleTerms', 'rule_conditions', 'update_scenarios', 'read_page_views',
+           'entity_popularity', 'classify', 'explain']
 
 # %% ../../nbs/04_wikidata/09_rules.ipynb #cell-002
 import bz2
@@ -28,7 +26,7 @@ from .changes import SUBJECT_PROPERTY, TRIPLE_KEY
 from .screening import count_by, first_case, mark_members, period_start, preprocess
 
 # %% ../../nbs/04_wikidata/09_rules.ipynb #cell-010
-def triple_difference(old, new):
+def _triple_difference(old, new):
     "The triples of two cleaned snapshots with their `side`: '-', '0' or '+'."
     seen = old.select(TRIPLE_KEY).unique().with_columns(was=nw.lit(True))
     side = nw.when(nw.col("was")).then(nw.lit("0")).otherwise(nw.lit("+"))
@@ -38,7 +36,7 @@ def triple_difference(old, new):
     return nw.concat([before.select(order), after.select(order)])
 
 # %% ../../nbs/04_wikidata/09_rules.ipynb #cell-011
-def appearing_entities(
+def _appearing_entities(
     triples,
     sides: str,  # like "-0"
 ):
@@ -60,7 +58,7 @@ CREATION_PROPERTIES = {
 }
 
 # %% ../../nbs/04_wikidata/09_rules.ipynb #cell-015
-def value_day():
+def _value_day():
     "An expression: the number of the day that a triple's value is, where it is a time."
     return period_start(nw.when(nw.col("value_type") == "time").then(nw.col("value")))
 
@@ -71,8 +69,8 @@ def new_entities(
 ):
     "The ids of the new entities."
     added = triples.filter((nw.col("side") == "+") & nw.col("property").is_in(list(CREATION_PROPERTIES)))
-    created = added.with_columns(created=value_day()).filter(nw.col("created") > day_number(t_old))
-    return created.select(id=nw.col("subject")).unique().join(appearing_entities(triples, "-0"), on="id", how="anti")
+    created = added.with_columns(created=_value_day()).filter(nw.col("created") > day_number(t_old))
+    return created.select(id=nw.col("subject")).unique().join(_appearing_entities(triples, "-0"), on="id", how="anti")
 
 # %% ../../nbs/04_wikidata/09_rules.ipynb #cell-019
 class Rule(NamedTuple):
@@ -114,7 +112,7 @@ DEATH_PROPERTIES = {"P570": "date of death", "P4602": "date of burial or cremati
 
 
 class RuleTerms:
-    "The terms of the rules, as expressions over a frame of triples with `rule_features`."
+    "The terms of the rules, as expressions over a frame of triples with `_rule_features`."
 
     def __init__(self, t_old, t_new):
         c = nw.col
@@ -125,7 +123,7 @@ class RuleTerms:
         self.new_subject, self.new_object, self.known = c("new_subject"), c("new_object"), c("known")
         self.death, self.temporal = c("property").is_in(list(DEATH_PROPERTIES)), c("temporal")
         self.n = c("n_minus") + c("n_zero") + c("n_plus")
-        self.day = value_day().fill_null(-FAR_DAY)
+        self.day = _value_day().fill_null(-FAR_DAY)
         self.swap = self.temporal & (c("n_minus") == 1) & (c("n_plus") == 1) & (c("n_zero") == 0)
 
     def within(self, x):
@@ -160,7 +158,7 @@ def rule_conditions(f: RuleTerms) -> dict:
     }
 
 # %% ../../nbs/04_wikidata/09_rules.ipynb #cell-027
-def rule_features(
+def _rule_features(
     triples,
     fresh,  # frame with the `id` of each new entity
     known,  # the same for each entity of the old snapshot
@@ -176,17 +174,17 @@ def rule_features(
     return f.join(sizes, on=SUBJECT_PROPERTY, how="left")
 
 # %% ../../nbs/04_wikidata/09_rules.ipynb #cell-028
-def apply_rules(
-    triples,  # with `rule_features`
+def _apply_rules(
+    triples,  # with `_rule_features`
     t_old: date,
     t_new: date,
 ):
     "Triples with the `rule` that decided and the class `klass` that it gives."
     conditions = rule_conditions(RuleTerms(t_old, t_new))
-    return triples.with_columns(rule=first_case(conditions, NO_RULE.name)).with_columns(klass=class_of_rule())
+    return triples.with_columns(rule=first_case(conditions, NO_RULE.name)).with_columns(klass=_class_of_rule())
 
 # %% ../../nbs/04_wikidata/09_rules.ipynb #cell-029
-def class_of_rule():
+def _class_of_rule():
     "An expression: the class that goes with the rule in the column `rule`."
     names = {}
     for r in RULES_BY_NAME.values():
@@ -194,7 +192,7 @@ def class_of_rule():
     return first_case({klass: nw.col("rule").is_in(rules) for klass, rules in names.items()}, "unknown")
 
 # %% ../../nbs/04_wikidata/09_rules.ipynb #cell-033
-def apply_pair_rule(labelled):
+def _apply_pair_rule(labelled):
     "The step for pairs of a property that has one value at a time."
     is_new = (nw.col("klass") == "new").cast(nw.Int64)
     f = labelled.with_columns(new_here=is_new)
@@ -204,7 +202,7 @@ def apply_pair_rule(labelled):
     two = (nw.col("n_minus") + nw.col("n_zero") + nw.col("n_plus")) == 2
     pair = nw.col("temporal") & two & (nw.col("side") == "-") & (nw.col("new_in_group") > nw.col("new_here"))
     rule = nw.when(pair).then(nw.lit(PAIR_RULE.name)).otherwise(nw.col("rule"))
-    return f.with_columns(rule=rule).drop("new_here", "new_in_group").with_columns(klass=class_of_rule())
+    return f.with_columns(rule=rule).drop("new_here", "new_in_group").with_columns(klass=_class_of_rule())
 
 # %% ../../nbs/04_wikidata/09_rules.ipynb #cell-036
 FATES = {
@@ -239,7 +237,7 @@ def _mark_doubles(f):
     return f.drop("copy", "first", "copies", "obsolete", "statics", "news")
 
 # %% ../../nbs/04_wikidata/09_rules.ipynb #cell-039
-def decide_fates(f):
+def _decide_fates(f):
     "Triples with their `fate` after appendix C and the discards."
     k = nw.col("klass")
     changes = ((k == "new") | (k == "obsolete")) & ~nw.col("spare")
@@ -268,7 +266,7 @@ SCENARIOS = {
 }
 
 
-def scenario_conditions() -> dict:
+def _scenario_conditions() -> dict:
     "The condition of each scenario but the last, over the numbers of new, obsolete and static triples of a group."
     size = nw.col("news") + nw.col("olds") + nw.col("statics")
     return {
@@ -288,13 +286,13 @@ def update_scenarios(classified):
         olds=_count_in_group(k == "obsolete", SUBJECT_PROPERTY),
         statics=_count_in_group(k == "static", SUBJECT_PROPERTY),
     )
-    return f.with_columns(scenario=first_case(scenario_conditions(), "Other")).drop("news", "olds", "statics")
+    return f.with_columns(scenario=first_case(_scenario_conditions(), "Other")).drop("news", "olds", "statics")
 
 # %% ../../nbs/04_wikidata/09_rules.ipynb #cell-046
 POPULATION_PROPERTY = "P1082"
 
 
-def sampled_subject(
+def _sampled_subject(
     factor: int,  # one subject in so many
     seed: int = 0,
 ):
@@ -305,9 +303,9 @@ def sampled_subject(
     return mixed % factor == 0
 
 # %% ../../nbs/04_wikidata/09_rules.ipynb #cell-047
-def select_replacements(updates, factor: int = 14, seed: int = 0):
+def _select_replacements(updates, factor: int = 14, seed: int = 0):
     "One row per replacement, with one in `factor` of those of the population."
-    wanted = (nw.col("property") != POPULATION_PROPERTY) | sampled_subject(factor, seed)
+    wanted = (nw.col("property") != POPULATION_PROPERTY) | _sampled_subject(factor, seed)
     f = updates.filter((nw.col("scenario") == "ReplaceObject") & wanted)
     new, old = f.filter(nw.col("klass") == "new"), f.filter(nw.col("klass") == "obsolete")
     renamed = {"previous": "value", "previous_start": "t_start", "previous_end": "t_end", "previous_id": "statement_id"}
@@ -436,13 +434,13 @@ def _write_classified(e, snapshots, out, work, dates, literal) -> dict:
     names = ("old", "new")
     counts = {n: preprocess(e, f, work / f"{n}.parquet", properties) for n, f in zip(names, snapshots)}
     both = (e.scan(work / f"{name}.parquet") for name in names)
-    e.write(triple_difference(*both), work / "triples.parquet", order)
+    e.write(_triple_difference(*both), work / "triples.parquet", order)
     triples = e.scan(work / "triples.parquet")
     counts["new entities"] = e.write(new_entities(triples, dates[0]), work / "fresh.parquet", ["id"])
-    e.write(appearing_entities(triples, "-" if literal else "-0"), work / "known.parquet", ["id"])
-    features = rule_features(triples, e.scan(work / "fresh.parquet"), e.scan(work / "known.parquet"))
-    e.write(apply_rules(features, *dates), work / "labelled.parquet", order)
-    f = decide_fates(apply_pair_rule(e.scan(work / "labelled.parquet")))
+    e.write(_appearing_entities(triples, "-" if literal else "-0"), work / "known.parquet", ["id"])
+    features = _rule_features(triples, e.scan(work / "fresh.parquet"), e.scan(work / "known.parquet"))
+    e.write(_apply_rules(features, *dates), work / "labelled.parquet", order)
+    f = _decide_fates(_apply_pair_rule(e.scan(work / "labelled.parquet")))
     counts["triples"] = e.write(f.select(*CLASSIFIED_COLUMNS), out / "classified.parquet", order)
     f = e.scan(out / "classified.parquet")
     columns = dict(sides="side", classes="klass", rules="rule", fates="fate")
@@ -467,7 +465,7 @@ def _write_updates(e, new_folder, out, work, views, factor, seed) -> dict:
     counts = {"update triples": e.write(f.select(*UPDATE_COLUMNS), out / "updates.parquet", ["place", *TRIPLE_KEY])}
     updates = e.scan(out / "updates.parquet")
     counts["updates"] = count_by(e, updates.select(*SUBJECT_PROPERTY, "scenario").unique(), "scenario")
-    rows = select_replacements(updates, factor, seed)
+    rows = _select_replacements(updates, factor, seed)
     return counts | {"replacements": e.write(rows, out / "replacements.parquet", ["place", *SUBJECT_PROPERTY])}
 
 # %% ../../nbs/04_wikidata/09_rules.ipynb #cell-070
@@ -487,7 +485,7 @@ def _line_text(rule: Rule) -> str:
 _SIDES = {"-": "only in the old snapshot", "0": "in both snapshots", "+": "only in the new snapshot"}
 
 
-def explain_row(
+def _explain_row(
     row: dict,  # of classified.parquet
     t_old: str,
     t_new: str,
@@ -526,4 +524,4 @@ def explain(
     ids = sorted({r[c] for r in rows for c in TRIPLE_KEY})
     known = pq.read_table(labels, columns=["id", "label"], filters=[("id", "in", ids)]).to_pylist() if labels else []
     names = {r["id"]: r["label"] for r in known if r["label"]}
-    return "\n".join(explain_row(r, day_text(params["t_old"]), day_text(params["t_new"]), names) for r in rows)
+    return "\n".join(_explain_row(r, day_text(params["t_old"]), day_text(params["t_new"]), names) for r in rows)

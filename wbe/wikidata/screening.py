@@ -4,9 +4,7 @@
 
 # %% auto #0
 __all__ = ['UNUSABLE_TYPES', 'ENTITY_TYPES', 'SCREEN_STEPS', 'OUTDATED_STEP', 'period_start', 'period_end', 'ScreenStep',
-           'screen_conditions', 'first_case', 'properties_of_class', 'mark_members', 'entities_with_article',
-           'restricted_lists', 'screen_statements', 'temporal_functional_ids', 'mark_current', 'timed_triples',
-           'preprocess', 'count_by']
+           'first_case', 'mark_members', 'preprocess', 'count_by']
 
 # %% ../../nbs/04_wikidata/08_screening.ipynb #cell-002
 from functools import reduce
@@ -74,7 +72,7 @@ SCREEN_STEPS = (
 OUTDATED_STEP = ScreenStep("outdated", "its property has one value at a time, and this is not the current one")
 
 # %% ../../nbs/04_wikidata/08_screening.ipynb #cell-019
-def screen_conditions() -> dict:
+def _screen_conditions() -> dict:
     "The condition of each step."
     return {
         "restricted": nw.col("restricted"),
@@ -99,7 +97,7 @@ def first_case(
     return reduce(add, reversed(list(cases.items())), nw.lit(otherwise))
 
 # %% ../../nbs/04_wikidata/08_screening.ipynb #cell-023
-def properties_of_class(properties, qid: str):
+def _properties_of_class(properties, qid: str):
     "The ids of the properties of a class."
     classes = properties.select("id", "classes").explode("classes")
     return classes.filter(nw.col("classes") == qid).select("id").unique()
@@ -116,47 +114,47 @@ def mark_members(
     return frame.join(ids, on=on, how="left").with_columns(nw.col(name).fill_null(False))
 
 # %% ../../nbs/04_wikidata/08_screening.ipynb #cell-025
-def entities_with_article(statements, labels):
+def _entities_with_article(statements, labels):
     "The ids of the entities that have an English article and are not pages of the wiki."
     classes = statements.filter((nw.col("property") == "P31") & (nw.col("rank") != "deprecated"))
     pages = classes.filter(nw.col("value").is_in(WIKI_PAGE_CLASSES)).select(id=nw.col("subject")).unique()
     return labels.filter(~nw.col("enwiki").is_null()).select("id").join(pages, on="id", how="anti")
 
 # %% ../../nbs/04_wikidata/08_screening.ipynb #cell-027
-def restricted_lists(statements, properties):
+def _restricted_lists(statements, properties):
     "The lists of qualifiers that hold a restrictive one."
     lists = statements.filter(nw.col("has_other_qualifiers")).select("other_qualifiers").unique()
-    ids = properties_of_class(properties, RESTRICTIVE_QUALIFIER_CLASS)
+    ids = _properties_of_class(properties, RESTRICTIVE_QUALIFIER_CLASS)
     one = lists.with_columns(id=nw.col("other_qualifiers")).explode("id").join(ids, on="id", how="semi")
     return one.select("other_qualifiers").unique()
 
 # %% ../../nbs/04_wikidata/08_screening.ipynb #cell-028
-def screen_statements(
+def _screen_statements(
     statements,  # frame of `Statement` rows
     labels,  # frame of `Label` rows
     properties,  # frame with a row per property: id, functional, temporal, classes
 ):
     "Every statement with a column `dropped`: the first step that drops it, or nothing."
-    relevant = entities_with_article(statements, labels)
-    restricted = restricted_lists(statements, properties).with_columns(restricted=nw.lit(True))
+    relevant = _entities_with_article(statements, labels)
+    restricted = _restricted_lists(statements, properties).with_columns(restricted=nw.lit(True))
     f = statements.join(restricted, on="other_qualifiers", how="left")
     f = f.with_columns(nw.col("restricted").fill_null(False))
-    f = mark_members(f, properties_of_class(properties, META_PROPERTY_CLASS), "property", "meta")
+    f = mark_members(f, _properties_of_class(properties, META_PROPERTY_CLASS), "property", "meta")
     f = mark_members(mark_members(f, relevant, "subject", "subject_ok"), relevant, "value", "object_ok")
-    return f.with_columns(dropped=first_case(screen_conditions()))
+    return f.with_columns(dropped=first_case(_screen_conditions()))
 
 # %% ../../nbs/04_wikidata/08_screening.ipynb #cell-038
-def temporal_functional_ids(properties):
+def _temporal_functional_ids(properties):
     "The ids of the properties that have one value at a time."
     return properties.filter(nw.col("functional") | nw.col("temporal")).select("id")
 
 # %% ../../nbs/04_wikidata/08_screening.ipynb #cell-039
-def mark_current(
+def _mark_current(
     kept,  # the statements that no step dropped
     properties,
 ):
     "The statements with two flags: `temporal` (one value at a time) and `current` (not outdated)."
-    f = mark_members(kept, temporal_functional_ids(properties), "property", "temporal")
+    f = mark_members(kept, _temporal_functional_ids(properties), "property", "temporal")
     f = f.with_columns(point=period_start(nw.col("point_in_time")), best=nw.col("rank") == "preferred")
     f = f.with_columns(undated=nw.col("point").is_null().cast(nw.Int64), preferred=nw.col("best").cast(nw.Int64))
     f = f.with_columns(newest=nw.col("point") * 2 + nw.col("preferred"))
@@ -172,7 +170,7 @@ def mark_current(
     return f.with_columns(current=nw.when(nw.col("temporal")).then(current).otherwise(nw.lit(True)))
 
 # %% ../../nbs/04_wikidata/08_screening.ipynb #cell-042
-def timed_triples(f):
+def _timed_triples(f):
     "Triples with the time in which they hold, where it is stated, each once."
     start = nw.when(nw.col("start").is_null()).then(nw.col("point_in_time")).otherwise(nw.col("start"))
     f = f.with_columns(t_start=period_start(start), t_end=period_end(nw.col("end")))
@@ -188,13 +186,13 @@ def preprocess(
     "Clean a snapshot."
     folder, path = Path(folder), Path(path)
     properties, screened = e.scan(properties or folder / "properties.parquet"), path.with_suffix(".screened.parquet")
-    f = screen_statements(e.scan(folder / "statements.parquet"), e.scan(folder / "labels.parquet"), properties)
+    f = _screen_statements(e.scan(folder / "statements.parquet"), e.scan(folder / "labels.parquet"), properties)
     dropped = count_by(e, f, "dropped")
     columns = [*TRIPLE_KEY, "value_type", "rank", "start", "end", "point_in_time", "statement_id"]
     e.write(f.filter(nw.col("dropped").is_null()).select(columns), screened, [*SUBJECT_PROPERTY, "statement_id"])
-    f = mark_current(e.scan(screened), properties)
+    f = _mark_current(e.scan(screened), properties)
     outdated = e.collect(f.filter(~nw.col("current")).select(n=nw.len())).to_pylist()[0]["n"]
-    rows = e.write(timed_triples(f.filter(nw.col("current"))), path, [*TRIPLE_KEY, "statement_id"])
+    rows = e.write(_timed_triples(f.filter(nw.col("current"))), path, [*TRIPLE_KEY, "statement_id"])
     screened.unlink()
     steps = {step.name: dropped.get(step.name, 0) for step in SCREEN_STEPS}
     return dict(statements=sum(dropped.values())) | steps | dict(outdated=outdated, kept=rows)

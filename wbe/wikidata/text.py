@@ -4,8 +4,7 @@
 
 # %% auto #0
 __all__ = ['READ_BYTES', 'CAREFUL_READ_BYTES', 'BLOCK_MAGIC', 'END_MAGIC', 'BATCH_BYTES', 'MAX_ENTITY_BYTES', 'DamagedData',
-           'inflate_members', 'inflate_file', 'find_magics', 'bit_slice', 'inflate_block', 'inflate_bz2', 'DumpText',
-           'TextBatch', 'text_batches', 'unescape_xml', 'EntityPages', 'redirect_titles', 'entity_pages']
+           'DumpText', 'TextBatch', 'text_batches', 'unescape_xml', 'EntityPages', 'entity_pages']
 
 # %% ../../nbs/04_wikidata/03_text.ipynb #cell-002
 import bz2
@@ -27,7 +26,7 @@ class DamagedData(Exception):
     "The compressed data ends here, too early."
 
 # %% ../../nbs/04_wikidata/03_text.ipynb #cell-009
-def inflate_members(
+def _inflate_members(
     read,  # gives the next compressed bytes
     new,  # makes a decompressor
     errors,  # exceptions that it raises
@@ -92,7 +91,7 @@ def _inflate_to_damage(
         def read():
             return f.read(READ_BYTES if f.tell() + READ_BYTES <= careful else CAREFUL_READ_BYTES)
 
-        for text in inflate_members(read, new, errors):
+        for text in _inflate_members(read, new, errors):
             if sent >= len(text):
                 sent -= len(text)
             else:
@@ -100,7 +99,7 @@ def _inflate_to_damage(
                 sent = 0
 
 # %% ../../nbs/04_wikidata/03_text.ipynb #cell-021
-def inflate_file(
+def _inflate_file(
     path: Path,
     f,  # the file, opened
     how,  # a decompressor and its exceptions
@@ -109,7 +108,7 @@ def inflate_file(
     "The text of a gzip or Zstandard file."
     sent = 0
     try:
-        for text in inflate_members(lambda: f.read(READ_BYTES), *how):
+        for text in _inflate_members(lambda: f.read(READ_BYTES), *how):
             sent += len(text)
             yield text
     except DamagedData:
@@ -124,7 +123,7 @@ _MAGIC_PATTERNS = [
 ]
 
 # %% ../../nbs/04_wikidata/03_text.ipynb #cell-027
-def find_magics(
+def _find_magics(
     data: bytes,
     start: int = 1,  # they begin at byte `start - 1` or later
 ) -> list[tuple[int, bool]]:
@@ -140,14 +139,14 @@ def find_magics(
     return sorted(out)
 
 # %% ../../nbs/04_wikidata/03_text.ipynb #cell-029
-def bit_slice(data: bytes, begin: int, end: int) -> tuple[int, int]:
+def _bit_slice(data: bytes, begin: int, end: int) -> tuple[int, int]:
     "The bits from `begin` to `end`, and how many they are."
     high = (end + 7) // 8
     bits = int.from_bytes(data[begin // 8 : high], "big") >> 8 * high - end
     return bits & (1 << end - begin) - 1, end - begin
 
 # %% ../../nbs/04_wikidata/03_text.ipynb #cell-031
-def inflate_block(
+def _inflate_block(
     bits: int,
     n: int,  # how many bits
 ) -> bytes:
@@ -165,9 +164,9 @@ def _bit_runs(read):
         held += data
         if begin is None and not held.startswith(b"BZh"):
             raise DamagedData("the compressed data is broken (no header)")
-        for bit, kind in find_magics(held, start):
+        for bit, kind in _find_magics(held, start):
             if begin is not None:
-                yield *bit_slice(held, begin, bit), is_block
+                yield *_bit_slice(held, begin, bit), is_block
             begin, is_block = bit, kind
         start = max(1, len(held) - 5)
         drop = min(start - 1, (begin or 0) // 8)
@@ -185,7 +184,7 @@ def _rejoin_block(
     for i, (more, m, _) in enumerate([part for part, _ in waiting][:2], 1):
         bits, n = bits << m | more, n + m
         try:
-            text = inflate_block(bits, n)
+            text = _inflate_block(bits, n)
         except (OSError, ValueError):
             continue
         for _ in range(i):
@@ -195,7 +194,7 @@ def _rejoin_block(
     raise DamagedData("the compressed data is broken (a block does not inflate)")
 
 # %% ../../nbs/04_wikidata/03_text.ipynb #cell-042
-def inflate_bz2(
+def _inflate_bz2(
     read,  # gives the next compressed bytes
     threads: int,
 ):
@@ -214,7 +213,7 @@ def inflate_bz2(
     with ThreadPoolExecutor(threads) as pool:
         try:
             for part in _bit_runs(read):
-                waiting.append((part, pool.submit(inflate_block, *part[:2]) if part[2] else None))
+                waiting.append((part, pool.submit(_inflate_block, *part[:2]) if part[2] else None))
                 if len(waiting) > 2 * threads + 2:
                     yield first()
         except DamagedData as e:
@@ -264,10 +263,10 @@ def _pieces(self: DumpText, f):
     if self.form == "plain":
         return iter(read, b"")
     if self.form == "bz2":
-        return inflate_bz2(read, self.threads)
+        return _inflate_bz2(read, self.threads)
     if self.form == "zst":
-        return inflate_file(self.path, f, _zstd_decompressor(), _zstd_decompressor())
-    return inflate_file(self.path, f, _isal_gzip(), _zlib_gzip())
+        return _inflate_file(self.path, f, _zstd_decompressor(), _zstd_decompressor())
+    return _inflate_file(self.path, f, _isal_gzip(), _zlib_gzip())
 
 # %% ../../nbs/04_wikidata/03_text.ipynb #cell-052
 BATCH_BYTES = 4 << 20  # bytes of text in a batch
@@ -366,7 +365,7 @@ _REDIRECT_TITLES = re.compile(
 )
 
 
-def redirect_titles(
+def _redirect_titles(
     head: bytes,  # of a page
 ) -> tuple[str, str] | None:
     "The ids of a page that is a redirect, and of the page that it leads to."
@@ -386,7 +385,7 @@ def entity_pages(text: bytes) -> EntityPages:
         close = close if close >= 0 else end
         about = text[start:body], text[close:end]
         if b"<redirect " in about[0]:
-            out.redirects.append(redirect_titles(about[0]) or ("", ""))
+            out.redirects.append(_redirect_titles(about[0]) or ("", ""))
         elif not any(model in part for part in about for model in _ENTITY_MODELS) and end < len(text):
             out.others += 1
         else:  # also a page that is cut off: its beginning will be rejected

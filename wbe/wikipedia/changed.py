@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['CHANGED_CHARACTERS', 'MAX_NAME_WORDS', 'SENTINEL', 'MAX_SENTINELS', 'ChangedText', 'changed_text', 'changed_set',
-           'SalientSpan', 'pattern_spans', 'known_names', 'capital_spans', 'salient_spans', 'load_spacy', 'mask_spans']
+           'SalientSpan', 'known_names', 'salient_spans', 'load_spacy', 'mask_spans']
 
 # %% ../../nbs/05_wikipedia/09_changed.ipynb #cell-002
 import re
@@ -91,7 +91,7 @@ _FIGURE = re.compile(
 )
 
 
-def pattern_spans(text: str) -> list[SalientSpan]:
+def _pattern_spans(text: str) -> list[SalientSpan]:
     "Dates and numbers."
     dates = [SalientSpan(m.start(), m.end(), "date") for m in _DATE.finditer(text)]
     return dates + [SalientSpan(m.start(), m.end(), "number") for m in _FIGURE.finditer(text)]
@@ -121,7 +121,7 @@ _CAPITAL_RUN = re.compile(
 )
 
 
-def capital_spans(text: str) -> list[SalientSpan]:
+def _capital_spans(text: str) -> list[SalientSpan]:
     "Words with a capital letter that do not begin a sentence, or are more than one."
     out = []
     for m in _CAPITAL_RUN.finditer(text):
@@ -154,9 +154,9 @@ def salient_spans(
     "Names, dates and numbers in a text, in order and without overlap."
     entities = [SalientSpan(e.start_char, e.end_char, e.label_.lower()) for e in model(text).ents] if model else []
     named = [SalientSpan(start, start + n, "name") for start, n, *_ in links] + known_names(text, names)
-    patterns = pattern_spans(text)
+    patterns = _pattern_spans(text)
     dates, numbers = ([s for s in patterns if s.kind == kind] for kind in ("date", "number"))
-    return _without_overlap([entities, named, dates, numbers, capital_spans(text) if capitals else []])
+    return _without_overlap([entities, named, dates, numbers, _capital_spans(text) if capitals else []])
 
 # %% ../../nbs/05_wikipedia/09_changed.ipynb #cell-028
 def load_spacy(name: str = "en_core_web_trf"):

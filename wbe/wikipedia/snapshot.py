@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SNAPSHOT_BATCH_BYTES', 'SNAPSHOT_VERSION', 'ENTERPRISE_LINES', 'PieceFiles', 'page_piece', 'WikipediaSnapshot',
-           'parse_wikipedia', 'enterprise_piece', 'parse_enterprise']
+           'parse_wikipedia', 'parse_enterprise']
 
 # %% ../../nbs/05_wikipedia/05_snapshot.ipynb #cell-002
 import gzip
@@ -281,7 +281,7 @@ def _enterprise_lines(path):
                 yield from archive.extractfile(member)
 
 # %% ../../nbs/05_wikipedia/05_snapshot.ipynb #cell-032
-def enterprise_piece(lines: tuple, namespaces=(0,)) -> dict:
+def _enterprise_piece(lines: tuple, namespaces=(0,)) -> dict:
     "Some lines of an Enterprise dump as a piece of `pages.parquet`."
     pages, rejected, counts = [], [], Counter()
     for number, line in lines:
@@ -306,7 +306,7 @@ def _append_enterprise(files: PieceFiles, path, namespaces, workers: int, progre
     damage = None
     try:
         with progress_bar(desc=f"reading {Path(path).name}", unit=" pieces", show=progress) as bar:
-            for made in parallel_map(partial(enterprise_piece, namespaces=namespaces), pieces, workers):
+            for made in parallel_map(partial(_enterprise_piece, namespaces=namespaces), pieces, workers):
                 files.append(made["parquet"], made["counts"], made["others"])
                 bar.update(1)
     except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as e:

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['CORE_ITEMS', 'CORE_INDEX', 'COUNTRY_SIZE', 'FIXED_COUNTS', 'KIND_SHARES', 'WORLD_KINDS', 'WIKI_PAGE_KINDS',
-           'MIN_ENTITIES', 'RARER_NAMES_FROM', 'KIND_FAME', 'core_index', 'kind_ranges', 'Cast', 'Member',
-           'sample_fame', 'member_gender', 'label_trap', 'country_name', 'member_name']
+           'MIN_ENTITIES', 'RARER_NAMES_FROM', 'KIND_FAME', 'core_index', 'Cast', 'Member', 'sample_fame', 'label_trap',
+           'member_name']
 
 # %% ../../nbs/02_world/03_cast.ipynb #cell-002
 from dataclasses import dataclass
@@ -104,7 +104,7 @@ WIKI_PAGE_KINDS = ("list_page", "category", "template", "disambiguation")  # ite
 
 # %% ../../nbs/02_world/03_cast.ipynb #cell-011
 @lru_cache(maxsize=8)
-def kind_ranges(
+def _kind_ranges(
     size: int,  # entities in the block
 ) -> dict[str, range]:
     "Which positions in a block belong to which kind."
@@ -179,7 +179,7 @@ def block_of(self: Cast, n: int) -> int:
 @patch
 def numbers(self: Cast, block: int, kind: str) -> range:
     "The numbers of all members of one kind in one block."
-    positions = kind_ranges(self.size(block))[kind]
+    positions = _kind_ranges(self.size(block))[kind]
     return range(self.start(block) + positions.start, self.start(block) + positions.stop)
 
 # %% ../../nbs/02_world/03_cast.ipynb #cell-021
@@ -243,7 +243,7 @@ def sample_fame(rng: SeededRandom, kind: str) -> int:
     return int(KIND_FAME.get(kind, 100) / 4 / (1 - rng.random() * 0.9998))
 
 # %% ../../nbs/02_world/03_cast.ipynb #cell-031
-def member_gender(cast: Cast, block: int, index: int) -> str:
+def _member_gender(cast: Cast, block: int, index: int) -> str:
     "The gender of the `index`-th person of a block."
     return "male" if index % 2 else "female"
 
@@ -276,7 +276,7 @@ def _syllables(number: int, size: int, culture: Culture) -> list[str]:
     return out
 
 # %% ../../nbs/02_world/03_cast.ipynb #cell-038
-def country_name(cast: Cast, block: int) -> str:
+def _country_name(cast: Cast, block: int) -> str:
     "A country's unique name: its number among the countries of its culture, shifted by the seed, in syllables."
     culture, turn = cast.culture(block), block // len(CULTURES)
     base = len(culture.onsets) * len(culture.vowels)
@@ -381,7 +381,7 @@ _NAME_PARTS = dict(
     trade=lambda p: COMPANY_TRADES[(p.index * 5 + p.block) % len(COMPANY_TRADES)],
     title=lambda p: work_title(p.rng, p["any_town"], p["surname"] if p.cast.rarer_names else ""),
     genus=lambda p: latin_word(p.rng, "a", 4 if p.cast.rarer_names else 2).capitalize(),
-    person=lambda p: person_name(p.rng, p.people, p.culture, member_gender(p.cast, p.block, p.index)),
+    person=lambda p: person_name(p.rng, p.people, p.culture, _member_gender(p.cast, p.block, p.index)),
     name=lambda p: p.name,
     first=lambda p: p.name.split()[0],
     last=lambda p: p.name.split()[-1],
@@ -399,7 +399,7 @@ def _pattern_of(kind: str, block: int, index: int, rng: SeededRandom, patterns: 
 def _make_member_name(cast: Cast, block: int, kind: str, index: int) -> str:
     "The name of a member, with its trap."
     if kind == "country":
-        return country_name(cast, block)
+        return _country_name(cast, block)
     trap = label_trap(kind, index)
     if trap == "single_character":
         return "KZQXJVÅ"[(block + index) % 7]
@@ -429,6 +429,6 @@ def _make_member(cast: Cast, n: int) -> Member:
         kind, _, label = CORE_ITEMS[n]
         return Member(n, -1, kind, n, label, "", sample_fame(rng, "core"))
     at = n - cast.start(block)
-    kind, index = next((kind, at - r.start) for kind, r in kind_ranges(cast.size(block)).items() if at in r)
-    gender = member_gender(cast, block, index) if kind == "person" else ""
+    kind, index = next((kind, at - r.start) for kind, r in _kind_ranges(cast.size(block)).items() if at in r)
+    gender = _member_gender(cast, block, index) if kind == "person" else ""
     return Member(n, block, kind, index, member_name(cast, block, kind, index), gender, sample_fame(rng, kind))

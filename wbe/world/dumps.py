@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['PROPERTY_PAGE_OFFSET', 'JSON_HEAD', 'JSON_TAIL', 'WIKI_SITES', 'XML_TAIL', 'php_json', 'json_object', 'datavalue',
-           'EntityEncoder', 'revision_of', 'json_line', 'property_entity', 'property_line', 'join_json_lines',
-           'xml_head', 'sha1_base36', 'xml_page', 'entity_page', 'property_page']
+           'EntityEncoder', 'json_line', 'property_line', 'join_json_lines', 'xml_head', 'sha1_base36', 'xml_page',
+           'entity_page', 'property_page']
 
 # %% ../../nbs/02_world/10_dumps.ipynb #cell-002
 import json
@@ -153,7 +153,7 @@ def claim(self: EntityEncoder, c: WorldClaim) -> str:
     return text
 
 # %% ../../nbs/02_world/10_dumps.ipynb #cell-025
-def revision_of(
+def _revision_of(
     n: int,  # number of the entity
     t: int,  # snapshot after the edit
 ) -> tuple[int, str]:
@@ -189,7 +189,7 @@ def _entity_members(enc: EntityEncoder, e: Entity) -> dict[str, str]:
 def json_line(enc: EntityEncoder, e: Entity) -> str:
     "The entity's line in a JSON dump, without comma and line break."
     if e.line is None:
-        number, modified = revision_of(e.n, e.touched)
+        number, modified = _revision_of(e.n, e.touched)
         qid = php_json(e.qid)
         page = dict(pageid=e.n + 1000, ns=0, title=qid, lastrevid=number, modified=php_json(modified))
         e.line = json_object(dict(type='"item"', id=qid) | _entity_members(enc, e) | page)
@@ -209,7 +209,7 @@ def _property_claims(p: Property):
         yield "P2302", WIKIDATA_QIDS[kind], [("P4155", q, 0) for q in separators]
 
 # %% ../../nbs/02_world/10_dumps.ipynb #cell-040
-def property_entity(p: Property) -> Entity:
+def _property_entity(p: Property) -> Entity:
     "A property as an entity of the dump, with its classes and constraints as statements."
     e = Entity(int(p.pid[1:]), "property", 0, p.label, 0)
     e.labels, e.descriptions = {"en": p.label}, {"en": p.description}
@@ -225,14 +225,14 @@ PROPERTY_PAGE_OFFSET = 90_000_000  # pages of properties have numbers from here 
 def _property_members(enc: EntityEncoder, p: Property) -> dict[str, str]:
     "The encoded members of a property; it has no sitelinks."
     members = dict(type='"property"', datatype=php_json(p.datatype), id=php_json(p.pid))
-    members |= _entity_members(enc, property_entity(p))
+    members |= _entity_members(enc, _property_entity(p))
     return members | dict(sitelinks="")
 
 # %% ../../nbs/02_world/10_dumps.ipynb #cell-044
 def property_line(enc: EntityEncoder, p: Property) -> str:
     "A property's line in a JSON dump."
     page = PROPERTY_PAGE_OFFSET + int(p.pid[1:])
-    number, modified = revision_of(page, 0)
+    number, modified = _revision_of(page, 0)
     about = dict(pageid=page, ns=120, title=php_json(f"Property:{p.pid}"), lastrevid=number)
     return json_object(_property_members(enc, p) | about | dict(modified=php_json(modified)))
 
@@ -330,7 +330,7 @@ def xml_page(
     redirect: str = "",  # title of another page
 ) -> str:
     "A page of a MediaWiki XML dump with its latest revision."
-    number, modified = revision_of(n, t)
+    number, modified = _revision_of(n, t)
     raw = text.encode()
     return _XML_PAGE.format(
         title=escape(title),

@@ -5,9 +5,8 @@
 # %% auto #0
 __all__ = ['SNAPSHOTS', 'TIMESTEPS', 'NEVER', 'SOMEVALUE', 'NOVALUE', 'UPDATE_STYLES', 'Time', 'time_value', 'Quantity',
            'MonolingualText', 'Coordinate', 'MissingValue', 'WorldClaim', 'Entity', 'Event', 'CountryState',
-           'pick_entity', 'foreign_id', 'entities_with_id', 'is_alive', 'event_date', 'log_event', 'make_references',
-           'statement_guid', 'add_claim', 'set_rank', 'add_qualifier', 'end_claim', 'remove_claim', 'deprecate_claim',
-           'replace_value']
+           'pick_entity', 'foreign_id', 'entities_with_id', 'is_alive', 'event_date', 'log_event', 'statement_guid',
+           'add_claim', 'set_rank', 'add_qualifier', 'end_claim', 'remove_claim', 'deprecate_claim', 'replace_value']
 
 # %% ../../nbs/02_world/04_state.ipynb #cell-002
 from dataclasses import dataclass, field
@@ -311,7 +310,7 @@ def log_event(
     return event.id
 
 # %% ../../nbs/02_world/04_state.ipynb #cell-051
-def make_references(s: CountryState) -> list:
+def _make_references(s: CountryState) -> list:
     "One reference, or none."
     if not s.rng.chance(0.3):
         return []
@@ -360,7 +359,7 @@ def add_claim(
     s.n_claims += 1
     times = [("P585", point), ("P580", since), ("P582", until)] if dated else []
     quals = [*((q, time_value(d, dated)) for q, d in times if d is not None), *quals]
-    refs = make_references(s) if refs is None else refs
+    refs = _make_references(s) if refs is None else refs
     guid = statement_guid(e.qid, f"{s.cast.seed}/{s.block}/{s.n_claims}")
     quals, refs = [(q, v, s.t) for q, v in quals], [(r, s.t) for r in refs]
     claim = WorldClaim(pid, value, [(s.t, rank)], quals, refs, guid, s.t, since or point, until, true, event or s.event)

@@ -4,9 +4,7 @@
 
 # %% auto #0
 __all__ = ['TRAIT_SHARES', 'TRAITS', 'FOCUS_LIST_PROPERTY', 'FOCUS_LIST_ITEM', 'TWIN_BASE', 'VALUE_PROPERTY',
-           'SUBJECT_PROPERTY_OF_TWIN', 'trait_chance', 'has_trait', 'trait_start', 'WorldTrait', 'trait',
-           'add_trait_claim', 'merged_items', 'nameless_items', 'snapshot_with_traits', 'write_with_traits',
-           'dump_shares']
+           'SUBJECT_PROPERTY_OF_TWIN', 'WorldTrait', 'trait', 'write_with_traits', 'dump_shares']
 
 # %% ../../nbs/02_world/14_traits.ipynb #cell-002
 import gzip
@@ -24,7 +22,7 @@ from .state import SNAPSHOTS
 from .truth import is_latin
 
 # %% ../../nbs/02_world/14_traits.ipynb #cell-006
-def trait_chance(seed: int, *what) -> float:
+def _trait_chance(seed: int, *what) -> float:
     "A number from 0 to 1 that depends on the seed and on `what`."
     return stable_hash("/".join(map(str, (seed, *what)))) / 2**64
 
@@ -44,19 +42,19 @@ TRAIT_SHARES = dict(
 )
 
 
-def has_trait(
+def _has_trait(
     seed: int,
     name: str,  # of TRAIT_SHARES
     id: str,
     *more,  # whatever else the chance depends on
 ) -> bool:
     "Whether an entity has a trait."
-    return trait_chance(seed, name, id, *more) < TRAIT_SHARES[name]
+    return _trait_chance(seed, name, id, *more) < TRAIT_SHARES[name]
 
 # %% ../../nbs/02_world/14_traits.ipynb #cell-011
-def trait_start(seed: int, trait: str, id: str) -> int:
+def _trait_start(seed: int, trait: str, id: str) -> int:
     "The snapshot from which an entity has a trait: in some from the first day, in others later."
-    return int(trait_chance(seed, trait, id, "start") * len(SNAPSHOTS))
+    return int(_trait_chance(seed, trait, id, "start") * len(SNAPSHOTS))
 
 # %% ../../nbs/02_world/14_traits.ipynb #cell-013
 @dataclass
@@ -88,9 +86,9 @@ def trait(doc: str):
 @trait("label and half of the aliases stand under mul, and in no language of their own")
 def _mul(e: dict, t: int, seed: int) -> Iterator:
     label = e["labels"].get("en", {}).get("value") if e["labels"] else None
-    if not label or not is_latin(label) or not has_trait(seed, "mul", e["id"]):
+    if not label or not is_latin(label) or not _has_trait(seed, "mul", e["id"]):
         return
-    if t >= trait_start(seed, "mul", e["id"]):
+    if t >= _trait_start(seed, "mul", e["id"]):
         others = {code: term for code, term in e["labels"].items() if term["value"] != label}
         e["labels"] = {"mul": dict(language="mul", value=label)} | others
         names = e["aliases"].get("en", []) if e["aliases"] else []
@@ -104,14 +102,14 @@ def _mul(e: dict, t: int, seed: int) -> Iterator:
 # %% ../../nbs/02_world/14_traits.ipynb #cell-020
 @trait("empty maps are written as []")
 def _empty_list(e: dict, t: int, seed: int) -> Iterator:
-    if has_trait(seed, "empty_list", e["id"]):
+    if _has_trait(seed, "empty_list", e["id"]):
         for key in ("labels", "descriptions", "aliases", "claims", "sitelinks"):
             if e.get(key) == {}:
                 e[key] = []
                 yield None, key
 
 # %% ../../nbs/02_world/14_traits.ipynb #cell-023
-def add_trait_claim(e: dict, pid: str, datatype: str, datavalue=None, snaktype: str = "value", rank: str = "normal"):
+def _add_trait_claim(e: dict, pid: str, datatype: str, datavalue=None, snaktype: str = "value", rank: str = "normal"):
     "Add a statement to an entity."
     snak = dict(snaktype=snaktype, property=pid, datatype=datatype) | ({"datavalue": datavalue} if datavalue else {})
     if not e["claims"]:
@@ -127,36 +125,36 @@ def _item_value(qid: str) -> dict:
 # %% ../../nbs/02_world/14_traits.ipynb #cell-027
 @trait("a value that is null, with an error beside it")
 def _unreadable(e: dict, t: int, seed: int) -> Iterator:
-    if has_trait(seed, "unreadable", e["id"]):
+    if _has_trait(seed, "unreadable", e["id"]):
         broken = dict(value=None, type="string", error="The value exceeds the maximum length")
-        add_trait_claim(e, "P90001", "external-id", broken)
+        _add_trait_claim(e, "P90001", "external-id", broken)
         yield "P90001", None
 
 # %% ../../nbs/02_world/14_traits.ipynb #cell-028
 @trait("a data type that nothing knows yet")
 def _unknown_datatype(e: dict, t: int, seed: int) -> Iterator:
-    if has_trait(seed, "unknown_datatype", e["id"]):
-        add_trait_claim(e, "P90002", "smell", dict(value=dict(notes=["pine"]), type="smell"))
-        add_trait_claim(e, "P90003", "local-name", dict(value="Old Pine", type="string"))
+    if _has_trait(seed, "unknown_datatype", e["id"]):
+        _add_trait_claim(e, "P90002", "smell", dict(value=dict(notes=["pine"]), type="smell"))
+        _add_trait_claim(e, "P90003", "local-name", dict(value="Old Pine", type="string"))
         yield "P90002", None
         yield "P90003", "Old Pine"
 
 # %% ../../nbs/02_world/14_traits.ipynb #cell-029
 @trait("an amount with a unit, an unknown value, no value, and a rank that goes up and comes back")
 def _odd_statements(e: dict, t: int, seed: int) -> Iterator:
-    if has_trait(seed, "odd_statements", e["id"]):
-        unit = "http://www.wikidata.org/entity/Q11573" if has_trait(seed, "units", e["id"]) else "1"
+    if _has_trait(seed, "odd_statements", e["id"]):
+        unit = "http://www.wikidata.org/entity/Q11573" if _has_trait(seed, "units", e["id"]) else "1"
         metres = dict(amount="+12.5", unit=unit)
-        rank = ("normal", "preferred", "deprecated")[int(trait_chance(seed, "rank", e["id"], t) * 3)]
-        add_trait_claim(e, "P90004", "quantity", dict(value=metres, type="quantity"), rank=rank)
-        add_trait_claim(e, "P90005", "wikibase-item", snaktype="somevalue")
-        add_trait_claim(e, "P90005", "wikibase-item", snaktype="novalue", rank="deprecated")
+        rank = ("normal", "preferred", "deprecated")[int(_trait_chance(seed, "rank", e["id"], t) * 3)]
+        _add_trait_claim(e, "P90004", "quantity", dict(value=metres, type="quantity"), rank=rank)
+        _add_trait_claim(e, "P90005", "wikibase-item", snaktype="somevalue")
+        _add_trait_claim(e, "P90005", "wikibase-item", snaktype="novalue", rank="deprecated")
         yield "P90004", "+12.5" if unit == "1" else "+12.5 Q11573"
 
 # %% ../../nbs/02_world/14_traits.ipynb #cell-032
 @trait("items in values are numbers without ids")
 def _numbers_only(e: dict, t: int, seed: int) -> Iterator:
-    if has_trait(seed, "numbers_only", e["id"]):
+    if _has_trait(seed, "numbers_only", e["id"]):
         for c in [c for group in e["claims"].values() for c in group] if e["claims"] else ():
             value = c["mainsnak"].get("datavalue", {}).get("value")
             if isinstance(value, dict) and "numeric-id" in value:
@@ -169,8 +167,8 @@ FOCUS_LIST_PROPERTY, FOCUS_LIST_ITEM = "P5008", "Q989000001"
 
 @trait("a statement about the work of the editors: on focus list of a project")
 def _meta_property(e: dict, t: int, seed: int) -> Iterator:
-    if has_trait(seed, "meta_property", e["id"]) and t >= trait_start(seed, "meta_property", e["id"]):
-        add_trait_claim(e, FOCUS_LIST_PROPERTY, "wikibase-item", _item_value(FOCUS_LIST_ITEM))
+    if _has_trait(seed, "meta_property", e["id"]) and t >= _trait_start(seed, "meta_property", e["id"]):
+        _add_trait_claim(e, FOCUS_LIST_PROPERTY, "wikibase-item", _item_value(FOCUS_LIST_ITEM))
         yield FOCUS_LIST_PROPERTY, FOCUS_LIST_ITEM
 
 # %% ../../nbs/02_world/14_traits.ipynb #cell-036
@@ -181,9 +179,9 @@ VALUE_PROPERTY, SUBJECT_PROPERTY_OF_TWIN = "P90006", "P90007"
 @trait("a value is merged into another item of the same name")
 def _merged_value(e: dict, t: int, seed: int) -> Iterator:
     label = e["labels"].get("en", {}).get("value") if e["labels"] else None
-    if label and has_trait(seed, "merged_value", e["id"]):
+    if label and _has_trait(seed, "merged_value", e["id"]):
         twin, here = f"Q{TWIN_BASE + int(e['id'][1:]) % 1_000_000}", e["id"]
-        value = twin if t < max(1, trait_start(seed, "merged_value", here)) else here
+        value = twin if t < max(1, _trait_start(seed, "merged_value", here)) else here
         yield VALUE_PROPERTY, value
 
 # %% ../../nbs/02_world/14_traits.ipynb #cell-039
@@ -193,7 +191,7 @@ def _extra_item(id: str, label: str | None, description: str = "") -> dict:
     return dict(type="item", id=id, labels=term(label), descriptions=term(description), aliases=[], claims={})
 
 # %% ../../nbs/02_world/14_traits.ipynb #cell-040
-def merged_items(
+def _merged_items(
     e: dict,
     t: int,  # number of the snapshot
     seed: int,  # of the traits
@@ -203,35 +201,35 @@ def merged_items(
     out = []
     for _, value in _merged_value(e, t, seed):
         witness = _extra_item(f"Q{TWIN_BASE + 1_000_000 + n}", f"Chronicle {n}", "a witness of a merging")
-        add_trait_claim(witness, VALUE_PROPERTY, "wikibase-item", _item_value(value))
+        _add_trait_claim(witness, VALUE_PROPERTY, "wikibase-item", _item_value(value))
         out = [witness]
         if value != e["id"]:
             twin = _extra_item(value, label, "the same once more")
-            add_trait_claim(twin, SUBJECT_PROPERTY_OF_TWIN, "wikibase-item", _item_value(e["id"][:1] + "900000001"))
+            _add_trait_claim(twin, SUBJECT_PROPERTY_OF_TWIN, "wikibase-item", _item_value(e["id"][:1] + "900000001"))
             out.append(twin)
         else:  # what was said of the twin is said of the other one now
-            add_trait_claim(e, SUBJECT_PROPERTY_OF_TWIN, "wikibase-item", _item_value("Q900000001"))
+            _add_trait_claim(e, SUBJECT_PROPERTY_OF_TWIN, "wikibase-item", _item_value("Q900000001"))
     return out
 
 # %% ../../nbs/02_world/14_traits.ipynb #cell-042
 @trait("an item without any name")
 def _nameless(e: dict, t: int, seed: int) -> Iterator:
-    if has_trait(seed, "nameless", e["id"]):
+    if _has_trait(seed, "nameless", e["id"]):
         yield None, f"Q{TWIN_BASE + 2_000_000 + int(e['id'][1:]) % 1_000_000}"
 
 # %% ../../nbs/02_world/14_traits.ipynb #cell-043
-def nameless_items(e: dict, t: int, seed: int) -> list[dict]:
+def _nameless_items(e: dict, t: int, seed: int) -> list[dict]:
     "An item without any name that is said to work somewhere."
     out = [_extra_item(id, None) for _, id in _nameless(e, t, seed)]
     for x in out:
-        add_trait_claim(x, "P108", "wikibase-item", _item_value(e["id"]))
+        _add_trait_claim(x, "P108", "wikibase-item", _item_value(e["id"]))
     return out
 
 # %% ../../nbs/02_world/14_traits.ipynb #cell-045
 def _trait_property(pid: str, label: str, datatype: str, klass: str) -> dict:
     "A property as an entity of a dump."
     e = _extra_item(pid, label, "a property that only the traits need") | dict(type="property", datatype=datatype)
-    add_trait_claim(e, "P31", "wikibase-item", _item_value(klass))
+    _add_trait_claim(e, "P31", "wikibase-item", _item_value(klass))
     return e
 
 # %% ../../nbs/02_world/14_traits.ipynb #cell-046
@@ -250,11 +248,11 @@ _TRAIT_PROPERTIES = [
 # %% ../../nbs/02_world/14_traits.ipynb #cell-048
 @trait("the line of an entity stands twice")
 def _duplicate(e: dict, t: int, seed: int) -> Iterator:
-    if has_trait(seed, "duplicate", e["id"], t):
+    if _has_trait(seed, "duplicate", e["id"], t):
         yield None, None
 
 # %% ../../nbs/02_world/14_traits.ipynb #cell-051
-def snapshot_with_traits(
+def _snapshot_with_traits(
     entities,  # of a dump, in order
     t: int,  # number of the snapshot
     seed: int,
@@ -265,8 +263,8 @@ def snapshot_with_traits(
     out, again, truth = [], [], []
     for e in entities:
         mine = [name for name in traits if e["type"] == "item" and (name != "merged_value" or e["id"] in known)]
-        more = merged_items(e, t, seed) if "merged_value" in mine else []
-        more += nameless_items(e, t, seed) if "nameless" in mine else []
+        more = _merged_items(e, t, seed) if "merged_value" in mine else []
+        more += _nameless_items(e, t, seed) if "nameless" in mine else []
         mine.sort(key=lambda name: name != "merged_value")  # before the name moves to another code
         uses = {name: list(_TRAIT_FUNCTIONS[name](e, t, seed)) for name in mine}
         for name, found in uses.items():
@@ -302,7 +300,7 @@ def write_with_traits(
     with stage:
         known = {e["id"] for e in _read_lines(dumps[0])}
         for path in dumps:
-            made, uses = snapshot_with_traits(_read_lines(path), days[path.name.split("-")[1]], seed, traits, known)
+            made, uses = _snapshot_with_traits(_read_lines(path), days[path.name.split("-")[1]], seed, traits, known)
             text = JSON_HEAD + join_json_lines(map(php_json, made), True) + JSON_TAIL
             with atomic_write(folder / path.name) as part:
                 part.write_bytes(gzip.compress(text.encode(), 6, mtime=0))

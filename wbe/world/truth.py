@@ -4,9 +4,7 @@
 
 # %% auto #0
 __all__ = ['TRUTH_TABLES', 'TRAP_DESCRIPTIONS', 'LAST_SNAPSHOT', 'INNATE_PROPERTIES', 'WorldEntity', 'WorldStatement',
-           'WorldChange', 'WorldEvent', 'WorldTrap', 'value_text_form', 'rank_letters', 'truthy_letters',
-           'inception_date', 'true_since', 'claims_by_property', 'statement_row', 'change_rows', 'is_latin',
-           'truth_rows']
+           'WorldChange', 'WorldEvent', 'WorldTrap', 'is_latin', 'truth_rows']
 
 # %% ../../nbs/02_world/12_truth.ipynb #cell-002
 import unicodedata
@@ -153,7 +151,7 @@ TRAP_DESCRIPTIONS = dict(
 )
 
 # %% ../../nbs/02_world/12_truth.ipynb #cell-017
-def value_text_form(value) -> str | None:
+def _value_text_form(value) -> str | None:
     "A value of the world in its text form; None for a missing value."
     if isinstance(value, int):
         return f"Q{value}"
@@ -171,7 +169,7 @@ def value_text_form(value) -> str | None:
 LAST_SNAPSHOT = len(SNAPSHOTS) - 1
 
 
-def rank_letters(e: Entity, c: WorldClaim) -> str:
+def _rank_letters(e: Entity, c: WorldClaim) -> str:
     "The rank of a claim in every snapshot, a letter each."
     end = min(c.removed, e.removed, LAST_SNAPSHOT + 1)
     if len(c.ranks) == 1:
@@ -179,7 +177,7 @@ def rank_letters(e: Entity, c: WorldClaim) -> str:
     return "".join(c.rank_at(t)[:1] or "." if t < end else "." for t in range(LAST_SNAPSHOT + 1))
 
 # %% ../../nbs/02_world/12_truth.ipynb #cell-021
-def truthy_letters(
+def _truthy_letters(
     ranks: list[str],  # of the statements of one subject and property
 ) -> list[str]:
     "In which snapshots each statement is among the best, a letter each."
@@ -187,7 +185,7 @@ def truthy_letters(
     return ["".join("t" if r[t] == best[t] else "." for t in range(LAST_SNAPSHOT + 1)) for r in ranks]
 
 # %% ../../nbs/02_world/12_truth.ipynb #cell-024
-def inception_date(e: Entity) -> date | None:
+def _inception_date(e: Entity) -> date | None:
     "The day on which an entity came into being, where the world knows it."
     if e.birth:
         return e.birth
@@ -203,14 +201,14 @@ INNATE_PROPERTIES = set(
 )
 
 
-def true_since(e: Entity, c: WorldClaim) -> date | None:
+def _true_since(e: Entity, c: WorldClaim) -> date | None:
     "The day from which a claim is true."
     if c.since:
         return c.since
-    return e.death if c.pid in ("P570", "P20") else inception_date(e) if c.pid in INNATE_PROPERTIES else None
+    return e.death if c.pid in ("P570", "P20") else _inception_date(e) if c.pid in INNATE_PROPERTIES else None
 
 # %% ../../nbs/02_world/12_truth.ipynb #cell-028
-def claims_by_property(e: Entity):
+def _claims_by_property(e: Entity):
     "All claims that an entity ever had, by property: P-id, claims, rank letters, truthy letters."
     every = {}
     for c in [c for cs in e.claims.values() for c in cs] + e.gone:
@@ -220,8 +218,8 @@ def claims_by_property(e: Entity):
         for c in claims:
             same = (x.until for x in claims if x.guid == c.guid and x.value == c.value and x.until)
             c.until = c.until or next(same, None)
-        ranks = [rank_letters(e, c) for c in claims]
-        yield pid, claims, ranks, truthy_letters(ranks)
+        ranks = [_rank_letters(e, c) for c in claims]
+        yield pid, claims, ranks, _truthy_letters(ranks)
 
 # %% ../../nbs/02_world/12_truth.ipynb #cell-029
 def _value_type(c: WorldClaim) -> str:
@@ -229,7 +227,7 @@ def _value_type(c: WorldClaim) -> str:
     return VALUE_TYPES[PROPERTIES[c.pid].datatype]
 
 # %% ../../nbs/02_world/12_truth.ipynb #cell-030
-def statement_row(
+def _statement_row(
     e: Entity,
     c: WorldClaim,
     ranks: str,  # rank letters
@@ -237,8 +235,8 @@ def statement_row(
 ) -> tuple:
     "A row of the table of statements."
     snak = c.value.snaktype if isinstance(c.value, MissingValue) else "value"
-    what = (c.guid, e.qid, c.pid, value_text_form(c.value), _value_type(c), snak)
-    return *what, ranks, truthy, c.true, true_since(e, c), c.until, c.event or None, c.end_event or None
+    what = (c.guid, e.qid, c.pid, _value_text_form(c.value), _value_type(c), snak)
+    return *what, ranks, truthy, c.true, _true_since(e, c), c.until, c.event or None, c.end_event or None
 
 # %% ../../nbs/02_world/12_truth.ipynb #cell-033
 def _change_row(
@@ -253,19 +251,19 @@ def _change_row(
     "A row of the table of changes."
     late = event.real and event.date <= SNAPSHOTS[t - 1]
     new_subject = tag in ("new", "update") and e.added == t
-    what = (t, e.qid, c.pid, value_text_form(c.value), _value_type(c), tag, before, replaced, new_subject)
-    return *what, event.id, event.kind, event.real, late, c.true, true_since(e, c), c.guid
+    what = (t, e.qid, c.pid, _value_text_form(c.value), _value_type(c), tag, before, replaced, new_subject)
+    return *what, event.id, event.kind, event.real, late, c.true, _true_since(e, c), c.guid
 
 # %% ../../nbs/02_world/12_truth.ipynb #cell-034
-def change_rows(
+def _change_rows(
     e: Entity,
-    claims,  # these three as of `claims_by_property`
+    claims,  # these three as of `_claims_by_property`
     ranks,
     truthy,
     events: dict,  # by id; the end of a page as "end of Q…"
 ):
     "The rows of the table of changes for one subject and property."
-    rows = [x for x in zip(map(value_text_form, (c.value for c in claims)), claims, ranks, truthy) if x[0] is not None]
+    rows = [x for x in zip(map(_value_text_form, (c.value for c in claims)), claims, ranks, truthy) if x[0] is not None]
     best = [{v for v, _, _, tr in rows if tr[t] == "t"} for t in range(LAST_SNAPSHOT + 1)]
     stated = [{v for v, _, r, _ in rows if r[t] in "np"} for t in range(LAST_SNAPSHOT + 1)]
     for t in range(1, LAST_SNAPSHOT + 1):
@@ -326,11 +324,11 @@ def _nested_traps(
     for pid, v, t in c.quals:
         if isinstance(v, int) and not _is_stated(e, pid, v):
             kind = "restrictive_qualifier" if pid == "P518" else "qualifier_value"
-            yield kind, t if c.event in merged else max(t, c.added), pid, value_text_form(v)
+            yield kind, t if c.event in merged else max(t, c.added), pid, _value_text_form(v)
     for snaks, t in c.refs:
         for pid, v in snaks:
             if isinstance(v, int) and not _is_stated(e, pid, v):
-                yield "reference_value", max(t, c.added), pid, value_text_form(v)
+                yield "reference_value", max(t, c.added), pid, _value_text_form(v)
 
 # %% ../../nbs/02_world/12_truth.ipynb #cell-044
 def _claim_traps(
@@ -341,7 +339,7 @@ def _claim_traps(
     who: dict,  # id: entity of this country
 ):
     "Kind, first snapshot, property and value of every trap that a claim is or contains."
-    value, item = value_text_form(c.value), isinstance(c.value, int)
+    value, item = _value_text_form(c.value), isinstance(c.value, int)
     if isinstance(c.value, MissingValue):
         yield c.value.snaktype, c.added, c.pid, None
     elif not item:
@@ -372,14 +370,14 @@ def _event_traps(s: CountryState):
     "The rows of traps that events recorded."
     for kind, t, e, c, note in s.traps:
         last = t if kind == "transient" else min(e.removed - 1, LAST_SNAPSHOT)
-        about = (c.pid, value_text_form(c.value), c.guid) if c else (None, None, None)
+        about = (c.pid, _value_text_form(c.value), c.guid) if c else (None, None, None)
         yield kind, t, last, e.qid, *about, note
 
 # %% ../../nbs/02_world/12_truth.ipynb #cell-050
 def _property_rows(
     out: dict,  # table: rows; to be extended
     e: Entity,
-    columns: tuple,  # of `claims_by_property`
+    columns: tuple,  # of `_claims_by_property`
     events: dict,  # by id
     merged: set,  # ids of events that merged pages
     who: dict,  # id: entity of this country
@@ -388,14 +386,14 @@ def _property_rows(
     pid, claims, ranks, truthy = columns
     last = min(e.removed - 1, LAST_SNAPSHOT)
     for c, r, tr in zip(claims, ranks, truthy):
-        out["statements"].append(statement_row(e, c, r, tr))
+        out["statements"].append(_statement_row(e, c, r, tr))
         for kind, t, p, v in _claim_traps(e, c, r, merged, who):
             out["traps"].append((kind, t, min(c.removed - 1, last), e.qid, p, v, c.guid, c.pid))
     several = [t for t in range(LAST_SNAPSHOT + 1) if sum(tr[t] == "t" for tr in truthy) > 1]
     if several:
         out["traps"].append(("several_values", several[0], several[-1], e.qid, pid, None, None, None))
     if _has_changed(e, claims):
-        out["changes"] += change_rows(e, claims, ranks, truthy, events)
+        out["changes"] += _change_rows(e, claims, ranks, truthy, events)
 
 # %% ../../nbs/02_world/12_truth.ipynb #cell-051
 def truth_rows(
@@ -412,7 +410,7 @@ def truth_rows(
         last = min(e.removed - 1, LAST_SNAPSHOT)
         out["entities"].append(_entity_row(s, e))
         out["traps"] += [(kind, e.added, last, e.qid, None, None, None, e.label) for kind in _name_traps(e, labels)]
-        for columns in claims_by_property(e):
+        for columns in _claims_by_property(e):
             _property_rows(out, e, columns, events, merged, who)
     out["traps"] += _event_traps(s)
     return out

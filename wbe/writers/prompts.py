@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['PROMPT_NAMES', 'JUDGE_PROMPT', 'QUESTION_JUDGE_PROMPT', 'CHECK_PROMPTS', 'PASSAGE_PROMPTS', 'SENTENCES_PROMPT',
-           'QUESTION_FORM', 'PromptFile', 'PromptError', 'parse_prompt', 'prompt_file', 'render_request', 'ChatPrompt',
-           'chat_prompt', 'prompt_for', 'BadAnswer', 'AnswerForm', 'parse_answer']
+           'QUESTION_FORM', 'PromptFile', 'PromptError', 'prompt_file', 'ChatPrompt', 'chat_prompt', 'prompt_for',
+           'BadAnswer', 'AnswerForm', 'parse_answer']
 
 # %% ../../nbs/03_writers/09_prompts.ipynb #cell-002
 import hashlib
@@ -47,7 +47,7 @@ def _parse_head(text: str, source: str) -> tuple[dict[str, str], str]:
     return fields, text[head.end() :]
 
 # %% ../../nbs/03_writers/09_prompts.ipynb #cell-012
-def parse_prompt(
+def _parse_prompt(
     text: str,
     source: str = "prompt",  # its name in error messages
 ) -> PromptFile:
@@ -81,7 +81,7 @@ def prompt_file(
     "A prompt of this package."
     names = (*PROMPT_NAMES, JUDGE_PROMPT, QUESTION_JUDGE_PROMPT, *CHECK_PROMPTS, *PASSAGE_PROMPTS, SENTENCES_PROMPT)
     path = files("wbe.writers") / "prompt_files" / f"{check_choice(name, names, 'prompt')}.md"
-    return parse_prompt(path.read_text(encoding="utf-8"), f"{name}.md")
+    return _parse_prompt(path.read_text(encoding="utf-8"), f"{name}.md")
 
 # %% ../../nbs/03_writers/09_prompts.ipynb #cell-021
 def _hop_lines(request: Request) -> list[str]:
@@ -98,7 +98,7 @@ def _hop_lines(request: Request) -> list[str]:
     return lines
 
 # %% ../../nbs/03_writers/09_prompts.ipynb #cell-023
-def render_request(
+def _render_request(
     request: Request,
     mix: bool = False,  # the prompt is the one for several voices
 ) -> str:
@@ -152,7 +152,7 @@ def prompt_for(
 ) -> ChatPrompt:
     "The prompt for a request."
     persona = "persona-mix" if mix else f"persona-{request.persona}"
-    return chat_prompt(prompt_file(_PROMPT_OF_KIND.get(request.kind, persona)), render_request(request, mix))
+    return chat_prompt(prompt_file(_PROMPT_OF_KIND.get(request.kind, persona)), _render_request(request, mix))
 
 # %% ../../nbs/03_writers/09_prompts.ipynb #cell-039
 class BadAnswer(WbeError, ValueError):

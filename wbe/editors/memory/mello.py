@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['MELLO_INSTRUCTION', 'MELLO_DEMONSTRATIONS', 'FACT_LABEL', 'Turn', 'MELLO_TURNS', 'MELLO_VERSION', 'MelloStep',
-           'demonstration_turns', 'transcript_text', 'ModelTurn', 'parse_turn', 'MelloTrace', 'answer_in_rounds',
-           'continue_turns', 'MelloMemory', 'MelloEdit', 'MelloHParams', 'MelloEditor']
+           'ModelTurn', 'MelloTrace', 'answer_in_rounds', 'continue_turns', 'MelloMemory', 'MelloEdit', 'MelloHParams',
+           'MelloEditor']
 
 # %% ../../../nbs/09_editors/memory/14_mello.ipynb #cell-002
 import hashlib
@@ -91,7 +91,7 @@ def _next_step(subquestion: str, tentative: str) -> str:
     return f"Subquestion: {subquestion}\nTentative answer: {tentative}"
 
 # %% ../../../nbs/09_editors/memory/14_mello.ipynb #cell-014
-def demonstration_turns(
+def _demonstration_turns(
     question: str,
     steps,  # MelloSteps
 ) -> list[Turn]:
@@ -103,11 +103,11 @@ def demonstration_turns(
     return [*out, ("assistant", f"{said}Final answer: {steps[-1].answer}")]
 
 # %% ../../../nbs/09_editors/memory/14_mello.ipynb #cell-015
-MELLO_TURNS = tuple(turn for d in MELLO_DEMONSTRATIONS for turn in demonstration_turns(*d))
+MELLO_TURNS = tuple(turn for d in MELLO_DEMONSTRATIONS for turn in _demonstration_turns(*d))
 MELLO_VERSION = "mello/" + hashlib.sha256(repr((MELLO_INSTRUCTION, MELLO_TURNS)).encode()).hexdigest()[:8]
 
 
-def transcript_text(
+def _transcript_text(
     turns: list[Turn],  # of the question at hand
 ) -> str:
     "Instruction, demonstrations and a transcript as one text, which the model continues."
@@ -129,7 +129,7 @@ class ModelTurn:
     text: str = ""  # up to where it counts
 
 # %% ../../../nbs/09_editors/memory/14_mello.ipynb #cell-020
-def parse_turn(text: str) -> ModelTurn:
+def _parse_turn(text: str) -> ModelTurn:
     "The sub-question, the tentative answer or the final answer in a turn."
     out, kept = ModelTurn(), []
     for line in filter(None, map(str.strip, text.splitlines())):
@@ -174,7 +174,7 @@ def _take_turn(
     find: Callable,  # the nearest edits: texts -> (sentence, (question, answer)) or None
 ):
     "Add what the model said in a round, and the fact for its sub-question."
-    turn = parse_turn(said)
+    turn = _parse_turn(said)
     trace.rounds += 1
     trace.turns.append(("assistant", turn.text))
     if turn.final:
@@ -233,7 +233,7 @@ def continue_turns(
     "What the model says next in each transcript."
     if isinstance(lm, EndpointLM):
         return lm.endpoint.complete([_turns_prompt(t) for t in transcripts])
-    texts = [transcript_text(t) for t in transcripts]
+    texts = [_transcript_text(t) for t in transcripts]
     longest, limit = (
         max(len(lm.tokenizer(t)["input_ids"]) for t in texts) + _MOST_LINES * line_tokens,
         lm.context_length,

@@ -4,8 +4,7 @@
 
 # %% auto #0
 __all__ = ['PAPER_MONTHS', 'PAPER_ANSWERS', 'PAPER_CHOICES', 'TuningHParams', 'answered_items', 'adafactor', 'light_tuning',
-           'answer_columns', 'answer_scores', 'evolving_answers', 'choose_forced', 'choose_as_released',
-           'answers_table']
+           'answer_scores', 'evolving_answers', 'choose_forced', 'choose_as_released', 'answers_table']
 
 # %% ../../../nbs/09_editors/text/11_answers.ipynb #cell-002
 from dataclasses import dataclass, replace
@@ -76,7 +75,7 @@ def light_tuning(
     return ParameterEdit(values=trained.values, work=dict(questions=len(rows), steps=len(losses), loss=losses[-1]))
 
 # %% ../../../nbs/09_editors/text/11_answers.ipynb #cell-017
-def answer_columns(rows: list[dict]) -> dict[str, list[tuple]]:
+def _answer_columns(rows: list[dict]) -> dict[str, list[tuple]]:
     "The four columns of EvolvingQA: number of the question, names of what is looked for."
     out = {"unchanged": [], "new": [], "outdated": [], "updated": []}
     for i, r in enumerate(rows):
@@ -95,7 +94,7 @@ def answer_scores(
 ) -> dict:  # by (measure, column)
     "Exact match and F1, in percent, on each of the four columns."
     out = {}
-    for column, found in answer_columns(rows).items():
+    for column, found in _answer_columns(rows).items():
         pairs = [(texts[i], names) for i, names in found]
         for name, measure in (("EM", alias_match), ("F1", alias_f1)):
             values = [float(measure(*pair)) for pair in pairs]

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['TokenFactors', 'token_factors', 'RunningStats', 'LowRankLayer', 'ShapeNetwork', 'MendNetwork', 'mend_matrices',
-           'with_updates', 'save_mend', 'read_mend', 'MendHParams', 'mend_folder', 'Mend']
+           'with_updates', 'save_mend', 'read_mend', 'MendHParams', 'Mend']
 
 # %% ../../../nbs/09_editors/training/03_mend.ipynb #cell-002
 import json
@@ -262,7 +262,7 @@ class MendHParams(HParams):
     under: str = "zero-shot"  # the protocol of the edited question
 
 # %% ../../../nbs/09_editors/training/03_mend.ipynb #cell-042
-def mend_folder(lm: LM, network: str | None = None) -> Path:
+def _mend_folder(lm: LM, network: str | None = None) -> Path:
     "The folder of the network for a model."
     if network:
         return Path(network)
@@ -296,7 +296,7 @@ class Mend(Editor):
 
     def network_for(self, lm: LM, hparams: MendHParams) -> MendNetwork:
         "The trained network, read once."
-        folder = mend_folder(lm, hparams.network)
+        folder = _mend_folder(lm, hparams.network)
         if getattr(self, "_read_from", None) != folder:
             network, about = read_mend(folder)
             _check_mend_fits(lm, network, about, folder)
