@@ -4,33 +4,21 @@
 
 # %% auto #0
 __all__ = ['ANSWER_KINDS', 'RESULT_LABELS', 'classify_answers', 'ScoredAnswers', 'collect_answers', 'accuracy_by_kind',
-           'display_name', 'result_label', 'draw_kinds', 'summarise_kinds', 'draw_kind_heatmap',
-           'summarise_kinds_of_runs', 'draw_kinds_by_period', 'group_contrast', 'period_rank_correlations']
+           'display_name', 'result_label', 'summarise_kinds', 'draw_kind_heatmap']
 
 # %% ../../nbs/11_analysis/15_kinds.ipynb #cell-002
 import re
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from .gather import interval_columns
-from wbe.analysis.style import (
-    GREY,
-    display_order,
-    draw_dots,
-    draw_heatmap,
-    look,
-    new_figure,
-    panel_title,
-    percent_axis,
-)
-from ..writers.kinds import KIND_BY_CLASS, object_kind
+from .style import GREY, display_order, draw_heatmap, new_figure, panel_title
 from ..benchmark.reader import AXIS_FIELDS, Benchmark, choose_axes
-from ..metrics.intervals import Interval, bootstrap_interval
 from ..records import BadArgument, check_choice
+from ..writers.kinds import KIND_BY_CLASS, object_kind
 
 # %% ../../nbs/11_analysis/15_kinds.ipynb #cell-010
 ANSWER_KINDS = (
@@ -92,29 +80,6 @@ def _kind_of_answer(
     if not found and not any(c in KIND_BY_CLASS for c in classes):
         found = _date_or_number(label) or _KIND_BY_PROPERTY.get(property_id)
     return found or _KIND_OF_WRITERS[object_kind(property_id, classes)]
-
-# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-020
-def _facts_of(source) -> pd.DataFrame:
-    "The facts of a benchmark, a file or a data frame."
-    if isinstance(source, Benchmark):
-        return source.to_pandas().rename(columns={"relation_id": "property_id"})
-    if isinstance(source, pd.DataFrame):
-        return source
-    if not Path(source).exists():
-        raise BadArgument(f"{source}: there is no such file; leave it out, and kinds are told by the properties alone")
-    return pd.read_parquet(source, columns=["subject_id", "property_id", "object_id"])
-
-# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-021
-def _entity_classes(
-    *sources,  # Parquet files of facts, benchmarks, or frames with subject_id, property_id, object_id
-) -> dict[str, list[str]]:
-    "The classes (P31 values) of entities in the sources."
-    out = {}
-    for facts in map(_facts_of, sources):
-        found = facts[facts.property_id == "P31"]
-        for subject, klass in zip(found.subject_id, found.object_id):
-            out.setdefault(subject, set()).add(klass)
-    return {entity: sorted(classes) for entity, classes in out.items()}
 
 # %% ../../nbs/11_analysis/15_kinds.ipynb #cell-024
 _ANSWER_COLUMNS = dict.fromkeys(("update", "rephrase", "persona"), ("relation_id", "object_id"))
@@ -277,50 +242,9 @@ def result_label(
     most = (hparams or {}).get("most") if name.startswith("prompt") else None
     return f"{name} ({most} facts)" if most else name
 
-# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-051
-def _draw_kinds_of_tag(ax, table: pd.DataFrame, names: list[str], kinds: list[str], metric: str, least: int):
-    "Draw a row of dots for each kind, one for each result, and the guesser."
-    for i, name in enumerate(names):
-        part = table[(table.result == name) & (table.n >= least)].set_index("kind").reindex(kinds)
-        shift, how = (len(names) - 1) / 2 * 0.14 - 0.14 * i, dict(looks=look(name), label=display_name(name))
-        draw_dots(ax, kinds, part[metric], part[f"{metric}_low"], part[f"{metric}_high"], shift, **how)
-        if i == 0 and part.guessed.notna().any():
-            bars = dict(color="#222222", ms=11, mew=1.4, label="most frequent answer")
-            ax.plot(part.guessed, range(len(kinds)), "|", **bars)
-    percent_axis(ax, "x")
-
-# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-052
-def _write_counts(ax, counts, x: float):
-    "Write the number of questions at the right of each row."
-    for row, n in enumerate(counts):
-        ax.text(x, row, f"{n:,.0f}", transform=ax.get_yaxis_transform(), va="center", fontsize=8, color=GREY)
-
-# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-053
+# %% ../../nbs/11_analysis/15_kinds.ipynb #446fc2ab
 _FACTS = {"all": "all facts", "new": "new facts", "update": "updated facts"}
 _TOO_FEW = "no kind has {} questions; ask more of them, or lower `least`"
-
-
-def draw_kinds(
-    table: pd.DataFrame,  # of `accuracy_by_kind`
-    metric: str = "exact_match",
-    least: int = 5,  # kinds with fewer questions are left out
-):
-    "Draw accuracy by kind of answer, a panel for each tag."
-    tags, names = list(dict.fromkeys(table.tag)), list(dict.fromkeys(table.result))
-    kinds = [k for k in ANSWER_KINDS if (table[table.kind == k].n >= least).any()]
-    if not kinds:
-        raise BadArgument(_TOO_FEW.format(least))
-    height = 1.3 + (0.3 + 0.12 * len(names)) * len(kinds)
-    fig, axes = new_figure(8, height, 1, len(tags), grid="x", sharey=True, squeeze=False)
-    for ax, tag in zip(axes[0], tags):
-        part = table[table.tag == tag]
-        _draw_kinds_of_tag(ax, part, names, kinds, metric, least)
-        counts = part[part.result == names[0]].set_index("kind").n
-        panel_title(ax, f"{'all' if tag == 'all' else _FACTS.get(tag, tag)} ({counts.sum():,} questions)")
-        _write_counts(ax, counts.reindex(kinds).fillna(0), 1.01)
-    handles, labels = axes[0][0].get_legend_handles_labels()
-    fig.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 6), frameon=False, fontsize=9)
-    return fig
 
 # %% ../../nbs/11_analysis/15_kinds.ipynb #cell-056
 def _summarise_tag(part: pd.DataFrame, metric: str) -> str:
@@ -392,118 +316,3 @@ def draw_kind_heatmap(
         )
     panel_title(ax, "exactly right, in percent" if metric == "exact_match" else "tokens right, in percent")
     return fig
-
-# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-073
-def _best_of_kind(kind: str, rows: pd.DataFrame, metric: str) -> str:
-    "The result that is most often right about a kind."
-    low, high = f"{metric}_low", f"{metric}_high"
-    best = rows.loc[rows[metric].idxmax()]
-    near = sum(rows[high] > best[low]) - 1
-    share = f"{best[metric]:.0%} [{best[low]:.0%}, {best[high]:.0%}] of {best.n}"
-    others = f"the intervals of {near} of {len(rows) - 1} others overlap with its own"
-    return f"{kind}: {best.result} is right most often ({share}); {others}."
-
-# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-074
-def _compare_with_base(edited: pd.DataFrame, base: pd.DataFrame, metric: str) -> list[str]:
-    "The results that are better than the base in every kind, and those that are worse in some."
-    both = edited.merge(base[["kind", f"{metric}_low", f"{metric}_high"]], on="kind", suffixes=("", "_base"))
-    better = both[both[f"{metric}_low"] > both[f"{metric}_high_base"]].result.value_counts(sort=False)
-    all_ = [n for n in better.index if better[n] == len(base)]
-    below = both[both[f"{metric}_high"] < both[f"{metric}_low_base"]]
-    worse = [f"{n} ({', '.join(rows.kind)})" for n, rows in below.groupby("result", sort=False)]
-    return [
-        f"Better than before the edits in every kind, intervals apart: {', '.join(all_) or 'no run'}.",
-        f"Worse than before the edits, intervals apart: {', '.join(worse) or 'no run in any kind'}.",
-    ]
-
-# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-075
-def summarise_kinds_of_runs(
-    table: pd.DataFrame,  # of `accuracy_by_kind`, for one tag
-    metric: str = "exact_match",
-    least: int = 20,  # kinds with fewer questions are left out
-    base: str = "none",  # the result with which others are compared
-) -> list[str]:
-    "The best result of each kind, those better and worse than the base, and the kinds most and least often right."
-    part = table[~table.result.isin(list(_incomplete_results(table))) & (table.n >= least)]
-    edited = part[part.result != base]
-    if edited.empty:
-        return ["There is no run to compare."]
-    out = [_best_of_kind(kind, rows, metric) for kind, rows in edited.groupby("kind", observed=True)]
-    out += _compare_with_base(edited, part[part.result == base], metric)
-    runs, ends = [rows.set_index("kind")[metric] for _, rows in edited.groupby("result")], []
-    for kinds in ([r.idxmax() for r in runs], [r.idxmin() for r in runs]):
-        ends.append(f"{max(set(kinds), key=kinds.count)} in {max(map(kinds.count, kinds))}")
-    return [*out, f"Most often right is {ends[0]}, least {ends[1]} of {len(runs)} runs."]
-
-# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-083
-def _accuracy_by_kind_and_period(
-    results,
-    kinds: pd.DataFrame,  # of `classify_answers`
-    every: int = 2,  # timesteps of a period
-    axis: str = "update",
-    moment: str = "current",
-    tags=None,  # as for `accuracy_by_kind`
-) -> pd.DataFrame:
-    "`accuracy_by_kind` for each period, with a column `period` such as 1–2."
-    steps, parts = sorted(kinds.timestep.unique()), []
-    for i in range(0, len(steps), every):
-        last = min(i + every, len(steps))
-        part = accuracy_by_kind(results, kinds[kinds.timestep.isin(steps[i:last])], axis, moment, tags)
-        parts.append(part.assign(period=f"{i + 1}–{last}" if last > i + 1 else str(last)))
-    return pd.concat(parts, ignore_index=True)
-
-# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-084
-def _draw_period_panel(ax, part: pd.DataFrame, kinds: list[str], periods: list[str], metric: str, least: int):
-    "Draw the heat map of one result and tag."
-    wide = part[part.n >= least].pivot(index="kind", columns="period", values=metric).astype(float)
-    draw_heatmap(ax, wide.reindex(index=kinds, columns=periods), size=8)
-
-# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-085
-def draw_kinds_by_period(
-    table: pd.DataFrame,  # of `_accuracy_by_kind_and_period`
-    metric: str = "exact_match",
-    least: int = 10,  # questions of a kind in a period
-):
-    "Draw accuracy by kind and period, a heat map for each result and tag."
-    names, tags = list(dict.fromkeys(table.result)), list(dict.fromkeys(table.tag))
-    kinds = [k for k in ANSWER_KINDS if (table[table.kind == k].n >= least).any()]
-    if not kinds:
-        raise BadArgument(_TOO_FEW.format(least))
-    width, height = 1.6 + 2.2 * len(names), 0.7 + (0.6 + 0.27 * len(kinds)) * len(tags)
-    fig, axes = new_figure(width, height, len(tags), len(names), sharex=True, sharey=True, squeeze=False)
-    words = dict(new="new", update="updated")
-    for (row, col), ax in np.ndenumerate(axes):
-        part = table[(table.result == names[col]) & (table.tag == tags[row])]
-        _draw_period_panel(ax, part, kinds, list(dict.fromkeys(table.period)), metric, least)
-        panel_title(ax, f"{display_name(names[col])}, {words.get(tags[row], tags[row])}", 9.5)
-        if col == len(names) - 1:
-            _write_counts(ax, part.groupby("kind", observed=False).n.sum().reindex(kinds).fillna(0), 1.06)
-    fig.supxlabel("timesteps", fontsize=9.5)
-    return fig
-
-# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-088
-def group_contrast(
-    values,
-    inside,  # for each value, whether it belongs to the group
-    subjects,
-) -> Interval:
-    "The mean of a group minus that of the others, with its interval resampled by subject."
-    values, inside = np.asarray(values, float), np.asarray(inside, bool)
-    if inside.all() or not inside.any():
-        raise BadArgument("a contrast needs values in the group and values outside of it")
-    a, b, share = values[inside].mean(), values[~inside].mean(), inside.mean()
-    return bootstrap_interval(np.where(inside, (values - a) / share, (b - values) / (1 - share)) + a - b, subjects)
-
-# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-090
-def period_rank_correlations(
-    table: pd.DataFrame,  # of `_accuracy_by_kind_and_period`, for one result and tag
-    metric: str = "exact_match",
-    least: int = 10,  # questions of a kind in each period
-) -> list[float]:
-    "For each period, the rank correlation of its kinds with the same kinds in all other periods."
-    values, counts = (table.pivot(index="kind", columns="period", values=c).astype(float) for c in (metric, "n"))
-    kept = (counts >= least).all(axis=1)
-    values, counts, sums = values[kept], counts[kept], (values * counts)[kept]
-    rest = {p: sums.drop(columns=p).sum(axis=1) / counts.drop(columns=p).sum(axis=1) for p in values}
-    found = [float(values[p].rank().corr(rest[p].rank())) for p in values if len(values) > 1]
-    return [r for r in found if np.isfinite(r)]  # where all kinds are answered alike, there is no order

@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['GREY', 'LIGHT_GREY', 'EDITOR_LOOKS', 'TEXT_LOOKS', 'AXIS_LOOKS', 'METRIC_LOOKS', 'KNOWN_LOOKS', 'EDITOR_FAMILIES',
            'OTHER_FAMILY', 'MOST_LINES', 'COLOUR_VISION', 'FIGURE_FILE_PARAMS', 'Look', 'look', 'display_order',
-           'oklab', 'text_colour', 'figure_theme', 'new_figure', 'axis_panels', 'panel_title', 'LinePanel',
-           'line_panels', 'upper_limit', 'percent_axis', 'draw_line', 'draw_editor_lines', 'spread_labels',
-           'label_lines', 'draw_dots', 'draw_heatmap', 'freeze_layout', 'save_figure', 'figure_svg']
+           'text_colour', 'figure_theme', 'new_figure', 'axis_panels', 'panel_title', 'LinePanel', 'line_panels',
+           'upper_limit', 'percent_axis', 'draw_line', 'draw_editor_lines', 'spread_labels', 'label_lines', 'draw_dots',
+           'draw_heatmap', 'freeze_layout', 'save_figure', 'figure_svg']
 
 # %% ../../nbs/11_analysis/01_style.ipynb #cell-002
 import zlib
@@ -169,31 +169,6 @@ def _linear_rgb(colour: str) -> np.ndarray:
 
     c = np.array(to_rgb(colour))
     return np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4)
-
-# %% ../../nbs/11_analysis/01_style.ipynb #cell-028
-_TO_CONES = np.array(
-    [
-        [0.4122214708, 0.5363325363, 0.0514459929],
-        [0.2119034982, 0.6806995451, 0.1073969566],
-        [0.0883024619, 0.2817188376, 0.6299787005],
-    ]
-)
-_TO_LAB = np.array(
-    [
-        [0.2104542553, 0.7936177850, -0.0040720468],
-        [1.9779984951, -2.4285922050, 0.4505937099],
-        [0.0259040371, 0.7827717662, -0.8086757660],
-    ]
-)
-
-# %% ../../nbs/11_analysis/01_style.ipynb #cell-029
-def oklab(
-    colour: str,
-    sight: str = "usual",  # a key of COLOUR_VISION
-) -> np.ndarray:
-    "A colour in OKLab, as seen with this kind of colour vision."
-    seen = np.clip(COLOUR_VISION[sight] @ _linear_rgb(colour), 0, 1)
-    return _TO_LAB @ np.cbrt(_TO_CONES @ seen)
 
 # %% ../../nbs/11_analysis/01_style.ipynb #cell-034
 def _contrast_ratio(colour: str, ground: str = "white") -> float:

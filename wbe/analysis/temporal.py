@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['DAYS_PER_YEAR', 'DATE_POSITIONS', 'DATE_EDGES', 'fact_dates', 'missing_dates', 'summarise_dates',
            'answers_with_dates', 'cutoff_gap', 'summarise_cutoff', 'property_matched_gap', 'summarise_matched_gap',
-           'date_positions_by_timestep', 'summarise_date_positions', 'draw_temporal']
+           'summarise_date_positions', 'draw_temporal']
 
 # %% ../../nbs/11_analysis/05_temporal.ipynb #cell-002
 import re
@@ -304,13 +304,6 @@ def summarise_matched_gap(
         f"{g['before']:.1%} before and {g['since']:.1%} since, {g['facts']:.0f} against {g['facts']:.0f} facts of "
         f"{g['properties']:.0f} properties: {how} (difference {format_percent(*g[['difference', 'low', 'high']])})."
     )
-
-# %% ../../nbs/11_analysis/05_temporal.ipynb #cell-069
-def date_positions_by_timestep(
-    facts: pd.DataFrame,  # of `fact_dates`
-) -> pd.DataFrame:
-    "The number of edits by timestep and position of their date."
-    return facts.groupby(["timestep", "position"], observed=False).size().unstack(fill_value=0)[list(DATE_POSITIONS)]
 
 # %% ../../nbs/11_analysis/05_temporal.ipynb #cell-071
 def summarise_date_positions(

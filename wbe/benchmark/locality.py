@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SIMILARITY_METHODS', 'change_files', 'changed_pairs', 'multi_valued_pairs', 'filter_static', 'LocalityProbe',
-           'entity_numbers', 'find_locality', 'locality_conflicts']
+           'entity_numbers', 'find_locality']
 
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-002
 import json
@@ -676,36 +676,3 @@ def _count_probes(search: _LocalitySearch, found) -> dict:
         same_property=pc.sum(pc.equal(found["round"], 0)).as_py() or 0,
         different=len(found.group_by(key).aggregate([])),
     )
-
-# %% ../../nbs/06_benchmark/02_locality.ipynb #cell-131
-def _conflicts_of(e, probes, paths):
-    "The probes that the changes of one timestep hit, as a lazy frame."
-    import narwhals as nw
-
-    probe = ["probe_subject_id", "probe_property_id"]
-    groups = nw.concat([changed_pairs(e, p) for p in change_files(paths)]).unique()
-    hit = [probes.join(groups, left_on=probe, right_on=["subject_id", "property_id"], how="semi")]
-    for p in change_files(paths):
-        if p.name == "static.parquet":
-            hit.append(filter_static(probes, e.scan(p), [*probe, "probe_object_id"], "anti"))
-    return nw.concat(hit).unique()
-
-# %% ../../nbs/06_benchmark/02_locality.ipynb #cell-132
-def locality_conflicts(
-    locality,  # locality.parquet, one or several
-    later,  # timestep (or any name) -> its folder of `compare_snapshots`, or files; in order of time
-    engine: str = "duckdb",
-    memory: str | None = None,
-):
-    "The probes that later timesteps change or, given a folder, no longer have as static; `since`: the first that does."
-    import narwhals as nw
-    import pandas as pd
-
-    with open_engine(engine, memory) as e:
-        probes = nw.concat([e.scan(p) for p in _as_paths(locality)])
-        out = [e.collect(_conflicts_of(e, probes, ps)).to_pandas().assign(since=t) for t, ps in later.items()]
-    table = pd.concat(out) if out else pd.DataFrame(columns=[*LocalityProbe.__dataclass_fields__, "since"])
-    key = [*_FACT_KEY, "probe_subject_id", "probe_property_id"]
-    order = {since: i for i, since in enumerate(later)}
-    in_order = lambda c: c.map(order) if c.name == "since" else c
-    return table.drop_duplicates(key).sort_values(["since", *key], key=in_order, ignore_index=True)

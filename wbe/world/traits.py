@@ -4,17 +4,16 @@
 
 # %% auto #0
 __all__ = ['TRAIT_SHARES', 'TRAITS', 'FOCUS_LIST_PROPERTY', 'FOCUS_LIST_ITEM', 'TWIN_BASE', 'VALUE_PROPERTY',
-           'SUBJECT_PROPERTY_OF_TWIN', 'WorldTrait', 'trait', 'write_with_traits', 'dump_shares']
+           'SUBJECT_PROPERTY_OF_TWIN', 'WorldTrait', 'trait', 'write_with_traits']
 
 # %% ../../nbs/02_world/14_traits.ipynb #cell-002
 import gzip
 import json
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..records import VALUE_TYPES, BadArgument, check_choice, col, to_table
+from ..records import BadArgument, check_choice, col, to_table
 from ..store import Stage, atomic_write, make_folder, write_table
 from ..texts import stable_hash
 from .dumps import JSON_HEAD, JSON_TAIL, join_json_lines, php_json
@@ -309,60 +308,3 @@ def write_with_traits(
         write_table(folder / "traits.parquet", to_table(truth, WorldTrait))
         stage.outputs += [*out, folder / "traits.parquet"]
     return out
-
-# %% ../../nbs/02_world/14_traits.ipynb #cell-059
-def _claims(e: dict) -> list[dict]:
-    "The statements of an entity."
-    return [c for group in (e.get("claims") or {}).values() for c in group]
-
-# %% ../../nbs/02_world/14_traits.ipynb #cell-060
-def _entity_counts(e: dict, meta: set) -> dict:
-    "What an entity has of the traits, as 0 or 1."
-    claims, names = _claims(e), e.get("labels") or {}
-    snaks = [c["mainsnak"] for c in claims]
-    values = [s.get("datavalue", {}) for s in snaks]
-    return {
-        "items: label only under mul": "mul" in names and "en" not in names,
-        "items: no label at all": not names,
-        "items: an empty map": any(e.get(key) in ({}, []) for key in ("labels", "descriptions", "aliases", "claims")),
-        "items: an empty map as []": any(e.get(key) == [] for key in ("labels", "descriptions", "aliases", "claims")),
-        "items: somevalue or novalue": any(s["snaktype"] != "value" for s in snaks),
-        "items: an unreadable value": any("error" in v for v in values),
-        "items: a property about the wiki": not meta.isdisjoint(e.get("claims") or {}),
-        "items: an unknown data type": any(s.get("datatype", "string") not in VALUE_TYPES for s in snaks),
-        "items: values without an id": any("id" not in v["value"] for v in values if "numeric-id" in str(v)),
-    }
-
-# %% ../../nbs/02_world/14_traits.ipynb #cell-061
-def _statement_counts(claims: list[dict], meta: set) -> dict:
-    "How many statements have which trait, and how many amounts have units."
-    snaks = [c["mainsnak"] for c in claims]
-    units = [s["datavalue"]["value"]["unit"] for s in snaks if s.get("datavalue", {}).get("type") == "quantity"]
-    return {
-        "statements: preferred": sum(c["rank"] == "preferred" for c in claims),
-        "statements: deprecated": sum(c["rank"] == "deprecated" for c in claims),
-        "statements: somevalue or novalue": sum(s["snaktype"] != "value" for s in snaks),
-        "statements: about the wiki": sum(s["property"] in meta for s in snaks),
-        "statements: with qualifiers": sum(bool(c.get("qualifiers")) for c in claims),
-        "statements: with references": sum(bool(c.get("references")) for c in claims),
-        "amounts": len(units),
-        "amounts: with a unit": sum(unit != "1" for unit in units),
-    }
-
-# %% ../../nbs/02_world/14_traits.ipynb #cell-062
-def dump_shares(
-    path,  # a JSON dump, gzip
-    meta,  # ids of the properties about the wiki
-) -> dict[str, tuple[int, int]]:  # by what is counted: how many, of how many
-    "How frequent the traits are in a dump."
-    lines = [e for e in _read_lines(path) if e["type"] == "item"]
-    once, meta = list({e["id"]: e for e in lines}.values()), set(meta)
-    claims = [c for e in once for c in _claims(e)]
-    found = Counter()
-    for e in once:
-        found.update({name: int(has) for name, has in _entity_counts(e, meta).items()})
-    counts = {name: (n, len(once)) for name, n in found.items()}
-    of_claims = _statement_counts(claims, meta)
-    amounts = of_claims.pop("amounts")
-    counts |= {name: (n, amounts if "amounts" in name else len(claims)) for name, n in of_claims.items()}
-    return counts | {"lines: a second time": (len(lines) - len(once), len(lines))}

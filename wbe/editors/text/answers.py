@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PAPER_MONTHS', 'PAPER_ANSWERS', 'PAPER_CHOICES', 'TuningHParams', 'answered_items', 'adafactor', 'light_tuning',
-           'answer_scores', 'evolving_answers', 'choose_forced', 'choose_as_released', 'answers_table']
+           'answer_scores', 'evolving_answers', 'choose_forced', 'choose_as_released']
 
 # %% ../../../nbs/09_editors/text/11_answers.ipynb #cell-002
 from dataclasses import dataclass, replace
@@ -187,16 +187,3 @@ PAPER_CHOICES = {  # table 5: percent that prefer the updated answer, in the sam
     "K-Adapter": (47.92, 48.89, 50.27, 48.87, 45.92, 48.31),
     "LoRA": (47.93, 49.41, 49.06, 48.87, 46.13, 47.6),
 }
-
-# %% ../../../nbs/09_editors/text/11_answers.ipynb #cell-037
-def answers_table(rows: list[dict]):  # each with method, month and the measures of `answer_scores`
-    "Measures in the paper's form: a row for each method and column of questions, a column for each measure and month."
-    import pandas as pd
-
-    long = []
-    for row in rows:
-        at = dict(method=row["method"], month=row["month"])
-        long += [at | dict(measure=k[0], questions=k[1], value=v) for k, v in row.items() if isinstance(k, tuple)]
-    frame = pd.DataFrame(long)
-    order = [(m, q) for m in frame.method.unique() for q in frame.questions.unique()]
-    return frame.pivot(index=["method", "questions"], columns=["measure", "month"], values="value").reindex(order)
