@@ -21,7 +21,7 @@ from ..requests import EditRequest, subject_span
 from ..results import unedited_model
 from ..tail import TailPass, from_layer, reuse_level, store_hooks, trim_texts
 from ...lm.models import LM
-from ...lm.passes import causal_inputs, max_batch_tokens
+from ...lm.passes import _common_length, causal_inputs, max_batch_tokens
 from ...lm.prompts import Protocol, RenderedPrompt, get_protocol
 from ...lm.tokens import strip_final_specials, tokenize_texts
 from ...records import BadArgument, patch
@@ -53,11 +53,6 @@ def _positions_by_offsets(
     covering = [i for i in real if offsets[i][0] < subject_end <= offsets[i][1]]
     at = covering or [i for i in real if offsets[i][0] < subject_end]
     return at[-1], next((i for i in real if offsets[i][1] > prompt_end), len(ids))
-
-# %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-011
-def _common_length(a: list[int], b: list[int]) -> int:
-    "The length of the common beginning of two lists."
-    return next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
 
 # %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-012
 def _positions_by_prefixes(lm: LM, ids: list[int], text: str, subject_end: int, special: bool) -> tuple[int, int]:
