@@ -83,6 +83,13 @@ def short_timings(monkeypatch):
     monkeypatch.setattr(lifelong, "time_rounds", lambda lm, asked, under, _: rounds(lm, asked[:1], under, 2, 1))
 
 
+@pytest.fixture(autouse=True)
+def no_key(monkeypatch):
+    "No test asks or pays somebody's endpoint because its key is in the environment."
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+
+
 # Files of tests that take longest, in order: begun first, they do not keep one process busy when the others are done.
 SLOW_FILES = (
     "test_other_runs",

@@ -44,6 +44,25 @@ def value_text(snak: dict) -> str | None:
     return value
 
 
+def qwikidata_text(snak) -> str | None:
+    "The text form of a snak from qwikidata, written independently from the dump's documentation."
+    if snak.snaktype != "value":
+        return None
+    value = snak.datavalue.value
+    match snak.datavalue.datatype:
+        case "wikibase-entityid":
+            return value["id"]
+        case "time":
+            return f"{value['time']}/{value['precision']}"
+        case "quantity":
+            return value["amount"] + ("" if value["unit"] == "1" else " " + value["unit"].split("/")[-1])
+        case "monolingualtext":
+            return f"{value['text']}@{value['language']}"
+        case "globecoordinate":
+            return f"{value['latitude']},{value['longitude']}"
+    return value
+
+
 def entities(dump):
     "The entities of a dump in JSON."
     with gzip.open(dump, "rt", encoding="utf-8") as f:

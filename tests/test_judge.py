@@ -27,12 +27,6 @@ EDITORS = ("rome", "grace-codebook")
 TOWNS = [f"Town {i}" for i in range(8)]
 
 
-@pytest.fixture(autouse=True)
-def no_key(monkeypatch):
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
-
-
 @pytest.fixture
 def runs(tmp_path) -> list[Run]:
     "Two finished runs over eight edits; the second editor gives half of the answers with a full stop."

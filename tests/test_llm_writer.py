@@ -50,12 +50,6 @@ def billed(server, price=(1, 4)) -> float:
     return (live + (server.batch_input_tokens * price[0] + server.batch_output_tokens * price[1]) / 2) / 1e6
 
 
-@pytest.fixture(autouse=True)
-def no_key(monkeypatch):
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
-
-
 def elsewhere(script: str, *args) -> processes.Process:
     "Run a script with this module's names in another process."
     start = """

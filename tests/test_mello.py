@@ -87,12 +87,6 @@ def obedient(body: dict) -> str:
     return f"Let me see. So the answer is {answer}." if cot else answer
 
 
-@pytest.fixture(autouse=True)
-def no_key(monkeypatch):
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
-
-
 @pytest.fixture
 def chains(tmp_path) -> str:
     (tmp_path / "chains.json").write_text(json.dumps(INSTANCES))

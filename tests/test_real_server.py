@@ -115,12 +115,6 @@ def servers(tmp_path_factory):
         process.wait()
 
 
-@pytest.fixture(autouse=True)
-def no_key(monkeypatch):
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
-
-
 def writer(url, model, cache, **options) -> OpenAIWriter:
     defaults = dict(prices=(1, 4), confirm=True, max_tokens=40, backoff=0.05, retries=1, timeout=30)
     return OpenAIWriter(model, url, cache=cache, **defaults | options)

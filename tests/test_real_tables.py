@@ -5,18 +5,12 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from test_tables import flat_questions, qaedit_questions
 
 from wbe.benchmark.opening import open_benchmark
 from wbe.benchmark.table_checks import validate_source
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
-
-
-def flat(r):
-    "The form of EasyEdit's relatives: everything in one column each."
-    yield "update", r["prompt"], r["target_new"]
-    yield "rephrase", r["rephrase_prompt"], r["target_new"]
-    yield "locality", r["locality_prompt"], r["locality_ground_truth"]
 
 
 def zsre(r):
@@ -26,17 +20,11 @@ def zsre(r):
     yield "locality", question if question.endswith("?") else question + "?", r["loc_ans"]
 
 
-def qaedit(r):
-    yield "update", r["prompt"], r["target"]
-    yield "rephrase", r["rephrase"], r["target"]
-    yield from (("locality", p["loc"], p["loc_ans"]) for p in r["locality"])
-
-
 FILES = {
-    "wikibigedit_real_1500": (flat, dict(subject="subject")),
-    "counterfact_real_100": (flat, dict(subject="subject", ground_truth="previous")),
+    "wikibigedit_real_1500": (flat_questions, dict(subject="subject")),
+    "counterfact_real_100": (flat_questions, dict(subject="subject", ground_truth="previous")),
     "zsre_real_100": (zsre, dict(subject="subject")),
-    "qaedit_real_100": (qaedit, dict(subject="subject", source="source")),
+    "qaedit_real_100": (qaedit_questions, dict(subject="subject", source="source")),
 }
 
 

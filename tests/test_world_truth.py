@@ -6,31 +6,13 @@ import xml.etree.ElementTree as ET
 from collections import Counter, defaultdict
 
 import pytest
+from plain_reader import qwikidata_text
 from qwikidata.entity import WikidataItem
 from qwikidata.json_dump import WikidataJsonDump
 
 from wbe import records as rec
 from wbe.world.state import SNAPSHOTS, TIMESTEPS
 from wbe.world.properties import PROPERTIES
-
-
-def value_text(snak) -> str | None:
-    "The text form of a snak from qwikidata, written independently from the dump's documentation."
-    if snak.snaktype != "value":
-        return None
-    value = snak.datavalue.value
-    match snak.datavalue.datatype:
-        case "wikibase-entityid":
-            return value["id"]
-        case "time":
-            return f"{value['time']}/{value['precision']}"
-        case "quantity":
-            return value["amount"] + ("" if value["unit"] == "1" else " " + value["unit"].split("/")[-1])
-        case "monolingualtext":
-            return f"{value['text']}@{value['language']}"
-        case "globecoordinate":
-            return f"{value['latitude']},{value['longitude']}"
-    return value
 
 
 @pytest.fixture(scope="session")
@@ -45,7 +27,7 @@ def read_by_qwikidata(small_world):
             if entity["type"] == "item":
                 item = WikidataItem(entity)
                 for pid, group in item.get_claim_groups().items():
-                    rows += [(c.claim_id, item.entity_id, pid, value_text(c.mainsnak), c.rank) for c in group]
+                    rows += [(c.claim_id, item.entity_id, pid, qwikidata_text(c.mainsnak), c.rank) for c in group]
         out.append(rows)
     return out
 

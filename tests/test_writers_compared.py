@@ -28,12 +28,6 @@ from wbe.writers.llm import OpenAIWriter
 DATES = ("2024-05-01", "2024-06-01", "2024-06-20")
 
 
-@pytest.fixture(autouse=True)
-def no_key(monkeypatch):
-    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
-
-
 @pytest.fixture(scope="module")
 def mixed(tmp_path_factory):
     "A benchmark whose personas a model wrote, and all other questions the templates; the server that it asked."

@@ -26,6 +26,9 @@ from wbe.wikidata.parse import parse_dump, parquet_piece
 from wbe.wikidata.text import DumpText
 from wbe.world.files import World
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from plain_reader import qwikidata_text  # noqa: E402
+
 REAL = Path(__file__).parents[2] / ".." / "shared" / "data" / "wikidata_real_49.json.gz"
 PARSE = """
 import sys
@@ -61,23 +64,6 @@ def with_qwikidata(path, out: Path) -> int:
     from qwikidata.entity import WikidataItem
     from qwikidata.json_dump import WikidataJsonDump
 
-    def text(snak):
-        if snak.snaktype != "value":
-            return None
-        value = snak.datavalue.value
-        match snak.datavalue.datatype:
-            case "wikibase-entityid":
-                return value["id"]
-            case "time":
-                return f"{value['time']}/{value['precision']}"
-            case "quantity":
-                return value["amount"] + ("" if value["unit"] == "1" else " " + value["unit"].split("/")[-1])
-            case "monolingualtext":
-                return f"{value['text']}@{value['language']}"
-            case "globecoordinate":
-                return f"{value['latitude']},{value['longitude']}"
-        return value
-
     rows, names = [], []
     for entity in WikidataJsonDump(str(path)):
         if entity["type"] != "item":
@@ -96,13 +82,15 @@ def with_qwikidata(path, out: Path) -> int:
         )
         for pid, claims in item.get_claim_groups().items():
             for c in claims:
-                when = {q: text(qs[0].snak) for q, qs in c.qualifiers.items() if q in ("P580", "P582", "P585")}
+                when = {
+                    q: qwikidata_text(qs[0].snak) for q, qs in c.qualifiers.items() if q in ("P580", "P582", "P585")
+                }
                 others = [q for q in c.qualifiers if q not in when]
                 rows.append(
                     (
                         item.entity_id,
                         pid,
-                        text(c.mainsnak),
+                        qwikidata_text(c.mainsnak),
                         c.mainsnak.snak_datatype,
                         c.mainsnak.snaktype,
                         c.rank,
