@@ -380,6 +380,7 @@ def draw_once() -> list[Exception]:
 
     def draw(figure, *args, **options):
         try:
+            figure.set_layout_engine("none")  # it measures every text several times
             figure.draw_without_rendering()
         except Exception as error:
             failed.append(error)
