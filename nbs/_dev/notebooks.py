@@ -459,14 +459,24 @@ def notebooks() -> list[Path]:
 # Notebooks that take longest, begun first: they do not keep one process busy when the others are done.
 SLOW_NOTEBOOKS = (
     "11_analysis/17_prefixes",
-    "11_analysis/32_report",
     "10_runs/07_lifelong",
-    "11_analysis/09_specificity",
-    "11_analysis/16_outdated",
     "06_benchmark/14_series",
-    "04_wikidata/13_build",
+    "11_analysis/16_outdated",
+    "research/07_later_and_authors",
+    "10_runs/09_sweep",
+    "11_analysis/09_specificity",
+    "11_analysis/32_report",
+    "research/06_ours_and_authors",
+    "tutorials/03_own_edits",
+    "04_wikidata/09_rules",
     "12_app/01_demo",
+    "11_analysis/04_statistics",
+    "04_wikidata/13_build",
+    "04_wikidata/06_parse",
     "06_benchmark/02_locality",
+    "11_analysis/12_hops",
+    "tutorials/04_own_editor",
+    "tutorials/02_own_model",
 )
 
 
