@@ -16,9 +16,10 @@ import time
 import traceback
 from multiprocessing import get_context
 from pathlib import Path
+from types import ModuleType
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "nbs" / "_dev"))
-from cells import affected, needed  # noqa: E402
+from cells import affected, names_of, needed  # noqa: E402
 from notebooks import draw_once  # noqa: E402
 
 NOT_RUN = {"slow", "gpu", "network"}
@@ -30,6 +31,16 @@ def code_cells(path: Path) -> list[str]:
     sources = ["".join(c["source"]) for c in cells]
     flags = [re.findall(r"^#\|\s*(\w+)(?:.*)$", s, re.M) for s in sources]
     return [s for s, f in zip(sources, flags) if not set(f) & {*NOT_RUN, "extra", "eval"}]
+
+
+def definitions(path: Path, *names: str) -> ModuleType:
+    "Names of a notebook that exports nothing: only the cells that bind them are executed, and those that these need."
+    sources, module = code_cells(path), ModuleType(f"notebook_{path.stem}")
+    wanted = {i for i, source in enumerate(sources) if names_of(source).binds & set(names)}
+    sys.modules[module.__name__] = module  # dataclasses look their module up
+    for i in sorted(needed(sources, wanted)):
+        exec(compile(sources[i].replace("%matplotlib inline", ""), f"{path.name}, cell {i}", "exec"), vars(module))
+    return module
 
 
 def replace_settings(source: str, settings: dict) -> tuple[str, list[str]]:

@@ -7,12 +7,14 @@ treated like the toys.
 
 import copy
 import json
+from pathlib import Path
 from unittest import mock
 
 import pytest
 import torch
 import transformers
-from wbe.editors.families import CHECKED_EDITORS, check_editor
+from notebook_runner import definitions
+
 from wbe.editors.protocol import editor
 from wbe.editors.requests import EditRequest
 from wbe.lm.decoding import greedy_decode
@@ -24,6 +26,10 @@ from wbe.lm.toys import OTHER_TOYS, TOY_CONFIGS, toy_lm, toy_model, toy_tokenize
 
 transformers.logging.set_verbosity_error()
 torch.set_num_threads(1)
+
+STUDY = Path(__file__).parents[1] / "nbs" / "research" / "15_families.ipynb"
+study = definitions(STUDY, "CHECKED_EDITORS", "check_editor")
+CHECKED_EDITORS, check_editor = study.CHECKED_EDITORS, study.check_editor
 
 CAUSAL = [*(name for name in TOY_CONFIGS if not name.startswith("t5")), *OTHER_TOYS]
 WITHOUT_MLP = {

@@ -10,6 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 NBS, PACKAGE = ROOT / "nbs", ROOT / "wbe"
+RESEARCH = Path("research")  # below nbs: studies, which export nothing
 
 # From the bottom up. A module may import from its own room (subpackage) and from rooms below. Rooms in one row do not
 # import each other.
@@ -135,7 +136,7 @@ def test_notebooks_are_numbered_in_the_order_of_their_imports():
 
 
 def test_numbers_are_unique():
-    for folder in {p.parent for p in NOTEBOOKS.values()}:
+    for folder in {*(p.parent for p in NOTEBOOKS.values()), RESEARCH}:
         numbers = [p.name[:2] for p in (NBS / folder).glob("[0-9]*.ipynb")]
         assert len(numbers) == len(set(numbers)), f"{folder}: two notebooks with one number: {sorted(numbers)}"
 
@@ -145,6 +146,15 @@ def test_every_room_opens_with_an_overview():
         path = NBS / folder / "00_overview.ipynb"
         assert path.exists(), f"nbs/{folder} has no overview"
         assert not any("#| export" in c.source for c in nbformat.read(path, 4).cells)
+
+
+def test_studies_export_nothing_and_are_listed():
+    "A notebook of `research/` belongs to no module, and the overview of the folder links to it."
+    paths = sorted((NBS / RESEARCH).glob("*.ipynb"))
+    sources = {p.name: "\n".join(c.source for c in nbformat.read(p, 4).cells) for p in paths}
+    assert not [n for n, text in sources.items() if re.search(r"^#\| *(export|default_exp)", text, re.M)]
+    listed = set(re.findall(r"\]\((\d\d_\w+\.ipynb)\)", sources.pop("00_overview.ipynb")))
+    assert listed == set(sources)
 
 
 def public_definitions() -> dict[str, list[str]]:

@@ -510,15 +510,19 @@ def draw_heatmap(
 ):
     "Draw a table of numbers as a heat map."
     import matplotlib
-    import seaborn as sns
     from matplotlib.colors import LinearSegmentedColormap
 
     diverging = LinearSegmentedColormap.from_list("change", _CHANGE_COLOURS)
     colours, values = diverging if change else matplotlib.colormaps["cividis"], frame.to_numpy(float)
     low = -high if change else low
-    labels = dict(xticklabels=list(map(str, frame.columns)), yticklabels=list(map(str, frame.index)))
-    known = dict(mask=~np.isfinite(values), cbar=False, linewidths=0.6, linecolor="white")
-    sns.heatmap(values, ax=ax, cmap=colours, vmin=low, vmax=high, **labels, **known)
+    rows, columns = values.shape
+    # `seaborn.heatmap` would draw the whole figure once for each of its heat maps
+    shown = dict(vmin=low, vmax=high, linewidths=0.6, edgecolor="white")
+    ax.pcolormesh(np.ma.masked_invalid(values), cmap=colours, **shown)
+    ax.set(xlim=(0, columns), ylim=(rows, 0))
+    ax.set_xticks(np.arange(columns) + 0.5, list(map(str, frame.columns)))
+    ax.set_yticks(np.arange(rows) + 0.5, list(map(str, frame.index)), va="center")
+    ax.spines[:].set_visible(False)
     _write_numbers(ax, values, lambda v: colours((v - low) / (high - low)), fmt, size)
     ax.tick_params(length=0, labelrotation=0)
     ax.grid(False)
