@@ -23,11 +23,13 @@ from ..records import BadArgument, check_choice
 from ..writers.forms import FORMS
 
 # %% ../../nbs/11_analysis/34_rankings.ipynb #cell-010
-def _kendall_taus(a, b) -> np.ndarray:
-    "Kendall's tau-b of each row of values with the same row of others; NaN where a row has no order at all."
-    from scipy.stats import kendalltau
-
-    return np.array([kendalltau(x, y).statistic for x, y in zip(a, b)])
+def _kendall_tau(a, b):  # several rows of values give several taus
+    "Kendall's tau-b of two lists of values of the same editors; NaN where one of the lists has no order at all."
+    a, b = np.asarray(a, float), np.asarray(b, float)
+    i, j = np.triu_indices(a.shape[-1], 1)
+    s, t = np.sign(a[..., i] - a[..., j]), np.sign(b[..., i] - b[..., j])
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return ((s * t).sum(-1) / np.sqrt((s * s).sum(-1) * (t * t).sum(-1)))[()]
 
 # %% ../../nbs/11_analysis/34_rankings.ipynb #cell-015
 class Criterion(NamedTuple):
@@ -208,12 +210,12 @@ def compare_rankings(
     "For each criterion tau with the base and its interval, pairs that change places, and those that clearly do."
     check_choice(base, list(draws.values), "criterion")
     now, rows = draws.values[base].to_numpy(), {}
-    taus = _kendall_taus(np.broadcast_to(now, draws.drawn[base].shape), draws.drawn[base])
+    taus = _kendall_tau(np.broadcast_to(now, draws.drawn[base].shape), draws.drawn[base])
     low, high = _bounds(taus, float(np.median(taus)))
     rows[f"{base}, {BY_CHANCE}"] = dict(tau=float(np.median(taus)), low=low, high=high)
     for name in [n for n in draws.values if n != base]:
-        tau = float(_kendall_taus([now], [draws.values[name]])[0])
-        low, high = _bounds(_kendall_taus(draws.drawn[base], draws.drawn[name]), tau)
+        tau = float(_kendall_tau(now, draws.values[name].to_numpy()))
+        low, high = _bounds(_kendall_tau(draws.drawn[base], draws.drawn[name]), tau)
         turned, clear = _turned_pairs(draws, base, name)
         named = "; ".join(f"{a} before {b}" for a, b in clear[:_NAMED_PAIRS])
         named += f"; … {len(clear) - _NAMED_PAIRS} more" if len(clear) > _NAMED_PAIRS else ""
