@@ -2,11 +2,12 @@
 
     python tests/mutants.py [--only WORD] [--limit SECONDS] [--table FILE] [--out FILE]
 
-`mutants.toml` is the table of faults: a file of the package, the exact text, what replaces it, and the checks that
-should fail: notebooks, or files and tests for pytest. Each fault is made in a copy of the tree, in the module and in
-the cell that it comes from, and its checks run until one fails: killed. A check that needs more processor seconds than
-the limit leaves the fault undecided. Before its first fault, a check must pass without one. Outputs that a notebook
-stores are not compared, as `make test` does for some. `mutants.csv` has the outcomes before and after tests were added.
+`mutants.toml` is the table of faults: a file of the package, or a notebook, the exact text, what replaces it, and the
+checks that should fail: notebooks, or files and tests for pytest. Each fault is made in a copy of the tree, in the
+module and in the cell that it comes from, and its checks run until one fails: killed. A check that needs more processor
+seconds than the limit leaves the fault undecided. Before its first fault, a check must pass without one. Outputs that a
+notebook stores are not compared, as `make test` does for some. `mutants.csv` has the outcomes before and after tests
+were added.
 """
 
 import argparse
@@ -52,10 +53,11 @@ def notebook_of(module: str) -> str:
 
 
 def faulty_notebook(text: str, fault: dict, where) -> str:
-    "A notebook with a fault in the exported cell that holds its text."
-    notebook = json.loads(text)
-    exported = [c for c in notebook["cells"] if re.search(r"^#\| *export", "".join(c["source"]), re.M)]
-    holding = [c for c in exported if fault["text"] in "".join(c["source"])]
+    "A notebook with a fault in the cell that holds its text: an exported one, if the package has it."
+    notebook, package = json.loads(text), not fault["file"].endswith(".ipynb")
+    cells = [c for c in notebook["cells"] if c["cell_type"] == "code"]
+    cells = [c for c in cells if not package or re.search(r"^#\| *export", "".join(c["source"]), re.M)]
+    holding = [c for c in cells if fault["text"] in "".join(c["source"])]
     if len(holding) != 1:
         raise SystemExit(f"{where}: {len(holding)} cells hold the text of {fault['what']!r}")
     holding[0]["source"] = replace_once("".join(holding[0]["source"]), fault, where)
@@ -63,7 +65,10 @@ def faulty_notebook(text: str, fault: dict, where) -> str:
 
 
 def faulty_files(copy: Path, fault: dict) -> dict[Path, str]:
-    "What a fault changes: the module and its notebook, by path."
+    "What a fault changes, by path: the module and its notebook, or a notebook alone."
+    if fault["file"].endswith(".ipynb"):
+        path = copy / fault["file"]
+        return {path: faulty_notebook(path.read_text(encoding="utf-8"), fault, path)}
     path = copy / "wbe" / fault["file"]
     module = path.read_text(encoding="utf-8")
     notebook = copy / notebook_of(module)
@@ -93,7 +98,7 @@ def passes(copy: Path, check: str) -> bool:
 
     if "10_runs" in check:
         time_answers_briefly()
-    found = execute(copy / check, {})
+    found = execute(copy / check, None)
     print(found.get("where", ""))
     return found["kind"] is None
 

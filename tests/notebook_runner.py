@@ -52,17 +52,18 @@ def replace_settings(source: str, settings: dict) -> tuple[str, list[str]]:
     return source, used
 
 
-def execute(path: Path, settings: dict) -> dict:
-    "Execute the cells of a notebook one after the other, in its folder."
+def execute(path: Path, settings: dict | None) -> dict:
+    "Execute the cells of a notebook that follow from settings, or all where these are None, in its folder."
     from execnb.shell import CaptureShell
 
     os.chdir(path.parent)
     undrawn, shell, used, begun = draw_once(), CaptureShell(path="."), [], time.process_time()
     sources = code_cells(path)
-    for n in sorted(needed(sources, affected(sources, set(settings)))):
+    chosen = range(len(sources)) if settings is None else sorted(needed(sources, affected(sources, set(settings))))
+    for n in chosen:
         source = sources[n]
         if not source.startswith("#| export"):
-            source, names = replace_settings(source, settings)
+            source, names = replace_settings(source, settings or {})
             used += names
         shell.run(source.replace("%matplotlib inline", ""))
         if shell.exc or undrawn:
