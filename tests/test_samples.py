@@ -2,6 +2,7 @@
 
 import bz2
 import gzip
+import importlib.util
 import json
 from pathlib import Path
 
@@ -16,7 +17,12 @@ from wbe.benchmark.series import make_benchmark
 from wbe.records import read_table
 from wbe.world.state import SNAPSHOTS
 
-SAMPLES = Path(__file__).parents[1] / "data_samples" / "world"
+ROOT = Path(__file__).parents[1]
+SAMPLES = ROOT / "data_samples" / "world"
+spec = importlib.util.spec_from_file_location("fixtures", ROOT / "nbs" / "_dev" / "fixtures.py")
+fixtures = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(fixtures)
+RESULTS = fixtures.install()
 
 
 def test_the_samples_are_the_small_world(small_world):
@@ -34,10 +40,14 @@ def test_the_samples_are_small():
 
 
 @pytest.fixture(scope="module")
-def today(tmp_path_factory):
-    "The benchmark that today's code makes of the sample dumps."
+def today(small_world, tmp_path_factory):
+    """The benchmark that today's code makes of the sample dumps, which hold the lines of the small world's.
+
+    The notebook of the demo makes it too: when the same code has made it there, its files are taken (see fixtures.py).
+    """
     about = dict(title="The benchmark of the controlled world", source=WORLD_SOURCE, progress=False)
-    return make_benchmark(tmp_path_factory.mktemp("today"), sorted(SAMPLES.glob("*.json.bz2")), **about)
+    with fixtures.served(RESULTS):
+        return make_benchmark(tmp_path_factory.mktemp("today"), sorted(small_world.paths("dumps")), **about)
 
 
 def test_the_readme_shows_the_benchmark_of_this_code(today):
