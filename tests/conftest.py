@@ -179,13 +179,16 @@ SMALL_WORLD = World(seed=7, entities=1500)
 
 @pytest.fixture(scope="session")
 def small_world(tmp_path_factory):
-    "The world of the demo, as a user would write it; written once for all of pytest's processes."
+    "The world of the demo, as a user would write it; written once for all of pytest's processes, and for notebooks."
+    from stored import served
+
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent
     with open(folder / "world.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # the second process finds a complete world
-        return SMALL_WORLD.write(folder / "world", progress=False)
+        with served():
+            return SMALL_WORLD.write(folder / "world", progress=False)
 
 
 @pytest.fixture

@@ -2,12 +2,12 @@
 
 import bz2
 import gzip
-import importlib.util
 import json
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from stored import served
 from test_readme import cells
 
 from wbe.benchmark.questions import BenchmarkRow
@@ -17,12 +17,7 @@ from wbe.benchmark.series import make_benchmark
 from wbe.records import read_table
 from wbe.world.state import SNAPSHOTS
 
-ROOT = Path(__file__).parents[1]
-SAMPLES = ROOT / "data_samples" / "world"
-spec = importlib.util.spec_from_file_location("fixtures", ROOT / "nbs" / "_dev" / "fixtures.py")
-fixtures = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(fixtures)
-RESULTS = fixtures.install()
+SAMPLES = Path(__file__).parents[1] / "data_samples" / "world"
 
 
 def test_the_samples_are_the_small_world(small_world):
@@ -43,10 +38,10 @@ def test_the_samples_are_small():
 def today(small_world, tmp_path_factory):
     """The benchmark that today's code makes of the sample dumps, which hold the lines of the small world's.
 
-    The notebook of the demo makes it too: when the same code has made it there, its files are taken (see fixtures.py).
+    Notebooks make its first timesteps too: what the same code has made there is taken.
     """
     about = dict(title="The benchmark of the controlled world", source=WORLD_SOURCE, progress=False)
-    with fixtures.served(RESULTS):
+    with served():
         return make_benchmark(tmp_path_factory.mktemp("today"), sorted(small_world.paths("dumps")), **about)
 
 
