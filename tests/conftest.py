@@ -19,6 +19,7 @@ from configparser import ConfigParser
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from processes import server_seconds
@@ -185,13 +186,16 @@ SMALL_WORLD = World(seed=7, entities=1500)
 
 @pytest.fixture(scope="session")
 def small_world(tmp_path_factory):
-    "The world of the demo, as a user would write it; written once for all of pytest's processes."
+    "The world of the demo, as a user would write it; written once for all of pytest's processes, and for notebooks."
+    from stored import served
+
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         folder = folder.parent
     with open(folder / "world.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # the second process finds a complete world
-        return SMALL_WORLD.write(folder / "world", progress=False)
+        with served():
+            return SMALL_WORLD.write(folder / "world", progress=False)
 
 
 @pytest.fixture
@@ -209,12 +213,17 @@ def first_edits(folder: Path, edits: int, timesteps: int = 2) -> str:
     return str(folder)
 
 
-def on_terminal(words, cwd=None) -> tuple[int, str]:
+def start_on(terminal: int, words, cwd) -> subprocess.Popen:
+    return subprocess.Popen([str(w) for w in words], stdin=terminal, stdout=terminal, stderr=terminal, cwd=cwd)
+
+
+def on_terminal(words, cwd=None, start=start_on) -> tuple[int, str]:
     "Run a program in a pseudo-terminal, where progress bars are shown; returns its exit code and output."
     here, there = pty.openpty()
     fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 140, 0, 0))
-    process = subprocess.Popen([str(w) for w in words], stdin=there, stdout=there, stderr=there, cwd=cwd)
-    os.close(there)
+    process = start(there, words, cwd)
+    # closed when the process has ended: a forked one opens the terminal by its name
+    Thread(target=lambda: (process.wait(), os.close(there))).start()
     printed = b""
     while True:
         try:

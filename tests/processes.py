@@ -5,7 +5,7 @@ A `wbe` command takes three to six processor seconds to import torch, pandas and
 process, its current folder, variables, arguments, standard streams, session and signals are its own; it can be killed.
 
 A process whose subject is the process itself is started afresh: how long `wbe --help` takes and what it imports, an
-interrupt, a wheel in its own environment, the processes that a launcher starts, a terminal.
+interrupt, a wheel in its own environment, the processes that a launcher starts.
 """
 
 import atexit
@@ -106,10 +106,10 @@ def work(words: list[str], cwd: str, env: dict, streams: tuple, session: bool, l
 class Process:
     "A process like `subprocess.Popen([sys.executable, *words])`; its output goes to files."
 
-    def __init__(self, words, cwd=None, env=None, session: bool = False, limits=(), silent: bool = False):
+    def __init__(self, words, cwd=None, env=None, session: bool = False, limits=(), silent: bool = False, streams=()):
         self.folder = tempfile.TemporaryDirectory()
         names = [os.devnull] * 2 if silent else [f"{self.folder.name}/{name}" for name in ("out", "err")]
-        self.streams = tuple(names)
+        self.streams = tuple(streams or names)
         given = ([str(w) for w in words], str(cwd or os.getcwd()), dict(os.environ if env is None else env))
         self.process = context().Process(target=work, args=(*given, self.streams, session, list(limits)))
         self.process.start()
@@ -144,3 +144,8 @@ def run(words, timeout: float | None = None, **options) -> subprocess.CompletedP
     process = Process(words, **options)
     out, err = process.communicate(timeout)
     return subprocess.CompletedProcess(list(words), process.returncode, out, err)
+
+
+def on_terminal(terminal: int, words, cwd) -> Process:
+    "A process whose output goes to a terminal, a descriptor."
+    return Process(words, cwd, session=True, streams=[os.ttyname(terminal)] * 2)

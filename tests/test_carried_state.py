@@ -19,7 +19,7 @@ from wbe.runs.lifelong import run_lifelong
 from wbe.runs.plan import RunPlan
 from wbe.runs.records import Run, compare_runs
 
-ASKED = dict(axes=("update",), ask_lasting=2, batch=3, max_edits=6, timesteps=(1, 1), device="cpu")
+ASKED = dict(axes=("rephrase",), ask_lasting=2, batch=3, max_edits=6, timesteps=(1, 1), device="cpu")
 COLUMNS = ["edit_id", "moment", "log_probability", "token_accuracy"]
 TOWNS = ("Karsk", "Orland", "Vellmar", "Tolvik", "Ashdown", "Muskostad")
 BENCH = Path(__file__).parents[1] / "data_samples" / "benchmark"

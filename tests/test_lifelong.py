@@ -2,15 +2,15 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
 from functools import partial
-from multiprocessing import get_context
-from multiprocessing.forkserver import ensure_running
 from pathlib import Path
 
 import pandas as pd
+import processes
 import pytest
 from conftest import first_edits
 
@@ -23,16 +23,13 @@ pytest.importorskip("torch")
 from wbe.runs.lifelong import Runner, run_lifelong
 
 BENCH = Path(__file__).parents[1] / "data_samples" / "benchmark"
-WORDS = [
-    "-b",
-    str(BENCH),
-    *"--max-edits 12 --timesteps 2-3 --sample 5 --eval-every 4 --curve 4 --axis update --axis locality".split(),
-]
+# an axis whose answers are not generated
+WORDS = "--sample 2 --eval-every 2 --curve 2 --axis rephrase".split()
 
 
 def plan(**more) -> RunPlan:
     return RunPlan(
-        **{**dict(benchmark=str(BENCH), editor="ft", max_edits=6, sample=5, axes=("update",), ask_lasting=10), **more}
+        **{**dict(benchmark=str(BENCH), editor="ft", max_edits=3, sample=2, axes=("rephrase",), ask_lasting=2), **more}
     )
 
 
@@ -44,6 +41,7 @@ def work(folder: Path, words: tuple):
     "The command `wbe run` with a checkpoint after every batch; what it prints goes to a file."
     import wbe.runs.lifelong as module
 
+    processes.time_answers_briefly()
     module.run_lifelong = partial(module.run_lifelong, checkpoint_seconds=0.0)
     from wbe.cli.main import main
 
@@ -56,23 +54,15 @@ def work(folder: Path, words: tuple):
 
 @pytest.fixture(scope="module")
 def begin(tmp_path_factory):
-    """A function that begins a run in a process of its own, on one core.
-
-    The process is forked from one that has imported everything, which takes longer than the run.
-    """
+    "A function that begins a run of three edits in each of two timesteps, in a process of its own."
     every = pd.read_parquet(BENCH.parent / "lasting_facts.parquet")
-    facts = tmp_path_factory.mktemp("lasting") / "few.parquet"  # all of them would take longer than the edits
-    every.iloc[:: len(every) // 40].to_parquet(facts)
-    context = get_context("forkserver")
-    context.set_forkserver_preload(
-        ["wbe.runs.lifelong", "wbe.lm.models", "transformers.models.gpt2.modeling_gpt2", "peft"]
-    )
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OMP_NUM_THREADS", "1")
-        ensure_running()
+    folder = tmp_path_factory.mktemp("given")
+    facts, bench = folder / "few.parquet", first_edits(folder / "bench", 3)
+    every.iloc[:: len(every) // 4].to_parquet(facts)  # all of them would take longer than the edits
 
     def begin(folder: Path, *words):
-        process = context.Process(target=work, args=(folder, (*words, "--lasting", str(facts))))
+        given = ("-b", bench, "--lasting", str(facts))
+        process = processes.context().Process(target=work, args=(folder, (*given, *words)))
         process.start()
         return process
 
@@ -85,20 +75,26 @@ def finish(process, folder: Path):
     assert process.exitcode == 0, Path(f"{folder}.txt").read_text()
 
 
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> Path:
+    "A folder of runs, which share the scores of the unedited model."
+    return tmp_path_factory.mktemp("runs")
+
+
 @pytest.mark.parametrize(
     "editor,more,kills",
     [
         ("ft", [], ("config.json", "state/current.json", "scores")),
         ("rag", [], ("state/current.json",)),
-        ("rome", ["--set", "steps=3"], ("state/current.json",)),
-        ("wise", [f"--set={x}" for x in ("steps=2", "save_every=3", "merge_every=6")], ("state/current.json",)),
-        ("lora", ["--set", "epochs=1", "--batch", "4"], ("state/current.json",)),
-        ("memit", ["--set", "steps=2", "--set", "samples=50", "--batch", "4"], ("state/current.json",)),
+        ("rome", ["--set", "steps=2"], ("state/current.json",)),
+        ("wise", [f"--set={x}" for x in ("steps=1", "save_every=2", "merge_every=4")], ("state/current.json",)),
+        ("lora", ["--set", "epochs=1", "--batch", "2"], ("state/current.json",)),
+        ("memit", ["--set", "steps=1", "--set", "samples=20", "--batch", "2"], ("state/current.json",)),
     ],
 )
-def test_killed_anywhere_a_run_ends_with_the_same_scores(tmp_path, begin, editor, more, kills):
-    finish(begin(tmp_path / "whole", "-e", editor, *more), tmp_path / "whole")
-    wanted, folder = scores(tmp_path / "whole"), tmp_path / "killed"
+def test_killed_anywhere_a_run_ends_with_the_same_scores(runs, begin, editor, more, kills):
+    whole, folder = runs / f"{editor}-whole", runs / f"{editor}-killed"
+    finish(begin(whole, "-e", editor, *more), whole)
     parts = lambda: len(list((folder / "scores").glob("*.parquet")))
     for what in kills:  # killed when this appears
         p, seen = begin(folder, "-e", editor, *more), parts()
@@ -106,9 +102,10 @@ def test_killed_anywhere_a_run_ends_with_the_same_scores(tmp_path, begin, editor
             time.sleep(0.002)
         p.kill()
         p.join()
+        assert p.exitcode == -signal.SIGKILL, "killed before its end"
     finish(begin(folder, "-e", editor, *more), folder)
-    assert scores(folder).equals(wanted)
-    assert Run.load(folder).batches.edits.tolist() == Run.load(tmp_path / "whole").batches.edits.tolist()
+    assert scores(folder).equals(scores(whole))
+    assert Run.load(folder).batches.edits.tolist() == Run.load(whole).batches.edits.tolist()
     left = [f for f in (folder / "state").iterdir() if f.name not in ("current.json", "results")]
     assert len(left) == 1, "one checkpoint is kept"
 

@@ -1,4 +1,4 @@
-"""LoRA and whole runs over two processes, started by `accelerate launch`.
+"""LoRA and whole runs over two processes of one group.
 
 They give the adapters and scores of one process, and an error in one process ends both.
 """
@@ -7,12 +7,11 @@ import json
 import os
 from pathlib import Path
 
-import processes
 import pytest
 
 pytest.importorskip("accelerate")
 from conftest import first_edits
-from test_scoring_processes import LAUNCH
+from test_scoring_processes import run_processes
 
 from wbe.runs.records import Run
 
@@ -68,11 +67,10 @@ def found(tmp_path_factory) -> dict[int, tuple[Path, list[dict]]]:
     (folder / "work.py").write_text(SCRIPT)
     first_edits(folder / "bench", 10)
     env = dict(os.environ, OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE", PYTHONPATH=str(Path(__file__).parents[1]))
-    for n, words in ((1, []), (2, LAUNCH)):
+    for n in (1, 2):
         (folder / str(n)).mkdir()
-        command = [*words, folder / "work.py", folder / str(n), folder / "bench", SAMPLES / "lasting_facts.parquet"]
-        run = processes.run(command, env=env, timeout=400)
-        assert run.returncode == 0, run.stderr[-3000:]
+        words = [folder / "work.py", folder / str(n), folder / "bench", SAMPLES / "lasting_facts.parquet"]
+        run_processes(n, words, env, timeout=400)
         out[n] = folder / str(n), [json.loads((folder / str(n) / f"{r}.json").read_text()) for r in range(n)]
     return out
 

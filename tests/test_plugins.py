@@ -2,10 +2,10 @@
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 
+import processes
 import pytest
 
 from wbe.plugins import Registry, find_entry_points
@@ -235,8 +235,19 @@ def test_nothing_is_imported_to_list_names(site):
 # ---- in other processes -------------------------------------------------------------------------------------------
 
 
+# Each process of a sweep imports an own editor, which can therefore shorten its timings (see processes.py).
+BRIEFLY = f"""
+import sys
+sys.path.append({str(Path(__file__).parent)!r})
+import processes
+processes.time_answers_briefly()
+"""
+
+
 def test_a_sweep_runs_own_editors_in_its_processes(here, site, monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    for path in (here / "own_prompt.py", site / "gentle" / "__init__.py"):
+        path.write_text(path.read_text() + BRIEFLY)
     (here / "sweep.toml").write_text(
         f'folder = "swept"\n[common]\nbenchmark = "{BENCH}"\nmax_edits = 2\naxes = ["update"]\nask_lasting = 5\n'
         '[[run]]\neditor = ["gentle", "own_prompt:Mine"]\nname = "{editor}"\n'
@@ -254,7 +265,7 @@ def test_the_command_line_finds_a_file_beside_the_data(here):
     code = "import sys; sys.path.remove(''); sys.argv[0] = 'wbe'; from wbe.cli.main import main; main()"
     words = f"run -b {BENCH} -e own_prompt:Mine --max-edits 2 --axis update --runs runs --name mine".split()
     env = {**os.environ, "OMP_NUM_THREADS": "1", "WBE_PROGRESS_SECONDS": "0"}
-    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, env=env)
+    done = processes.run(["-c", code, *words], env=env)
     assert done.returncode == 0, done.stderr
     assert "\r" not in done.stderr and "answers" in done.stderr  # progress is lines where nobody watches
     assert Run.load(here / "runs" / "mine").missing == []

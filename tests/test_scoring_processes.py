@@ -1,7 +1,11 @@
-"""Scores over two processes, started by `accelerate launch`: the same rows in order; an error in one ends both."""
+"""Scores over two processes: the same rows in order; an error in one ends both.
+
+`accelerate launch` starts the command; the other pairs are forked with the variables that it sets.
+"""
 
 import json
 import os
+import socket
 from pathlib import Path
 
 import processes
@@ -57,6 +61,21 @@ json.dump(result, open(f"{sys.argv[1]}-{rank}.json", "w"))
 """
 
 
+def run_processes(count: int, words, env: dict, timeout: float = 240):
+    "One process, or several of one group, which all succeed; forked, so that they need not import everything."
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = str(s.getsockname()[1])
+    group = dict(WORLD_SIZE=str(count), LOCAL_WORLD_SIZE=str(count), MASTER_ADDR="127.0.0.1", MASTER_PORT=port)
+    started = []
+    for rank in range(count):
+        mine = dict(group, RANK=str(rank), LOCAL_RANK=str(rank)) if count > 1 else {}
+        started.append(processes.Process(words, env=env | mine))
+    for process in started:
+        out, err = process.communicate(timeout)
+        assert process.returncode == 0, err[-3000:]
+
+
 @pytest.fixture(scope="module")
 def found(tmp_path_factory) -> dict[int, list[dict]]:
     "For one and for two processes: the results of each process."
@@ -65,9 +84,8 @@ def found(tmp_path_factory) -> dict[int, list[dict]]:
     script.write_text(SCRIPT)
     env = dict(os.environ, OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE", PYTHONPATH=str(Path(__file__).parents[1]))
     out = {}
-    for n, words in ((1, []), (2, LAUNCH)):
-        run = processes.run([*words, script, folder / str(n)], env=env, timeout=240)
-        assert run.returncode == 0, run.stderr[-3000:]
+    for n in (1, 2):
+        run_processes(n, [script, folder / str(n)], env)
         out[n] = [json.loads((folder / f"{n}-{r}.json").read_text()) for r in range(n)]
     return out
 

@@ -57,9 +57,7 @@ def texts(tmp_path_factory) -> Path:
 
 
 def plan_of(name, texts, **more) -> RunPlan:
-    asked = dict(
-        axes=("update",), say=("update",), sample=3, lasting=str(SAMPLES / "lasting_facts.parquet"), ask_lasting=3
-    )
+    asked = dict(axes=("rephrase",), sample=2, lasting=str(SAMPLES / "lasting_facts.parquet"), ask_lasting=2)
     settings = dict(benchmark=str(texts / "bench"), model="toy", device="cpu", timesteps=(1, 2))
     learner = dict(editor=name, texts_dir=str(texts), hparams=LEARNERS.get(name, {}))
     return RunPlan(**dict(asked, **settings, **learner) | more)
