@@ -152,3 +152,40 @@ def test_the_digest_follows_the_source(tmp_path, monkeypatch):
     source.write_text("x = 1")
     assert fixtures.digest() == one
     assert isinstance(Manifest("s"), Manifest) and "fixtures" not in sys.modules
+
+
+def test_answers_are_shared_by_equal_models_only(results, monkeypatch):
+    import torch
+
+    from wbe.lm import probes
+    from wbe.lm.scoring import QAItem
+    from wbe.lm.toys import toy_lm
+
+    monkeypatch.setattr(probes, "_score_askable", probes._score_askable)  # as it was, after the test
+    plain, lm = probes._score_askable, toy_lm("gpt2")
+    items = [QAItem(f"Who leads town {i}?", f"Person {i}", id=str(i)) for i in range(6)]
+    how = dict(protocol="paper", generate=False, too_long="truncate", progress=False)
+    fixtures.share_answers(results)
+
+    def asked(notebook, lm, items, **other):
+        "Whether answers were served, after a comparison with those of the model itself."
+        before, _ = results.counts["served"], results.begin(notebook)
+        (got, reasons), (want, same) = (f(lm, items, how | other) for f in (probes._score_askable, plain))
+        assert reasons == same and got["id"] == want["id"] and got["exact_match"] == want["exact_match"]
+        assert got["log_probability"] == pytest.approx(want["log_probability"], abs=1e-4)
+        return results.counts["served"] > before
+
+    assert not asked("first.ipynb", lm, items)
+    assert asked("second.ipynb", lm, [QAItem(items[k].question, items[k].answer, id=f"other {k}") for k in (4, 1)])
+    assert not asked("third.ipynb", lm, [*items, QAItem("A new question?", "Yes", id="new")])
+    assert not asked("fourth.ipynb", lm, items, generate=True)
+    lm.item_hooks.append(lambda items: items)
+    assert not asked("fifth.ipynb", lm, items)
+    lm.item_hooks.clear()
+    with torch.no_grad():
+        next(lm.model.parameters()).mul_(1.01)
+    assert not asked("sixth.ipynb", lm, items)
+    hook = lm.model.register_forward_hook(lambda *_: None)
+    assert not asked("sixth.ipynb", lm, items)
+    hook.remove()
+    assert asked("seventh.ipynb", lm, items)

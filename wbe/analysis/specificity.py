@@ -145,31 +145,41 @@ def _binned_accuracy(
     return pd.DataFrame(out, columns=columns)
 
 # %% ../../nbs/11_analysis/09_specificity.ipynb #cell-048
-def _ranks(code: np.ndarray) -> np.ndarray:
-    "Ranks of whole numbers from 0; equal numbers have equal ranks."
-    n = np.bincount(code)
-    return (np.cumsum(n) - (n - 1) / 2)[code]
+def _sum_by(values: np.ndarray, code: np.ndarray) -> np.ndarray:
+    "Sums of the rows that have a code, for every code from 0; no code is without rows."
+    order, n = np.argsort(code, kind="stable"), np.bincount(code)
+    return np.add.reduceat(values[order], np.cumsum(n) - n, axis=0)
+
+
+def _ranks(code: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    "Ranks of whole numbers from 0, each as often as its weight says; equal numbers have equal ranks."
+    n = _sum_by(weight, code)
+    return (np.cumsum(n, axis=0) - (n - 1) / 2)[code]
 
 # %% ../../nbs/11_analysis/09_specificity.ipynb #cell-050
-def _rank_correlation(x: np.ndarray, y: np.ndarray, group: np.ndarray | None) -> float:
-    "Spearman's correlation; with groups, of the deviations of ranks from their group's mean."
-    x, y = _ranks(x), _ranks(y)
-    if group is not None:
-        n = np.maximum(np.bincount(group), 1)
-        x, y = (v - (np.bincount(group, v) / n)[group] for v in (x, y))
-    x, y = x - x.mean(), y - y.mean()
-    size = np.sqrt((x @ x) * (y @ y))
-    return float(x @ y / size) if size > 1e-9 else float("nan")
+def _rank_correlation(x: np.ndarray, y: np.ndarray, group: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    "Spearman's correlation, of the deviations of ranks from their group's mean, in each column of weights."
+    key = np.ravel_multi_index((group, x, y), [v.max() + 1 for v in (group, x, y)])
+    _, first, same = np.unique(key, return_index=True, return_inverse=True)
+    x, y, group, weight = x[first], y[first], group[first], _sum_by(weight, same)  # equal rows are one from here on
+    n = np.maximum(_sum_by(weight, group), 1)
+    x, y = (_ranks(v, weight) for v in (x, y))
+    x, y = (v - (_sum_by(v * weight, group) / n)[group] for v in (x, y))
+    over = lambda v, w: np.einsum("ij,ij,ij->j", weight, v, w)
+    size = np.sqrt(over(x, x) * over(y, y))
+    sure = size > 1e-9
+    return np.where(sure, over(x, y) / np.where(sure, size, 1), np.nan)
 
 # %% ../../nbs/11_analysis/09_specificity.ipynb #cell-052
-def _resample_subjects(code: np.ndarray, repeats: int, seed: int):
-    "Row numbers of resamples of the subjects, each with all its rows."
-    order, size, rng = np.argsort(code, kind="stable"), np.bincount(code), np.random.default_rng(seed)
-    start = np.cumsum(size) - size
-    for _ in range(repeats):
-        sampled = rng.integers(0, len(size), len(size))
-        n = size[sampled]
-        yield order[np.repeat(start[sampled] - (np.cumsum(n) - n), n) + np.arange(n.sum())]
+def _resample_subjects(code: np.ndarray, repeats: int, seed: int, cells: int = 2**16):
+    "Blocks of resamples of the subjects, as how often each row is in each; a block has about so many numbers."
+    n, rng = code.max() + 1, np.random.default_rng(seed)
+    block = max(1, cells // len(code))
+    for begin in range(0, repeats, block):
+        size = min(block, repeats - begin)
+        sampled = rng.integers(0, n, (size, n)) + n * np.arange(size)[:, None]
+        often = np.bincount(sampled.ravel(), minlength=size * n).reshape(size, n)
+        yield np.ascontiguousarray(often.T, float)[code]
 
 # %% ../../nbs/11_analysis/09_specificity.ipynb #cell-054
 def _bootstrap_correlation(rows, measures, metric, within, repeats, level, seed, combine) -> dict:
@@ -182,11 +192,12 @@ def _bootstrap_correlation(rows, measures, metric, within, repeats, level, seed,
         return dict(rho=np.nan, low=np.nan, high=np.nan) | size
     *codes, right = (np.unique(rows[c].to_numpy(float), return_inverse=True)[1] for c in (*measures, metric))
     group = pd.factorize(rows[within])[0] if within else np.zeros(len(rows), int)
-    value = lambda at: combine(*(_rank_correlation(x[at], right[at], group[at] if within else None) for x in codes))
-    samples = [value(at) for at in _resample_subjects(pd.factorize(rows["subject_id"])[0], repeats, seed)]
+    value = lambda weight: combine(*(_rank_correlation(x, right, group, weight) for x in codes))
+    resamples = _resample_subjects(pd.factorize(rows["subject_id"])[0], repeats, seed)
+    samples = np.concatenate([value(weight) for weight in resamples])
     bounds = [(1 - level) / 2, (1 + level) / 2]
     low, high = np.nanquantile(samples, bounds) if np.isfinite(samples).any() else (np.nan, np.nan)
-    return dict(rho=value(np.arange(len(rows))), low=float(low), high=float(high)) | size
+    return dict(rho=float(value(np.ones((len(rows), 1)))[0]), low=float(low), high=float(high)) | size
 
 # %% ../../nbs/11_analysis/09_specificity.ipynb #cell-055
 def spearman(
