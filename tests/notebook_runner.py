@@ -8,12 +8,14 @@ which settings it has and where it stopped, if it did. Heavy packages are import
 in a fork of this process, two at a time.
 """
 
+import gc
 import json
 import os
 import re
 import sys
 import time
 import traceback
+from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
 from types import ModuleType
@@ -82,15 +84,21 @@ def execute_to_file(path: Path, settings: dict, out: Path):
     out.write_text(json.dumps(found))
 
 
+# What the notebooks import, some of it when a figure or a progress bar is first made.
+IMPORTED = (
+    "execnb.shell", "ipywidgets", "matplotlib.pyplot", "scipy.stats", "scipy.optimize", "seaborn",
+    "transformers.models.gpt2.modeling_gpt2", "wbe.analysis.counts", "wbe.analysis.outdated", "wbe.analysis.statistics",
+    "wbe.analysis.tables", "wbe.benchmark.release", "wbe.lm.toys", "wbe.lm.untouched", "wbe.tiny.training",
+)  # fmt: skip
+
+
 def main(job: dict):
-    import execnb.shell  # noqa: F401
-    import matplotlib.figure  # noqa: F401
     import torch
-    import transformers  # noqa: F401
 
-    import wbe.analysis.outdated
-    import wbe.lm.toys  # noqa: F401
-
+    for name in IMPORTED:
+        import_module(name)
+    gc.collect()
+    gc.freeze()  # a search for garbage in a notebook leaves these modules out
     torch.set_num_threads(1)
     context, running = get_context("fork"), []
     for path in map(Path, job["notebooks"]):

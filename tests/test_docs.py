@@ -1,6 +1,7 @@
 """The documentation site: built once, its links followed, opened and searched in a browser without other requests."""
 
 import functools
+import html
 import http.server
 import importlib.util
 import re
@@ -21,10 +22,27 @@ docs = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(docs)
 
 
+def colour_tutorials_only(monkeypatch):
+    "Code of the other pages gets its lexer and no colours, which are a third of the time of the whole site."
+    from sphinx.highlighting import PygmentsBridge
+
+    coloured = PygmentsBridge.highlight_block
+
+    def highlight_block(self, source, lang, opts=None, force=False, location=None, **options):
+        if location is None or "/tutorials/" in str(getattr(location, "source", "") or location):
+            return coloured(self, source, lang, opts, force, location, **options)
+        self.get_lexer(source, lang, opts, force, location)
+        return f'<div class="highlight"><pre>{html.escape(source)}</pre></div>\n'
+
+    monkeypatch.setattr(PygmentsBridge, "highlight_block", highlight_block)
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("docs") / "site"
-    warnings = docs.build(folder)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        colour_tutorials_only(monkeypatch)
+        warnings = docs.build(folder)
     assert not warnings, "\n".join(warnings[:20])
     return folder
 
@@ -76,6 +94,20 @@ def test_tutorials_come_first_and_once(site):
     tree = text.partition('class="sidebar-tree"')[2].partition("</aside>")[0]
     assert re.findall(r'class="caption-text">([^<]+)<', tree)[0] == "Tutorials"
     assert tree.count('href="01_one_fact.html"') == 1
+
+
+def test_code_is_coloured(site):
+    text = (site / "tutorials" / "01_one_fact.html").read_text(encoding="utf-8")
+    assert '<span class="kn">import</span>' in text
+    other = (site / "09_editors" / "weights" / "03_rome.html").read_text(encoding="utf-8")
+    assert '<span class="kn">' not in other, "the test would colour all pages"
+
+
+def test_the_room_of_a_page_is_open_beside_it(site):
+    text = (site / "09_editors" / "weights" / "03_rome.html").read_text(encoding="utf-8")
+    tree = text.partition('class="sidebar-tree"')[2].partition("</aside>")[0]
+    assert tree.count("has-children") == tree.count('class="toctree-checkbox"') == 1
+    assert re.search(r'current-page"><a class="current reference internal" href="#">', tree)
 
 
 def test_formulas_are_mathml(site):

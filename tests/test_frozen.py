@@ -8,7 +8,7 @@ writes the frozen files anew: those of some parts, or all. The parts, and what t
 - report: the cells of the report's tables, its sentences, and sums of what its figures show
 - world: SHA-256 of a small world's files, decompressed, and of the benchmark made of them
 - presets: the hyper-parameters of every editor, by model and preset
-- changes: what three edits (or one day's texts) change in a toy model, for every editor and preset
+- changes: what three edits (or one day's texts) change in a toy model, for every editor and preset, with fewer steps
 - plans: the plans of all sweeps, and the names of the recorded runs' plans
 - old: runs begun earlier, loaded, and continued from their checkpoints to their end
 - commands: every command of `wbe`, with its options and their defaults
@@ -357,6 +357,7 @@ ON_A_TOY = {"alphaedit": dict(threshold=1.0), "memoir": dict(top=16), "mello": d
 ON_A_TOY |= {"rag": dict(embedder="hashed", index="exact"), "text-k-adapter": dict(heads=2, places=(1, 6))}
 ON_A_TOY |= {"text-recadam": dict(anneal_t0=1.0)}
 STEPS = dict(length=48, batch_size=4, steps=2)  # of learners of texts
+SHORTER = 5  # a preset's ten or more steps, or epochs, are divided by this
 
 
 def three_edits() -> list:
@@ -415,11 +416,21 @@ def apply_all(made, lm, folder: Path) -> list:
     return [first, made.edit(lm, requests[2:]).apply(lm)]
 
 
+def editor_on_a_toy(name: str, preset: str | None, lm, **known):
+    "An editor with a preset, as a toy can have it, and with fewer steps."
+    from wbe.editors.protocol import editor
+
+    options = known | ON_A_TOY.get(name, {})
+    hparams = asdict(editor(name, preset=preset, **options).hparams_for(lm))
+    steps = {k: hparams[k] for k in ("steps", "epochs") if hparams.get(k, 0) >= 10}
+    return editor(name, preset=preset, **options, **{k: math.ceil(n / SHORTER) for k, n in steps.items()})
+
+
 def editor_change(name: str, preset: str | None, lm, folder: Path) -> dict:
     """What an editor changes: parameters, and the log-probabilities of answers; the model is as before at the end.
 
     Of an editor that answers itself (mello: a toy says nothing that it can use), what it keeps of the edits."""
-    from wbe.editors.protocol import editor, editor_class
+    from wbe.editors.protocol import editor_class
     from wbe.lm.scoring import score
 
     cls, known = editor_class(name), {}
@@ -427,7 +438,7 @@ def editor_change(name: str, preset: str | None, lm, folder: Path) -> dict:
         known["corpus"] = str(folder / "corpus.txt")
     if cls.takes == "texts" and name != "text-passages":
         known |= STEPS
-    made = editor(name, preset=preset, **known | ON_A_TOY.get(name, {}))
+    made = editor_on_a_toy(name, preset, lm, **known)
     before, applied = {k: v.clone() for k, v in lm.model.state_dict().items()}, []
     try:
         applied = apply_all(made, lm, folder)

@@ -54,6 +54,7 @@ import json
 from functools import lru_cache
 from pathlib import Path
 
+import furo
 from docutils.nodes import SkipNode
 from latex2mathml.converter import convert
 from sphinx.search.en import SearchEnglish
@@ -69,12 +70,23 @@ def block(self, node):
     raise SkipNode
 
 
+def opener(title):
+    "What folds the pages below an item; they are open at first."
+    name = "toctree-checkbox-1"  # one room is open on a page
+    label = html.escape(f"Toggle navigation of {title}")
+    return (f'<input aria-label="{label}" checked="" class="toctree-checkbox" id="{name}" name="{name}" role="switch" '
+            f'type="checkbox"/><label for="{name}"><span class="icon"><svg><use href="#svg-arrow-right"></use></svg>'
+            "</span></label>")
+
+
 def item(app, page, level, name, below=""):
-    "One line of the navigation, as Sphinx writes it."
-    here = " current" * (name == page or bool(below))
-    link = "#" if name == page else html.escape(app.builder.get_relative_uri(page, name))
-    link = f'<a class="{here[1:]} reference internal" href="{link}">{html.escape(app.env.titles[name].astext())}</a>'
-    return f'<li class="toctree-l{level}{here}">{link}{below}</li>'
+    "One line of the navigation, as Sphinx and the theme write it."
+    title, here = app.env.titles[name].astext(), name == page
+    current = " current" * (here or bool(below))
+    classes = f"toctree-l{level}{current}" + " has-children" * bool(below) + " current-page" * here
+    link = "#" if here else html.escape(app.builder.get_relative_uri(page, name))
+    link = f'<a class="{current[1:]} reference internal" href="{link}">{html.escape(title)}</a>'
+    return f'<li class="{classes}">{link}{opener(title) + below if below else ""}</li>'
 
 
 def navigation(app, page, captions):
@@ -92,6 +104,7 @@ def navigation(app, page, captions):
 def setup(app):
     app.add_html_math_renderer("mathml", (inline, None), (block, None))
     SearchEnglish.stem = lru_cache(None)(SearchEnglish.stem)
+    furo.get_navigation_tree = str  # it would parse the navigation of every page, and add what `item` writes
     captions = json.loads((Path(app.srcdir) / "captions.json").read_text())
 
     def beside(app, page, template, context, doctree):
