@@ -229,7 +229,7 @@ def is_untouched(lm) -> bool:
 def answers_key(lm, options: dict) -> str:
     "The key of a model's answers: all its weights, its name, and how it is asked."
     how = {k: v for k, v in options.items() if k != "progress"}
-    h = hashlib.sha256(json.dumps([lm.name, lm.revision, repr(lm.family), how], sort_keys=True).encode())
+    h = hashlib.sha256(json.dumps([str(lm.name), lm.revision, repr(lm.family), how], sort_keys=True).encode())
     h.update(lm.model.config.to_json_string().encode())
     for name, value in lm.model.state_dict().items():
         h.update(f"{name} {value.dtype}".encode() + value.detach().cpu().contiguous().numpy().tobytes())
