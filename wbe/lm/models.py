@@ -582,7 +582,7 @@ def load(
     return LM.of(model, tokenizer, name_or_path, family, revision=commit, quant=quant)
 
 # %% ../../nbs/07_lm/02_models.ipynb #331f86bf
-SMALL_MODEL = 50_000_000  # parameters; below it, more than one thread costs more than it brings
+SMALL_MODEL = 50_000_000  # parameters; measured with 5.6 million, so where it ends is a guess
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from pathlib import Path
 from ..benchmark.own import set_aside_lines
 from ..benchmark.reader import order_axes
 from ..metrics.answers import MEASURES, OPTIONAL_MEASURES, RUN_MEASURES, normalised_matches
-from ..metrics.intervals import bounds_of_unanimous
+from ..metrics.intervals import exact_bounds
 from ..metrics.judging import judged_right
 from ..metrics.summary import with_outdated_match
 from ..records import QUESTION_KEY, BadArgument, check_choice, patch
@@ -296,7 +296,7 @@ def _with_exact_bounds(
     facts = ability[(ability.what == "lasting facts") & ability.value.isin([0.0, 1.0]) & (ability.subjects > 1)]
     out = ability.copy()
     for row in facts.itertuples():
-        out.loc[row.Index, ["low", "high"]] = bounds_of_unanimous(row.value, row.subjects)
+        out.loc[row.Index, ["low", "high"]] = exact_bounds(row.value, row.subjects)
     return out
 
 # %% ../../nbs/10_runs/02_records.ipynb #cell-041
