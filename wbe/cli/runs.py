@@ -566,7 +566,7 @@ def _make_judge(
         return OpenAIJudge(model, base_url=base_url, **options, **paid)
     if base_url or paid:
         raise BadArgument("--base-url, --budget, --prices and --yes are for an endpoint: leave out --local")
-    from wbe.lm.judge import LocalJudge
+    from wbe.lm.writer import LocalJudge
 
     return LocalJudge(model, **options)
 
