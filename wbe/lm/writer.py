@@ -16,10 +16,10 @@ from .scoring import decode_first_line
 from ..progress import progress_bar
 from ..records import BadArgument, patch
 from ..writers.base import Request, WrittenText
-from ..writers.fact_checks import TRUTH_FORM, FactCheck, check_prompt, check_versions
-from ..writers.judge import VERDICT_FORM, JudgeRequest, judge_prompt, judge_prompt_version
+from ..writers.fact_checks import TRUTH_FORM, check_prompt, check_versions
+from ..writers.judge import VERDICT_FORM, judge_prompt, judge_prompt_version
 from ..writers.ledger import AnswerCache, CachedAnswer
-from ..writers.passages import PAIR_FORM, PassageRequest, passage_prompt
+from ..writers.passages import PAIR_FORM, passage_prompt
 from wbe.writers.prompts import (
     PASSAGE_PROMPTS,
     PROMPT_NAMES,
@@ -31,7 +31,7 @@ from wbe.writers.prompts import (
     prompt_file,
     prompt_for,
 )
-from ..writers.verbalisation import SENTENCES_FORM, SentenceRequest, sentences_prompt
+from ..writers.verbalisation import SENTENCES_FORM, sentences_prompt
 
 # %% ../../nbs/07_lm/12_writer.ipynb #cell-005
 _ROLE_LABELS = {"system": "", "user": "\nRequest: ", "assistant": "\nAnswer: "}
