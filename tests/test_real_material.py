@@ -71,7 +71,7 @@ ROWS = REAL.parent / "wikibigedit_real_1500.json"
 @pytest.mark.skipif(not ROWS.exists(), reason="no published rows at hand")
 def test_retrieval_on_published_rows():
     "The test of subjects finds more rephrases than the two nearest, and lets almost no locality question through."
-    from wbe.benchmark.opening import open_benchmark
+    from wbe.benchmark.own import open_benchmark
     from wbe.editors.memory.thresholds import retrieval_outcomes, shares_at_threshold
 
     rows = [r for step in open_benchmark(ROWS) for r in step.edits.to_pylist()]

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from ..benchmark.opening import open_benchmark, write_rows
+from ..benchmark.own import open_benchmark, write_rows
 from ..benchmark.reader import AXIS_FIELDS
 from ..editors.requests import EditRequest
 from ..editors.results import applied_edits, bytes_beside_weights
