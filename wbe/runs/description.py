@@ -24,7 +24,7 @@ from ..lm.models import LM
 from ..lm.prompts import get_protocol
 from ..plugins import describe_source
 from ..records import BadArgument
-from .plan import RunPlan
+from .plan import RunPlan, plan_settings
 from ..store import versions
 
 # %% ../../nbs/10_runs/06_description.ipynb #cell-007
@@ -96,7 +96,7 @@ def describe_run(
         batch=batch_size,
         model=_describe_model(lm, fingerprint),
         benchmark=benchmark,
-        protocol=get_protocol(plan.under).key,
+        protocol=get_protocol(plan.protocol).key,
         timesteps=list(benchmark["timesteps"]),
         versions=versions(),
         hardware=_hardware(lm),
