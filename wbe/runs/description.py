@@ -24,7 +24,7 @@ from ..lm.models import LM
 from ..lm.prompts import get_protocol
 from ..plugins import describe_source
 from ..records import BadArgument
-from .plan import RunPlan, plan_settings
+from .plan import RunPlan
 from ..store import versions
 
 # %% ../../nbs/10_runs/06_description.ipynb #cell-007
