@@ -8,8 +8,8 @@ import pytest
 pytest.importorskip("torch")
 import torch
 
-from wbe.analysis import norms
-from wbe.analysis.norms import gradient_norms
+from wbe.analysis import gradients
+from wbe.analysis.gradients import gradient_norms
 from wbe.lm.families import ModelError
 from wbe.lm.tokens import QAItem
 from wbe.lm.toys import toy_lm
@@ -47,7 +47,7 @@ def test_the_loop_is_the_fallback_with_a_warning_where_hooks_fail(monkeypatch, c
 
     lm = toy_lm("llama")
     want = gradient_norms(lm, FACTS, method="loop")
-    monkeypatch.setattr(norms, "batched_norms", refuses)
+    monkeypatch.setattr(gradients, "batched_norms", refuses)
     with caplog.at_level(logging.WARNING, "wbe"):
         got = gradient_norms(lm, FACTS)
     assert "one by one" in caplog.text
