@@ -55,7 +55,7 @@ def test_the_loop_is_the_fallback_with_a_warning_where_hooks_fail(monkeypatch, c
 
 
 def test_wrong_norms_are_noticed(monkeypatch, caplog):
-    right = norms.batched_norms
+    right = gradients.batched_norms
     lm = toy_lm("gpt2")
     want = gradient_norms(lm, FACTS, method="loop")
     monkeypatch.setattr(
