@@ -59,7 +59,7 @@ def test_wrong_norms_are_noticed(monkeypatch, caplog):
     lm = toy_lm("gpt2")
     want = gradient_norms(lm, FACTS, method="loop")
     monkeypatch.setattr(
-        norms,
+        gradients,
         "batched_norms",
         lambda lm, batch: [(loss, {k: 4 * v for k, v in s.items()}) for loss, s in right(lm, batch)],
     )

@@ -43,7 +43,7 @@ from wbe.analysis.tables import (
     longest_runs,
 )
 from .timesteps import ability_table, accuracy_changes, mean_accuracy
-from ..benchmark.opening import open_benchmark
+from ..benchmark.own import open_benchmark
 from ..benchmark.reader import Benchmark
 from ..lm.models import LM
 from ..metrics.answers import MEASURES, OPTIONAL_MEASURES
