@@ -121,7 +121,7 @@ def test_what_is_beside_a_layer_is_stopped_and_continued(editor, hparams, toy_fo
     [
         ("memit", dict(layers=[1], steps=3, samples=20), "wbe.editors.weights.keys._optimise_batch"),
         ("lora", dict(epochs=4), "wbe.editors.training.lora._epoch"),
-        ("locft", dict(layer=1, epochs=4, lr=0.01, enough=0.0), "wbe.editors.training.locft.shuffled_batches"),
+        ("locft", dict(layer=1, epochs=4, lr=0.01, enough=0.0), "wbe.editors.training.finetune.shuffled_batches"),
     ],
 )
 def test_killed_in_the_middle_of_a_batch_of_a_whole_timestep(
@@ -129,7 +129,7 @@ def test_killed_in_the_middle_of_a_batch_of_a_whole_timestep(
 ):
     module, name = work.rsplit(".", 1)
     plain, calls = getattr(importlib.import_module(module), name), []
-    monkeypatch.setattr("wbe.editors.partial.PartialWork.due", True)  # write at every occasion
+    monkeypatch.setattr("wbe.editors.results.PartialWork.due", True)  # write at every occasion
     given = dict(benchmark=str(BENCH), editor=editor, model=str(toy_folder), hparams=hparams, **ASKED)
     plan = RunPlan(**(given | dict(batch=None)), corpus=corpus if editor == "memit" else None)
     monkeypatch.setattr("wbe.editors.weights.keys._CPU_TOKENS", 1)  # one request at a time

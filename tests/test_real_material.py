@@ -72,7 +72,7 @@ ROWS = REAL.parent / "wikibigedit_real_1500.json"
 def test_retrieval_on_published_rows():
     "The test of subjects finds more rephrases than the two nearest, and lets almost no locality question through."
     from wbe.benchmark.own import open_benchmark
-    from wbe.editors.memory.thresholds import retrieval_outcomes, shares_at_threshold
+    from wbe.editors.memory.retrieval import retrieval_outcomes, shares_at_threshold
 
     rows = [r for step in open_benchmark(ROWS) for r in step.edits.to_pylist()]
     assert len(rows) == 1500
@@ -88,7 +88,7 @@ def test_retrieval_on_published_rows():
 @pytest.mark.skipif(not ROWS.exists(), reason="no published rows at hand")
 def test_subjects_of_published_rows_against_a_search_for_each_of_them():
     "Names with at least one word that no question form has; the oracle is one regular expression for each name."
-    from wbe.editors.subjects import SubjectIndex, question_words
+    from wbe.editors.requests import SubjectIndex, question_words
 
     rows = json.loads(ROWS.read_text(encoding="utf-8"))[:300]
     names = list(dict.fromkeys(r["subject"] for r in rows if not set(r["subject"].lower().split()) <= question_words()))

@@ -29,14 +29,14 @@ import transformers
 
 from wbe.benchmark.evolving_series import EvolvingQuestion, evolve_benchmark
 from wbe.benchmark.probes import make_probes
-from wbe.editors.text.answers import TuningHParams, answer_scores, light_tuning
+from wbe.editors.text.measures import TuningHParams, answer_scores, light_tuning
 from wbe.editors.protocol import editor
 from wbe.editors.results import EditResult
 from wbe.editors.text.by_month import MONTH_METHODS, Month, follow_months, record_months, write_month_rows
 from wbe.editors.memory.embed import embedder
 from wbe.editors.text.measures import text_gradient_norms
 from wbe.editors.text.passages import BM25Index, DenseIndex, article_passages
-from wbe.editors.text.reader import passages_by_title, reader_tuning, stating_passage
+from wbe.editors.text.passages import passages_by_title, reader_tuning, stating_passage
 from wbe.editors.text.sources import text_steps
 from wbe.editors.text.training import text_rows
 from wbe.lm.models import load

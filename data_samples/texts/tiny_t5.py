@@ -18,7 +18,7 @@ from tokenizers import processors
 from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
 
 from wbe.benchmark.evolving_series import EvolvingQuestion
-from wbe.editors.text.answers import answered_items
+from wbe.editors.text.measures import answered_items
 from wbe.editors.training.lora import answer_cross_entropy
 from wbe.lm.models import builtin_folder, load
 from wbe.lm.spans import masked_loss, salient_row

@@ -63,7 +63,7 @@ def spent_on(act, times: dict, name: str):
 def retriever_of(graph: FactGraph):
     "The memory of the editor around a graph."
     from wbe.editors.memory.connected import GraphHParams, GraphRetriever
-    from wbe.editors.memory.walks import LearntThreshold
+    from wbe.editors.memory.connected import LearntThreshold
 
     settings = {name: getattr(GraphHParams(), name) for name in GraphHParams.__dataclass_fields__}
     retriever = GraphRetriever(settings, LearntThreshold(0.0, 0, 0, 0.0, 0.0))

@@ -17,7 +17,7 @@ from wbe.editors.requests import requests_from_rows
 from wbe.editors.training.finetune import answer_nll, answer_positions
 from wbe.editors.memory.routing import Shard, activation_score, prompt_positions
 from wbe.editors.memory.wise import WiseEdit, margin_loss, unrelated_prompts
-from wbe.editors.memory.merging import shard_mask
+from wbe.editors.memory.routing import shard_mask
 from wbe.lm.models import load
 from wbe.lm.passes import causal_inputs
 from wbe.lm.scoring import score

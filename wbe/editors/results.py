@@ -5,18 +5,23 @@
 # %% auto #0
 __all__ = ['RESULT_CLASSES', 'Delta', 'sum_deltas', 'CarriedState', 'EditError', 'EditResult', 'EditState', 'applied_edits',
            'WeightEdit', 'commit_edits', 'unedited_model', 'EditStack', 'combine_edits', 'compact_edits',
-           'carried_state', 'write_tensors', 'bytes_beside_weights', 'save_carried', 'load_carried']
+           'carried_state', 'write_tensors', 'bytes_beside_weights', 'save_carried', 'load_carried', 'PartialWork',
+           'training_state', 'restore_training', 'partial_work']
 
 # %% ../../nbs/09_editors/02_results.ipynb #cell-002
+import hashlib
 import json
+import shutil
+import time
 import warnings
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
 import torch
 
+from .requests import EditRequest
 from ..lm.models import LM, require_weights
 from ..plugins import import_object, place_of
 from ..records import WbeError, check_choice, patch
@@ -453,8 +458,8 @@ def carried_state(
 # %% ../../nbs/09_editors/02_results.ipynb #cell-088
 RESULT_CLASSES = {  # kind of result: where its class is
     "weights": "wbe.editors.results:WeightEdit",
-    "parameters": "wbe.editors.text.parameters:ParameterEdit",
-    "k-adapter": "wbe.editors.text.k_adapter:KAdapterEdit",
+    "parameters": "wbe.editors.text.sources:ParameterEdit",
+    "k-adapter": "wbe.editors.text.adapters:KAdapterEdit",
     "passages": "wbe.editors.text.passages:PassageEdit",
     "stack": "wbe.editors.results:EditStack",
     "prompt": "wbe.editors.memory.prompt:PromptEdit",
@@ -465,7 +470,7 @@ RESULT_CLASSES = {  # kind of result: where its class is
     "memoir": "wbe.editors.memory.memoir:MemoirEdit",
     "graph": "wbe.editors.memory.connected:GraphEdit",
     "mello": "wbe.editors.memory.mello:MelloEdit",
-    "oracle": "wbe.editors.memory.oracle:OracleEdit",
+    "oracle": "wbe.editors.memory.prompt:OracleEdit",
 }
 
 # %% ../../nbs/09_editors/02_results.ipynb #cell-091
@@ -654,3 +659,117 @@ def load_carried(
     for name, settings in manifest["settings"].items():
         mine = {k.removeprefix(f"{name}:"): t for k, t in tensors.items() if k.startswith(f"{name}:")}
         lm.edits.carried[name] = CarriedState(mine, settings)
+
+# %% ../../nbs/09_editors/02_results.ipynb #6022e410
+def _weights_sample(lm: LM, step: int = 1009) -> bytes:
+    "Numbers of each parameter, one out of so many."
+    return b"".join(p.detach().flatten()[::step].float().cpu().numpy().tobytes() for p in lm.model.parameters())
+
+# %% ../../nbs/09_editors/02_results.ipynb #c7fa98e6
+def _batch_key(
+    lm: LM,
+    requests: list[EditRequest],
+    hparams,
+    editor: str,  # its name, whose carried state counts
+) -> str:
+    "A key of a batch and of the model that it meets."
+    state = carried_state(lm, editor)
+    about = dict(editor=editor, hparams=asdict(hparams), requests=[(r.question, r.answer, r.subject) for r in requests])
+    h = hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode())  # lists and tuples are the same in it
+    h.update(_weights_sample(lm))
+    for name, t in sorted(state.tensors.items()) if state else ():
+        h.update(name.encode() + t.detach().flatten()[::1009].float().cpu().numpy().tobytes())
+    return h.hexdigest()[:24]
+
+# %% ../../nbs/09_editors/02_results.ipynb #b1323041
+class PartialWork:
+    "A folder with what was found of the batch at work."
+
+    def __init__(
+        self,
+        folder: Path,
+        every: float = 60.0,  # seconds between two writes
+    ):
+        self.folder, self.every, self.written_at = Path(folder), every, time.monotonic()
+
+    def of(self, key: str) -> "PartialWork":
+        "The part of the folder that belongs to one batch."
+        return PartialWork(self.folder / key, self.every)
+
+    @property
+    def due(self) -> bool:
+        return time.monotonic() - self.written_at >= self.every
+
+    def remove(self):
+        "Forget everything."
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+# %% ../../nbs/09_editors/02_results.ipynb #1f7544bb
+@patch
+def write(
+    self: PartialWork,
+    tensors: dict,  # name: tensor
+    replace: bool = False,  # whether this takes the place of what was written before
+):
+    "Write a part."
+    make_folder(self.folder)
+    old = sorted(self.folder.glob("part-*.safetensors"))
+    number = int(old[-1].stem.removeprefix("part-")) + 1 if old else 0
+    here = {name: t.detach().cpu().clone().contiguous() for name, t in tensors.items()}
+    write_tensors(self.folder / f"part-{number:06d}.safetensors", here)
+    for path in old if replace else ():
+        path.unlink()
+    self.written_at = time.monotonic()
+
+# %% ../../nbs/09_editors/02_results.ipynb #815ad748
+@patch
+def read(self: PartialWork) -> dict:  # name: tensor
+    "All that was written; of equal names the latest."
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    found = {}
+    for path in sorted(self.folder.glob("part-*.safetensors")):
+        with explain_read_errors(path):
+            try:
+                found |= load_file(path)
+            except SafetensorError as e:
+                raise StoreError(f"{path}: {e}; remove {self.folder}, and the batch is computed anew") from e
+    return found
+
+# %% ../../nbs/09_editors/02_results.ipynb #31718ffe
+def training_state(
+    weights: list,  # that are trained
+    optimiser,
+    generator=None,  # of random numbers; torch's own by default
+) -> dict:  # name: tensor
+    "What a training needs to go on."
+    out = {f"{n}.weight": p.detach() for n, p in enumerate(weights)}
+    for n, p in enumerate(weights):
+        out |= {f"{n}.{k}": torch.as_tensor(v) for k, v in optimiser.state[p].items()}
+    out["random"] = torch.get_rng_state() if generator is None else generator.get_state()
+    if weights[0].device.type == "cuda":
+        out["random.cuda"] = torch.cuda.get_rng_state(weights[0].device)
+    return out
+
+# %% ../../nbs/09_editors/02_results.ipynb #d9e8cf93
+def restore_training(weights: list, optimiser, tensors: dict, generator=None):
+    "Put a training where it was."
+    for n, p in enumerate(weights):
+        known = {k.partition(".")[2]: t for k, t in tensors.items() if k.startswith(f"{n}.")}
+        with torch.no_grad():
+            p.copy_(known.pop("weight"))
+        optimiser.state[p] = {k: t.to(p.device) for k, t in known.items()}
+    torch.set_rng_state(tensors["random"]) if generator is None else generator.set_state(tensors["random"])
+    if "random.cuda" in tensors:
+        torch.cuda.set_rng_state(tensors["random.cuda"], weights[0].device)
+
+# %% ../../nbs/09_editors/02_results.ipynb #54ee433c
+def partial_work(
+    editor,  # an `Editor`
+    lm: LM,
+    requests: list[EditRequest],
+    hparams,
+) -> PartialWork | None:  # None if nothing is to be kept
+    "Where an editor keeps what it finds of a batch."
+    return None if editor.partial is None else editor.partial.of(_batch_key(lm, requests, hparams, editor.name))

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import torch
 
-from ..editors.partial import PartialWork
+from ..editors.results import PartialWork
 from ..editors.results import EditResult, combine_edits, commit_edits, compact_edits
 from ..editors.results import load_carried, save_carried, write_tensors
-from ..editors.text.parameters import model_parameters, write_values
+from ..editors.text.sources import model_parameters, write_values
 from ..lm.models import LM
 from ..records import patch
 from ..store import StoreError, explain_read_errors, make_folder, sha256_of, write_text

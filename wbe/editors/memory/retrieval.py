@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SUBJECT_TESTS', 'QAPair', 'PairMemory', 'RetrievalHParams', 'PairRetriever', 'RetrievalEdit', 'check_same_settings',
-           'retrieval_memory', 'RetrievalEditor']
+           'retrieval_memory', 'RetrievalEditor', 'retrieval_outcomes', 'shares_at_threshold']
 
 # %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-002
 import importlib.util
@@ -24,9 +24,8 @@ from .embed import PAPER_EMBEDDER, _is_sentence_model, check_embedder, embedder
 from .index import INDEX_CLASSES, VectorIndex, top_k, vector_index
 from .prompt import with_context
 from ..protocol import Editor
-from ..requests import EditRequest
+from ..requests import EditRequest, SubjectIndex
 from ..results import EditError, EditResult
-from ..subjects import SubjectIndex
 from ...lm.models import LM
 from ...lm.tokens import QAItem
 from ...records import BadArgument, check_choice, install_command, patch
@@ -438,3 +437,44 @@ class RetrievalEditor(Editor):
         vectors = _cached_embedder(hparams.embedder).embed([r.question for r in requests])
         pairs = [QAPair(r.question, r.answer.strip(), r.id, r.subject, r.aliases) for r in requests]
         return RetrievalEdit(pairs=pairs, vectors=vectors)
+
+# %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #3482d7ed
+def _limits(
+    memory: PairMemory,
+    question: str,
+    near: list,  # (pair, similarity)
+    right: QAPair,
+) -> tuple[float, float]:
+    "The largest thresholds at which the right pair, and any pair, is in front of a question."
+    named = {memory.pairs[n] for n in memory.named(question)}
+    limits = [(pair == right, np.inf if pair in named else sim) for pair, sim in near]
+    return max((s for same, s in limits if same), default=-np.inf), max((s for _, s in limits), default=-np.inf)
+
+# %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #15c6a37f
+def retrieval_outcomes(
+    rows,  # dicts with update, ans, subject, rephrase, loc, or a table of edits
+    subjects: str = "ignore",  # one of SUBJECT_TESTS
+    k: int = 2,
+    embed="hashed",  # an embedder, or its name
+):
+    "A data frame with a row for each rephrase and locality question: row, axis, right, any (thresholds)."
+    import pandas as pd
+
+    rows = rows.to_pylist() if hasattr(rows, "to_pylist") else list(rows)
+    pairs = [QAPair(r["update"], r["ans"], str(n), r.get("subject") or "") for n, r in enumerate(rows)]
+    memory, found = PairMemory(embedder(embed), subjects=subjects), []
+    memory.add(pairs)
+    for axis, column in (("rephrase", "rephrase"), ("locality", "loc")):
+        asked = [(n, r[column]) for n, r in enumerate(rows) if r.get(column)]
+        near = memory.nearest([q for _, q in asked], k)
+        found += [(n, axis, *_limits(memory, q, row, pairs[n])) for (n, q), row in zip(asked, near)]
+    return pd.DataFrame(found, columns=["row", "axis", "right", "any"])
+
+# %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #24df91d3
+def shares_at_threshold(
+    outcomes,  # of `retrieval_outcomes`
+    threshold: float = -1.0,
+) -> dict:  # found, as a share of the rephrases, and let_through, as a share of the locality questions
+    "How many rephrases find their pair, and how many locality questions get one, at a threshold."
+    rephrases, others = (outcomes[outcomes.axis == axis] for axis in ("rephrase", "locality"))
+    return dict(found=(rephrases.right >= threshold).mean(), let_through=(others["any"] >= threshold).mean())

@@ -15,7 +15,7 @@ from typing import ClassVar
 import torch
 
 from ..hparams import HParams, hp
-from .merging import MERGE_METHODS, shard_mask
+from .routing import MERGE_METHODS, shard_mask
 from wbe.editors.memory.routing import (
     WISE_SETTINGS,
     Shard,

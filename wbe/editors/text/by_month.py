@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ..protocol import editor
 from ..results import commit_edits
-from .answers import TuningHParams, choose_as_released, choose_forced, evolving_answers, light_tuning
+from .measures import TuningHParams, choose_as_released, choose_forced, evolving_answers, light_tuning
 from wbe.editors.text.measures import (
     gap_perplexity,
     gap_probe_perplexity,

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import torch
 
 from ..hparams import hp
-from ..partial import partial_work
+from ..results import partial_work
 from ..protocol import frozen_model
 from ..requests import EditRequest
 from wbe.editors.results import (
@@ -27,7 +27,7 @@ from wbe.editors.results import (
     write_tensors,
 )
 from .finetune import OutputTrainer
-from .locft import BreadthFirstHParams, train_breadth_first, with_end_token
+from .finetune import BreadthFirstHParams, train_breadth_first, with_end_token
 from wbe.editors.weights.moments import (
     KeyValueEditor,
     TextCorpus,

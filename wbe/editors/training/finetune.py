@@ -4,22 +4,33 @@
 
 # %% auto #0
 __all__ = ['answer_positions', 'answer_nll', 'answer_objective', 'FTHParams', 'OutputTrainer', 'FT', 'FTL', 'answer_gradient',
-           'train_on_answers']
+           'train_on_answers', 'with_end_token', 'shuffled_batches', 'BreadthFirstHParams', 'LocFTHParams', 'LocFT',
+           'train_breadth_first']
 
 # %% ../../../nbs/09_editors/training/01_finetune.ipynb #cell-002
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 from ..hparams import HParams, hp
 from ..protocol import Editor, edited_layers
 from ..requests import EditRequest
-from ..results import Delta, WeightEdit
+from wbe.editors.results import (
+    CarriedState,
+    Delta,
+    PartialWork,
+    WeightEdit,
+    carried_state,
+    partial_work,
+    restore_training,
+    training_state,
+)
 from ..tail import TailPass, changed_output, trim_texts
 from ...lm.models import LM, LMState
 from ...lm.prompts import get_protocol
 from ...lm.tokens import EncodedItem, QAItem, encode_items
+from ...records import patch
 
 # %% ../../../nbs/09_editors/training/01_finetune.ipynb #cell-007
 def answer_positions(
@@ -181,3 +192,128 @@ def train_on_answers(
     adam.zero_grad()
     lm.state = LMState()
     return lm
+
+# %% ../../../nbs/09_editors/training/01_finetune.ipynb #9c2f18f2
+def with_end_token(
+    lm: LM,
+    coded: list[EncodedItem],
+) -> list[EncodedItem]:
+    "Items whose answers end with the end of the text."
+    end = lm.tokenizer.eos_token_id if lm.tokenizer.eos_token_id is not None else min(lm.end_tokens)
+    return [c if c.ids[-1] == end else replace(c, ids=[*c.ids, end]) for c in coded]
+
+# %% ../../../nbs/09_editors/training/01_finetune.ipynb #68f84776
+def shuffled_batches(
+    count: int,  # of edits
+    size: int,  # of a mini-batch
+    generator: torch.Generator | None,  # None leaves the edits in their order
+) -> list[list[int]]:
+    "The mini-batches of an epoch, as indices."
+    order = list(range(count)) if generator is None else torch.randperm(count, generator=generator).tolist()
+    return [sorted(order[i : i + size]) for i in range(0, count, size)]
+
+# %% ../../../nbs/09_editors/training/01_finetune.ipynb #050987fe
+def _items_to_tensors(coded: list[EncodedItem]) -> dict:  # name: tensor
+    "Encoded items as tensors."
+    return dict(
+        ids=torch.tensor([i for c in coded for i in c.ids], dtype=torch.int32),
+        lengths=torch.tensor([len(c.ids) for c in coded], dtype=torch.int32),
+        prompt_lengths=torch.tensor([c.prompt_length for c in coded], dtype=torch.int32),
+    )
+
+# %% ../../../nbs/09_editors/training/01_finetune.ipynb #f9083e57
+def _items_from_tensors(tensors: dict) -> list[EncodedItem]:
+    "Encoded items from tensors."
+    pieces = tensors["ids"].split(tensors["lengths"].tolist())
+    return [EncodedItem(p.tolist(), n) for p, n in zip(pieces, tensors["prompt_lengths"].tolist())]
+
+# %% ../../../nbs/09_editors/training/01_finetune.ipynb #a6bfbc85
+@dataclass(frozen=True, kw_only=True)
+class BreadthFirstHParams(HParams):
+    "Hyper-parameters of training over all edits of a batch."
+
+    epochs: int = hp(25, minimum=1)
+    lr: float = hp(5e-4, minimum=0)
+    batch_size: int = hp(100, minimum=1)  # of a mini-batch
+    enough: float = hp(1e-2)  # a mini-batch below this loss makes no step
+    mean: str = hp("answers", choices=("answers", "tokens"))  # what counts the same in a mini-batch's loss
+    shuffle: bool = True  # whether each epoch has mini-batches of its own
+    end: bool = True  # whether the end of the text is part of the answer
+    under: str = "zero-shot"  # the protocol of the questions in training
+
+# %% ../../../nbs/09_editors/training/01_finetune.ipynb #3aa95f08
+@dataclass(frozen=True, kw_only=True)
+class LocFTHParams(BreadthFirstHParams):
+    "Hyper-parameters of LocFT-BF."
+
+    layer: int = hp(0, minimum=0)  # whose output projection is trained
+    replay: bool = False  # whether all earlier edits are trained again with each batch
+
+# %% ../../../nbs/09_editors/training/01_finetune.ipynb #4cf81711
+class LocFT(OutputTrainer):
+    "Fine-tuning of one module, breadth first, with the end of the text."
+
+    name, HParams = "locft", LocFTHParams
+
+# %% ../../../nbs/09_editors/training/01_finetune.ipynb #a007b7a2
+def train_breadth_first(
+    lm: LM,
+    coded: list[EncodedItem],
+    layers: list[int],
+    h: BreadthFirstHParams,
+    project=None,  # from gradients to gradients, one for each layer; none by default
+    after=None,  # the same for the changes, after each step
+    adams: dict | None = None,  # layer: what Adam has kept of earlier batches; changed in place
+    partial: PartialWork | None = None,  # where the state is kept after an epoch
+) -> dict[int, torch.Tensor]:  # layer: the change of its output projection, (out, in)
+    "Train output projections on all edits, epoch after epoch."
+    g, known = torch.Generator().manual_seed(h.seed) if h.shuffle else None, {}
+    shown = [lm.weight("mlp_out", n) for n in layers]
+    changes = [torch.zeros(w.shape, device=w.device, requires_grad=True) for w in shown]
+    adam, state = torch.optim.Adam(changes, lr=h.lr, fused=True), partial.read() if partial else {}
+    for d, kept in ((d, adams[n]) for n, d in zip(layers, changes) if n in (adams or {})):
+        adam.state[d] = {k: x.to(d.device) for k, x in kept.items()}
+    done = int(state.pop("epochs", 0))
+    if done:
+        restore_training(changes, adam, state, g)
+    for epoch in range(done, h.epochs):
+        total = 0.0
+        for rows in shuffled_batches(len(coded), h.batch_size, g):
+            objective = known.get(tuple(rows)) or answer_objective(lm, [coded[i] for i in rows], layers, over=h.mean)
+            if len(coded) <= h.batch_size:
+                known[tuple(rows)] = objective
+            loss = objective(*changes)
+            total += loss.item() * len(rows)
+            if loss.item() >= h.enough:
+                _step(adam, changes, torch.autograd.grad(loss, changes), project, after)
+        if total / len(coded) < h.enough:
+            break
+        if partial is not None and partial.due:
+            partial.write(training_state(changes, adam, g) | dict(epochs=torch.tensor(epoch + 1)), replace=True)
+    if adams is not None:
+        adams.update({n: dict(adam.state[d]) for n, d in zip(layers, changes) if d in adam.state})
+    return {n: d.detach() for n, d in zip(layers, changes)}
+
+# %% ../../../nbs/09_editors/training/01_finetune.ipynb #cccd959f
+def _step(adam, changes: list, gradients, project, after):
+    "One step of the optimiser."
+    for d, grad in zip(changes, gradients if project is None else project(gradients)):
+        d.grad = grad
+    adam.step()
+    if after is not None:
+        for d, new in zip(changes, after([d.detach() for d in changes])):
+            d.data.copy_(new)
+
+# %% ../../../nbs/09_editors/training/01_finetune.ipynb #93d82433
+@patch
+def _edit(self: LocFT, lm: LM, requests: list[EditRequest], hparams: LocFTHParams) -> WeightEdit:
+    "The change of a batch; with a replay, also the edits so far."
+    coded = encode_items(lm, [QAItem(r.question, r.answer, id=r.id) for r in requests], hparams.under)
+    if hparams.end:
+        coded = with_end_token(lm, coded)
+    before = carried_state(lm, self.name) if hparams.replay else None
+    coded = (_items_from_tensors(before.tensors) if before else []) + coded
+    partial = partial_work(self, lm, requests, hparams)
+    changes = train_breadth_first(lm, coded, [hparams.layer], hparams, partial=partial)
+    carried = CarriedState(_items_to_tensors(coded)) if hparams.replay else None
+    return WeightEdit(deltas={("mlp_out", n): Delta(whole=d) for n, d in changes.items()}, carried=carried)

@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 
 from ..hparams import HParams, hp
-from ..partial import PartialWork, partial_work, restore_training, training_state
+from ..results import PartialWork, partial_work, restore_training, training_state
 from ..protocol import Editor
 from ..requests import EditRequest
 from ..results import CarriedState, Delta, WeightEdit, carried_state

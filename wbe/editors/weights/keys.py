@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 
 from ..hparams import HParams, hp
-from ..partial import PartialWork
+from ..results import PartialWork
 from ..requests import EditRequest, subject_span
 from ..results import unedited_model
 from ..tail import TailPass, from_layer, reuse_level, store_hooks, trim_texts

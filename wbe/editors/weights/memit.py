@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from ..hparams import hp
-from ..partial import partial_work
+from ..results import partial_work
 from ..requests import EditRequest
 from ..results import CarriedState, Delta, WeightEdit, _with_details, combine_edits
 from ..tail import output_scale
