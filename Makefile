@@ -11,7 +11,7 @@ EXTRAS_READY := $(EXTRAS)/.ready
 # own index of CPU builds. TORCH_INDEX=https://… chooses another index; TORCH_INDEX= takes torch from where pip takes
 # everything else.
 TORCH_INDEX ?= $(shell test "$$(uname -s)" = Linux && ! command -v nvidia-smi >/dev/null && echo https://download.pytorch.org/whl/cpu)
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+PIP := $(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check
 
 .PHONY: help demo test test-extras check style export readme notebooks lab samples runs study bench docs wheel clean
 
