@@ -20,7 +20,7 @@ from ..http import USER_AGENT, FetchError, RetryPolicy, TransientError, open_url
 from ..progress import progress_bar
 from ..records import BadArgument, patch
 from ..store import StoreError, explain_write_errors, logger
-from ..writers.calls import JobStopped, RateLimiter
+from ..writers.endpoint import JobStopped, RateLimiter
 
 # %% ../../nbs/11_analysis/06_service.ipynb #cell-005
 class ServiceCache:

@@ -17,7 +17,7 @@ from ..records import patch
 from ..writers.base import WrittenText
 from ..writers.judge import VERDICT_FORM, JudgeRequest, judge_prompt, judge_prompt_version
 from ..writers.ledger import AnswerCache, CachedAnswer
-from ..writers.prompts import ChatPrompt
+from ..writers.requests import ChatPrompt
 
 # %% ../../nbs/07_lm/16_judge.ipynb #cell-005
 def _weights_digest(lm: LM) -> str:

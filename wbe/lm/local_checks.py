@@ -9,7 +9,7 @@ __all__ = ['LocalChecker', 'LocalPassageWriter', 'LocalVerbaliser']
 from .judge import CachedLocalWriter
 from ..writers.fact_checks import TRUTH_FORM, FactCheck, check_prompt, check_versions
 from ..writers.passages import PAIR_FORM, PassageRequest, passage_prompt
-from ..writers.prompts import PASSAGE_PROMPTS, SENTENCES_PROMPT, ChatPrompt, prompt_file
+from ..writers.requests import PASSAGE_PROMPTS, SENTENCES_PROMPT, ChatPrompt, prompt_file
 from ..writers.verbalisation import SENTENCES_FORM, SentenceRequest, sentences_prompt
 
 # %% ../../nbs/07_lm/19_local_checks.ipynb #cell-005

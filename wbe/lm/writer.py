@@ -14,8 +14,8 @@ from .scoring import decode_first_line
 from ..progress import progress_bar
 from ..records import BadArgument, patch
 from ..writers.base import Request, WrittenText
-from ..writers.prompts import PROMPT_NAMES, QUESTION_FORM, BadAnswer, ChatPrompt
-from ..writers.prompts import parse_answer, prompt_file, prompt_for
+from ..writers.requests import PROMPT_NAMES, QUESTION_FORM, BadAnswer, ChatPrompt
+from ..writers.requests import parse_answer, prompt_file, prompt_for
 
 # %% ../../nbs/07_lm/12_writer.ipynb #cell-005
 _ROLE_LABELS = {"system": "", "user": "\nRequest: ", "assistant": "\nAnswer: "}
