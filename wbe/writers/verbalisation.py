@@ -184,7 +184,7 @@ class TableVerbaliser:
 VERBALISER_CLASSES = {  # name: (where its class is, who writes)
     "table": ("wbe.writers.verbalisation:TableVerbaliser", "templates that are written by hand, offline and free"),
     "openai": ("wbe.writers.verbalisation:OpenAIVerbaliser", "any endpoint that is compatible with OpenAI's"),
-    "local": ("wbe.lm.local_checks:LocalVerbaliser", "a model on this machine"),
+    "local": ("wbe.lm.writer:LocalVerbaliser", "a model on this machine"),
 }
 VERBALISERS = Registry("writer of sentences", "wbe.verbalisers", VERBALISER_CLASSES, methods=("write", "key"))
 
