@@ -264,7 +264,7 @@ def _texts_or_folder(texts: str | None, texts_dir: str | None) -> tuple[str | No
     return None, texts
 
 # %% ../../nbs/12_app/06_runs.ipynb #cell-032
-_FIELD_OF_OPTION = dict(eval_every="every", protocol="under", axis="axes")  # where the plan has another name
+_FIELD_OF_OPTION = dict(eval_every="every", say="generate", ask="limit", axis="axes")  # where the plan has another name
 _SEVERAL = ("axis", "say", "forms", "near", "tasks", "ability")  # options that may be repeated
 _NOT_OF_PLAN = ("settings", "runs", "name", "track", "csv", "json")
 
