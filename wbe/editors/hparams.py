@@ -153,16 +153,31 @@ def lists_to_tuples(value):
     return tuple(map(lists_to_tuples, value)) if isinstance(value, (list, tuple)) else value
 
 
-def _python_value(name: str, value):
-    "The value of a hyper-parameter in the file as Python has it: a function of the model where it depends on that."
-    match value:
-        case {"at": at, "of": of}:
-            return lambda lm: _layers_at_depth(lm, at, of)
-        case {"as": preset}:
-            return lambda lm: values_for(read_preset(*preset.split(".")).values, lm)[0][name]
-        case {"share": (part, whole)}:
-            return lambda lm: round(part / whole * linear_shape(lm.module("mlp_out", 0))[1])
-    return None if value == {} else lists_to_tuples(value)
+@dataclass(frozen=True)
+class _ByModel:
+    "The value of a hyper-parameter that depends on the model."
+
+    name: str
+    rule: dict  # as the file has it
+
+    def __repr__(self) -> str:
+        return str(self.rule)
+
+    def __call__(self, lm: LM):
+        match self.rule:
+            case {"at": at, "of": of}:
+                return _layers_at_depth(lm, at, of)
+            case {"as": preset}:
+                return values_for(read_preset(*preset.split(".")).values, lm)[0][self.name]
+            case {"share": (part, whole)}:
+                return round(part / whole * linear_shape(lm.module("mlp_out", 0))[1])
+
+# %% ../../nbs/09_editors/03_hparams.ipynb #b77268c7
+def _as_python(name: str, value):
+    "The value of a hyper-parameter in the file as Python has it; `{}` is None."
+    if isinstance(value, dict):
+        return _ByModel(name, value) if value else None
+    return lists_to_tuples(value)
 
 # %% ../../nbs/09_editors/03_hparams.ipynb #55b0d780
 def read_preset(editor: str, preset: str) -> NamedPreset:
@@ -170,7 +185,7 @@ def read_preset(editor: str, preset: str) -> NamedPreset:
     table, models = preset_tables()[editor][preset], {}
     for model, entry in _preset_models(editor, preset).items():
         source = "; ".join(filter(None, (entry.pop("source", ""), entry.pop("ours", ""))))
-        models["" if model == "other" else model] = {k: _python_value(k, v) for k, v in entry.items()}, source
+        models["" if model == "other" else model] = {k: _as_python(k, v) for k, v in entry.items()}, source
     return NamedPreset(table.get("about", ""), models, table.get("batch"))
 
 # %% ../../nbs/09_editors/03_hparams.ipynb #595e3e6f
