@@ -466,7 +466,7 @@ def _remove_name(self: FactGraph, node: str, name: str):
 
 # %% ../../../nbs/09_editors/memory/11_graph.ipynb #cell-015
 @patch
-def add(
+def add(  # noqa: F811  of another class
     self: FactGraph,
     facts,  # GraphFacts
 ):
