@@ -164,7 +164,7 @@ def test_short_items_do_not_allow_what_a_window_makes_wrong_for_long_ones():
     lm, short = toy_lm("gpt_neo"), [("Who?", "I"), ("Why?", "So")]
     assert lm.window == 16
     score(lm, short, "plain", progress=False)
-    assert lm.state.shares_trees
+    assert lm.state.tried["trees"]
     assert log_probabilities(lm) == pytest.approx(plain_scores(lm), rel=1e-4)
 
 

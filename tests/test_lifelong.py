@@ -272,7 +272,7 @@ def test_checkpoints_of_wise_stay_small(tmp_path):
         r = wise.edit(lm, [EditRequest(f"Who leads {n}?", f"Ann {n}", str(n))]).apply(lm)
         state.record(lm, r)
         state.save(lm, edits_done=n + 1, timestep=1, offset=n + 1)
-    shards = lm.state.attached["wise"].shards
+    shards = lm.edits.attached["wise"].shards
     whole, kept = (
         sum(4 * s.values.numel() for s in shards),
         sum(f.stat().st_size for f in tmp_path.glob("results/*/*.safetensors")),

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wbe.benchmark.located import FormatError
+from wbe.benchmark.rows import FormatError
 from wbe.benchmark.published import load_published
 from wbe.benchmark.reader import Benchmark, EDIT_FIELDS, Timestep, edit_ids, read_edits
 from wbe.benchmark.rows import json_rows

@@ -197,7 +197,7 @@ def test_saved_edits_of_weights_are_not_applied(tmp_path, served, name):
     folder = editor(name, **small).edit(plain, [request]).save(tmp_path / "edit")
     with pytest.raises(ModelError, match="its weights are in vllm"):
         EditResult.load(folder).apply(served)
-    assert not served.state.applied
+    assert not served.edits.applied
 
 
 def test_a_prompt_that_fills_the_context_is_scored(served):

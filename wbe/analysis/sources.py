@@ -17,7 +17,7 @@ from .counts import INFINI_GRAM_INDEX, HostedCounts, LocalIndex, PlainCounts
 from .gather import as_run_list
 from .statistics import UneditedAnswers, unedited_answers
 from .views import WIKIMEDIA_VIEWS_API, HostedViews, ViewFiles
-from ..benchmark.opening import open_benchmark
+from ..benchmark.own import open_benchmark
 from ..benchmark.reader import Benchmark
 from ..lm.models import LM
 from ..records import BadArgument, WbeError

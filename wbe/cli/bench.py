@@ -326,7 +326,7 @@ def validate_command(
 
     For example:  wbe validate mine.csv --map frage=question
     """
-    from wbe.benchmark.table_checks import validate_source
+    from wbe.benchmark.validator import validate_source
     from wbe.benchmark.validator import Finding
 
     report = validate_source(path, map, strict=strict, limit=most)

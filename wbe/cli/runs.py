@@ -254,7 +254,7 @@ _NOT_OF_PLAN = ("settings", "runs", "name", "track", "csv", "json")
 
 def _run_plan(given: dict):
     "The plan of a run, from the options of its command."
-    from wbe.benchmark.columns import parse_column_map
+    from wbe.benchmark.tables import parse_column_map
     from wbe.runs.plan import RunPlan, parse_timesteps
 
     value = lambda n: tuple(given[n] or ()) if n in _SEVERAL else given[n]
@@ -566,7 +566,7 @@ def _make_judge(
         return OpenAIJudge(model, base_url=base_url, **options, **paid)
     if base_url or paid:
         raise BadArgument("--base-url, --budget, --prices and --yes are for an endpoint: leave out --local")
-    from wbe.lm.judge import LocalJudge
+    from wbe.lm.writer import LocalJudge
 
     return LocalJudge(model, **options)
 

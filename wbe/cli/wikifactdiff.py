@@ -148,7 +148,7 @@ def wikifactdiff_command(
 # %% ../../nbs/12_app/08_wikifactdiff.ipynb #cell-024
 def _examples_from_worlds(bench: str | None, updates: str | None, seed: int):
     "Examples from invented worlds without what is asked later, and what they are made of."
-    from wbe.benchmark.opening import open_benchmark
+    from wbe.benchmark.own import open_benchmark
     from wbe.benchmark.wikifactdiff import read_updates
     from wbe.editors.training.mend_training import world_examples
 
@@ -162,7 +162,7 @@ def _examples_from_worlds(bench: str | None, updates: str | None, seed: int):
 # %% ../../nbs/12_app/08_wikifactdiff.ipynb #cell-025
 def _examples_from_timesteps(bench: str | None, timesteps: str | None, seed: int):
     "Examples from timesteps of a benchmark without subjects of the later ones, and what they are made of."
-    from wbe.benchmark.opening import open_benchmark
+    from wbe.benchmark.own import open_benchmark
     from wbe.editors.training.mend_training import BenchmarkExamples, asked_subjects
     from wbe.runs.plan import parse_timesteps
 

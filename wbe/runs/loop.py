@@ -13,7 +13,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from itertools import accumulate
 from pathlib import Path
 
-from ..benchmark.opening import write_rows
+from ..benchmark.own import write_rows
 from ..lm.models import LM, limited_threads
 from ..lm.scoring import process_rank
 from ..records import patch
