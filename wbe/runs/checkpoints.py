@@ -14,20 +14,13 @@ from pathlib import Path
 
 import torch
 
-<<<<<<< HEAD
 from ..editors.results import PartialWork
-from ..editors.results import EditResult, combine_edits, commit_edits, compact_edits
-from ..editors.results import load_carried, save_carried, write_tensors
-from ..editors.text.sources import model_parameters, write_values
-=======
-from ..editors.partial import PartialWork
 from ..editors.requests import EditRequest
 from ..editors.results import EditResult, combine_edits, commit_edits, compact_edits
 from ..editors.results import load_carried, save_carried, write_tensors
-from ..editors.text.parameters import model_parameters, write_values
+from ..editors.text.sources import model_parameters, write_values
 from ..lm.cost import PeakMeter
 from ..lm.health import HealthCheck, is_broken, matrix_norm, matrix_norms
->>>>>>> main
 from ..lm.models import LM
 from ..progress import progress_bar
 from ..records import BadArgument, patch
