@@ -15,8 +15,7 @@ import numpy as np
 
 from .gather import labelled_runs
 from .tables import format_cell, format_percent
-from ..metrics.summary import AXES
-from ..records import check_choice
+from ..records import ASKED_AXES, check_choice
 
 # %% ../../nbs/11_analysis/30_behind.ipynb #cell-005
 SELECTED_BY = ("run", "axis", "moment", "asked_of", "scored_at", "edits_done", "tag", "relation")
@@ -72,7 +71,7 @@ def _name_run(selection: dict, called: Mapping[str, str]) -> dict | None:
     return selection | dict(run=called[name]) | before if name in called else None
 
 # %% ../../nbs/11_analysis/30_behind.ipynb #cell-017
-AXIS_COLUMNS = {axis: dict(axis=axis, moment="current") for axis in AXES}  # of tables with a column for each axis
+AXIS_COLUMNS = {axis: dict(axis=axis, moment="current") for axis in ASKED_AXES}  # of tables with a column for each axis
 
 # %% ../../nbs/11_analysis/30_behind.ipynb #cell-020
 def headline_links(

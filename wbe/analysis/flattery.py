@@ -23,13 +23,13 @@ from wbe.analysis.style import (
 )
 from .tables import format_percent
 from ..metrics.answers import MEASURES
-from ..metrics.summary import AXES
+from ..records import ASKED_AXES
 from ..records import BadArgument
 
 # %% ../../nbs/11_analysis/20_flattery.ipynb #cell-010
 def teacher_forcing_gap(
     runs,
-    axes=AXES,
+    axes=ASKED_AXES,
     by=("editor", "axis"),  # may also have `asked_of`, the timestep
     moment: str = "current",
 ) -> pd.DataFrame:

@@ -18,8 +18,7 @@ from .gather import labelled_runs, longest_runs, pool_scores
 from .leakage import leakage_items
 from .style import GREY, Look, display_order, draw_dots, draw_heatmap, new_figure
 from ..benchmark.near_probes import NEAR_AXES
-from ..metrics.summary import AXES
-from ..records import BadArgument, check_choice
+from ..records import ASKED_AXES, BadArgument, check_choice
 from ..writers.forms import FORMS
 
 # %% ../../nbs/11_analysis/34_rankings.ipynb #cell-010
@@ -53,7 +52,7 @@ def _criteria() -> dict[str, Criterion]:
         "natural ending": Criterion("the model ends its answer by itself", "update", "natural_end"),
         "no old answer": Criterion("the answer before the edit is gone", "update", "outdated_match", sign=-1),
     }
-    out |= {axis: Criterion("answered exactly", axis) for axis in AXES if axis not in ("update", "locality")}
+    out |= {axis: Criterion("answered exactly", axis) for axis in ASKED_AXES if axis not in ("update", "locality")}
     sign = dict.fromkeys(("negated-completion",), -1)
     out |= {name: Criterion(form.about, name, sign=sign.get(name, 1)) for name, form in FORMS.items()}
     out["locality"] = Criterion("facts that no edit is about", "locality")

@@ -10,22 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .locality import multi_valued_pairs
-from wbe.benchmark.paths import (
-    CHAIN_FACT_COLUMNS,
-    KIND_OF_PROPERTY,
-    PAIR_COLUMNS,
-    as_hop,
-    chain_facts_after,
-    chain_facts_before,
-    coherent_paths,
-    even_rows,
-    extend_paths,
-    join_old_path,
-    limit_per_object,
-    path_key,
-    take_rows,
-    write_sampled,
-)
+from .paths import CHAIN_FACT_COLUMNS, KIND_OF_PROPERTY, PAIR_COLUMNS, as_hop, chain_facts_after
+from .paths import chain_facts_before, coherent_paths, even_rows, extend_paths, join_old_path
+from .paths import limit_per_object, path_key, take_rows, write_sampled
 from ..engine import open_engine
 from ..records import BadArgument, col, to_table
 from ..store import Manifest, Stage, scratch_folder, write_table

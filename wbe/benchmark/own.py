@@ -18,29 +18,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .published import FORMAT_FIELDS, PublishedBenchmark, data_files, load_published, locate_published
-from wbe.benchmark.reader import (
-    EDIT_FIELDS,
-    Benchmark,
-    Timestep,
-    edit_ids,
-    fetch_dataset,
-    parse_timestep_name,
-    timestep_files,
-)
+from .reader import EDIT_FIELDS, Benchmark, Timestep, edit_ids, fetch_dataset, parse_timestep_name
+from .reader import timestep_files
 from .rows import JsonRow, write_json_rows
-from wbe.benchmark.tables import (
-    FIELD_MEANINGS,
-    TABLE_READERS,
-    ColumnMatch,
-    field_of_column,
-    match_columns,
-    memory_rows,
-    parse_column_map,
-    table_rows,
-    text_of_value,
-    whole_rows,
-)
-from ..records import BadArgument
+from .tables import FIELD_MEANINGS, TABLE_READERS, ColumnMatch, field_of_column, match_columns, memory_rows
+from .tables import parse_column_map, table_rows, text_of_value, whole_rows
+from ..records import ASKED_AXES, AXES, PROBE_COLUMNS, BadArgument
 from ..store import StoreError
 
 # %% ../../nbs/06_benchmark/17_own.ipynb #cell-007
@@ -63,7 +46,8 @@ def _parsed_list(value):
     return value
 
 # %% ../../nbs/06_benchmark/17_own.ipynb #cell-013
-_QUESTION_FIELDS, _ANSWER_FIELDS = ("update", "loc", "mhop", "rephrase"), ("ans", "loc_ans", "mhop_ans", "previous")
+_QUESTION_FIELDS = tuple(AXES[name].question for name in ASKED_AXES)
+_ANSWER_FIELDS = (*(AXES[name].answer for name in ASKED_AXES), "previous")
 
 
 def _named_value(value: dict, fields: tuple):
@@ -117,12 +101,6 @@ def _column_pairs(values: list, answers: list) -> Iterator[NestedPair]:
     yield from (p for p in found if p.question or p.answer)
 
 # %% ../../nbs/06_benchmark/17_own.ipynb #cell-023
-_PROBE_SOURCES = (  # axis, field of the question, field of the answer: that of the edit for two of them
-    ("rephrase", "rephrase", None),
-    ("persona", "personas", None),
-    ("multi-hop", "mhop", "mhop_ans"),
-    ("locality", "loc", "loc_ans"),
-)
 _NATURAL_QUESTION = "nq question: "  # how zsRE marks its locality questions
 
 
@@ -137,11 +115,13 @@ def row_probes(
     answer: str | None,  # of the edit
 ) -> Iterator[tuple[str, str | None, str | None]]:  # axis, question, answer; None for what is missing
     "The questions of a row beside that of its edit."
-    for axis, field_, answer_field in _PROBE_SOURCES:
-        values, answers = ([data.get(c) for c in match.fields.get(f, ())] for f in (field_, answer_field))
+    for axis in (name for name in ASKED_AXES if name != "update"):
+        of = AXES[axis]
+        fields = of.columns if of.own_answer else (of.question, None)
+        values, answers = ([data.get(c) for c in match.fields.get(f, ())] for f in fields)
         for group, question, own in _column_pairs(values, answers):
             question = question and question.removeprefix(_NATURAL_QUESTION)
-            yield _probe_axis(axis, group), question, own if answer_field else own or answer
+            yield _probe_axis(axis, group), question, own if of.own_answer else own or answer
 
 # %% ../../nbs/06_benchmark/17_own.ipynb #cell-029
 @dataclass
@@ -173,7 +153,7 @@ _NEEDED = ("update", "ans", "timestep")  # fields that must not be empty, where 
 def _read_texts(row: ReadRow, data: dict, match: ColumnMatch):
     "Read the fields that a row has once."
     for name, (column, *_) in match.fields.items():
-        if name in ("rephrase", "personas", "loc", "loc_ans", "mhop", "mhop_ans"):
+        if name in PROBE_COLUMNS:
             continue
         try:
             text = _first_text(data.get(column))
@@ -200,7 +180,7 @@ def read_row(
     for axis, question, answer in found:
         if (question or "").strip() and (answer or "").strip():
             out.probes.append((axis, question, answer))
-        elif axis in ("rephrase", "persona") and out.reason:  # they lack only the answer that the edit lacks
+        elif not AXES[axis].own_answer and out.reason:  # they lack only the answer that the edit lacks
             continue
         elif (question or "").strip() or (answer or "").strip():
             what = f"no answer to {question!r}" if question else f"no question for {answer!r}"
@@ -209,18 +189,17 @@ def read_row(
 
 # %% ../../nbs/06_benchmark/17_own.ipynb #cell-034
 _OTHER_FIELDS = ("previous", "previous_id", "valid_from", "valid_until")
-_FIRST_PROBE = {"rephrase": "rephrase", "persona": "personas", "multi-hop": "mhop", "locality": "loc"}
 
 
 def _edit_fields(row: ReadRow) -> tuple[dict, list]:  # fields, and the probes that do not fit into them
     "The fields of an edit, with the first probe of each axis."
     fields, more = {n: row.texts.get(n, "") for n in (*EDIT_FIELDS, *_OTHER_FIELDS)}, []
-    fields |= dict.fromkeys(("rephrase", "personas", "loc", "loc_ans", "mhop", "mhop_ans"))
+    fields |= dict.fromkeys(PROBE_COLUMNS)
     fields["tag"] = fields["tag"] or ("update" if fields["previous"] else "")
     for axis, question, answer in row.probes:
-        name, own = _FIRST_PROBE[axis], axis in ("multi-hop", "locality")
-        if fields[name] is None and (own or answer == fields["ans"]):
-            fields |= {name: question} | ({f"{name}_ans": answer} if own else {})
+        of = AXES[axis]
+        if fields[of.question] is None and (of.own_answer or answer == fields["ans"]):
+            fields |= {of.question: question, of.answer: answer}
         else:
             more.append((axis, question, answer))
     return fields, more

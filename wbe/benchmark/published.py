@@ -16,17 +16,10 @@ from html import escape
 from itertools import chain
 from pathlib import Path
 
-from wbe.benchmark.reader import (
-    EDIT_FIELDS,
-    Benchmark,
-    edit_ids,
-    edit_probes,
-    fetch_dataset,
-    read_edits,
-    timestep_files,
-)
+from .reader import EDIT_FIELDS, Benchmark, edit_ids, edit_probes, fetch_dataset, read_edits
+from .reader import timestep_files
 from .rows import FormatError, LocatedValue, read_located_rows
-from ..records import BadArgument, check_choice, patch
+from ..records import AXES, BadArgument, check_choice, patch
 from ..store import StoreError
 
 # %% ../../nbs/06_benchmark/12_published.ipynb #cell-007
@@ -58,13 +51,13 @@ class EditCollector:
 
     def add_probes(self, number: int, axis: str, pairs: Iterable[tuple[str, str]]):
         "Give an edit its questions of an axis: the first into its own fields, the others beside it."
-        question, answer = {"rephrase": ("rephrase", None), "locality": ("loc", "loc_ans")}[axis]
+        of = AXES[axis]
         row = self.edits[number]
         for text, right in pairs:
-            if row.get(question) is not None:
+            if row.get(of.question) is not None:
                 self.extra_probes.append((number, axis, text, right))
             else:
-                row |= {question: text} | ({answer: right} if answer else {})
+                row |= {of.question: text} | ({of.answer: right} if of.own_answer else {})
 
     def table(self):
         "The edits as an Arrow table."

@@ -12,14 +12,14 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..benchmark.reader import Benchmark, choose_axes, probe_aliases, subject_keys
+from ..benchmark.reader import Benchmark, probe_aliases, subject_keys
 from ..benchmark.release import retired_probes
 from .models import LM
 from .scoring import Scores, score
 from .tokens import QAItem, encode_items
 from ..metrics.answers import normalised_matches
 from ..metrics.summary import format_summary, summarise, with_outdated_match
-from ..records import BadArgument, check_choice, patch
+from ..records import BadArgument, check_choice, choose_axes, patch
 from ..store import write_table, write_text
 
 # %% ../../nbs/07_lm/09_probes.ipynb #cell-007

@@ -19,7 +19,6 @@ from pathlib import Path
 import torch
 
 from ..benchmark.own import open_benchmark, write_rows
-from ..benchmark.reader import AXIS_FIELDS
 from ..editors.requests import EditRequest
 from ..editors.results import applied_edits, bytes_beside_weights
 from ..editors.weights.moments import model_fingerprint
@@ -36,11 +35,11 @@ from ..lm.untouched import TASKS
 from ..metrics.intervals import bootstrap_interval
 from ..metrics.summary import with_outdated_match
 from ..progress import progress_bar
-from ..records import QUESTION_KEY, BadArgument, patch
+from ..records import ASKED_AXES, QUESTION_KEY, BadArgument, patch
 from .batches import check_editable, edit_batches, planned_edits, run_texts, step_requests
 from .checkpoints import Checkpoint
-from .description import adopt_editor_source, check_same_run, describe_benchmark, describe_run
-from .description import estimate_seconds, format_duration, utc_now
+from .description import adopt_editor_source, check_same_run, describe_benchmark, describe_run, estimate_seconds
+from .description import format_duration, utc_now
 from .plan import RunPlan, check_plan, plan_editor
 from .questions import QuestionTable, lasting_items, near_facts, planned_moments, score_questions
 from .questions import select_questions, step_questions, store_questions, why_unaskable
@@ -274,7 +273,7 @@ def unedited_scores(
     import pandas as pd
 
     questions = self.questions.of(timestep)
-    published = questions.axis.isin(list(AXIS_FIELDS))
+    published = questions.axis.isin(ASKED_AXES)
     parts = [self._stored_unedited(part) for part in (questions[published], questions[~published]) if len(part)]
     return pd.concat(parts, ignore_index=True)
 

@@ -13,8 +13,7 @@ from pathlib import Path
 
 from ..benchmark.form_probes import choose_forms
 from ..benchmark.near_probes import choose_near
-from ..benchmark.reader import AXIS_FIELDS, choose_axes
-from ..records import BadArgument, check_choice, patch
+from ..records import ASKED_AXES, BadArgument, check_choice, choose_axes, patch
 from ..store import explain_read_errors
 
 # %% ../../nbs/10_runs/01_plan.ipynb #cell-005
@@ -138,7 +137,7 @@ def check_plan(plan: RunPlan):
 
     get_protocol(plan.under)
     for axis in plan.say:
-        check_choice(axis, (*dict.fromkeys((*AXIS_FIELDS, *plan.axes, *plan.forms, *plan.near)),), "axis")
+        check_choice(axis, (*dict.fromkeys((*ASKED_AXES, *plan.axes, *plan.forms, *plan.near)),), "axis")
     for name in ("lasting", "texts", "corpus"):
         _check_file(getattr(plan, name), name)
     if plan.backend:
