@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from wbe.world.dumps import EntityEncoder, json_line
-from wbe.writers.kinds import kind_of_classes
+from wbe.writers.properties import kind_of_classes
 
 REAL = Path(__file__).parents[2] / "shared" / "data" / "wikidata_real_49.json.gz"
 pytestmark = pytest.mark.skipif(not REAL.exists(), reason="no real entities at hand")

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from locality import write_facts
 
-from wbe.writers.lookup import PHRASES
+from wbe.writers.properties import PHRASES
 from wbe.records import Label, Statement, to_table
 from wbe.store import write_table
 from wbe.wikidata.claims import PropertyInfo

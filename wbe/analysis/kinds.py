@@ -14,11 +14,11 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from .gather import interval_columns
 from .style import GREY, display_order, draw_heatmap, new_figure, panel_title
-from ..benchmark.reader import Benchmark
-from ..records import ASKED_AXES, AXES, BadArgument, check_choice, choose_axes
-from ..writers.kinds import KIND_BY_CLASS, object_kind
+from .tables import interval_columns
+from ..benchmark.reader import AXIS_FIELDS, Benchmark, choose_axes
+from ..records import BadArgument, check_choice
+from ..writers.properties import KIND_BY_CLASS, object_kind
 
 # %% ../../nbs/11_analysis/15_kinds.ipynb #cell-010
 ANSWER_KINDS = (
@@ -82,16 +82,22 @@ def _kind_of_answer(
     return found or _KIND_OF_WRITERS[object_kind(property_id, classes)]
 
 # %% ../../nbs/11_analysis/15_kinds.ipynb #cell-024
+_ANSWER_COLUMNS = dict.fromkeys(("update", "rephrase", "persona"), ("relation_id", "object_id"))
+_ANSWER_COLUMNS |= {
+    axis: (f"{p}_relation_id", f"{p}_object_id") for axis, p in (("multi-hop", "mhop"), ("locality", "loc"))
+}
+
+
 def _classify_axis(rows: pd.DataFrame, classes: Mapping, axis: str) -> pd.DataFrame:
     "The answers of one axis with their kind, and the most frequent answer for their property."
-    of = AXES[axis]
-    part = rows[rows[of.question].notna() & rows[of.answer].notna()]
+    question, answer = AXIS_FIELDS[axis]
+    part = rows[rows[question].notna() & rows[answer].notna()]
     empty = pd.Series("", index=part.index)
-    pid, oid = (part.get(of.of_answer(c), empty).fillna("") for c in ("relation_id", "object_id"))
-    known = part.get(of.of_answer("classes"), empty)  # newer benchmarks have the classes of answers
+    pid, oid = (part.get(c, empty).fillna("") for c in _ANSWER_COLUMNS[axis])
+    known = part.get(answer.replace("_ans", "") + "_classes", empty)  # newer benchmarks have the classes of answers
     known = [c if isinstance(c, (list, np.ndarray)) and len(c) else classes.get(o, ()) for c, o in zip(known, oid)]
-    table = part[["edit_id", "timestep", "tag"]].assign(axis=axis, property_id=pid, answer=part[of.answer])
-    table["kind"] = [_kind_of_answer(p, a, c) for p, a, c in zip(pid, part[of.answer], known)]
+    table = part[["edit_id", "timestep", "tag"]].assign(axis=axis, property_id=pid, answer=part[answer])
+    table["kind"] = [_kind_of_answer(p, a, c) for p, a, c in zip(pid, part[answer], known)]
     often = table.groupby("property_id").answer.agg(lambda a: a.mode().iloc[0])
     table["guess"] = table.property_id.map(often).where(table.property_id != "")
     return table[["edit_id", "axis", "timestep", "tag", "property_id", "answer", "kind", "guess"]]
@@ -205,7 +211,7 @@ def accuracy_by_kind(
 ) -> pd.DataFrame:
     "Accuracy by kind of answer, for each result and tag. Its `attrs` list what is missing."
     tags = tags or [t for t in ("new", "update") if (kinds.tag == t).any()] or ["all"]
-    asked = kinds[kinds.axis == check_choice(axis, ASKED_AXES, "axis")].rename(columns={"answer": "right"})
+    asked = kinds[kinds.axis == check_choice(axis, AXIS_FIELDS, "axis")].rename(columns={"answer": "right"})
     out, missing, own = [], [], ["timestep", "tag", "property_id", "kind", "guess"]
     for name, frame, gaps in collect_answers(results, moment):
         frame = frame[frame.axis == axis].drop(columns=own, errors="ignore")

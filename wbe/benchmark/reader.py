@@ -24,8 +24,7 @@ from ..records import ASKED_AXES, AXES, PROBE_COLUMNS, BadArgument, Edit, Schema
 from ..records import install_command, patch
 from ..store import StoreError, explain_read_errors, logger, sha256_of
 from ..texts import question_key
-from ..writers.statements import row_statements
-from ..writers.templates import fill_form
+from ..writers.templates import fill_form, row_statements
 
 # %% ../../nbs/06_benchmark/09_reader.ipynb #cell-013
 EDIT_FIELDS = tuple(Edit.__dataclass_fields__)  # as published

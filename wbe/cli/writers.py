@@ -69,7 +69,7 @@ def _make_question_judge(text: str, paid: dict):
         return OpenAIJudge(**settings, **paid)
     if name != "local":
         raise BadArgument(f"--judge {text}: a judge is openai:MODEL or local:FOLDER")
-    from wbe.lm.judge import LocalJudge
+    from wbe.lm.writer import LocalJudge
 
     return LocalJudge(settings["model"], paid.get("cache"))
 

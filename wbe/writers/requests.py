@@ -6,10 +6,10 @@
 __all__ = ['EDIT_KEY_COLUMNS', 'kinds_table', 'edit_details', 'edit_key', 'fact_requests', 'variant_requests']
 
 # %% ../../nbs/03_writers/08_requests.ipynb #cell-002
+from .properties import KIND_BY_CLASS, phrases_for
+
 from ..texts import stable_hash
 from .base import ENTITY_KINDS, PERSONAS, Hop, Request
-from .kinds import KIND_BY_CLASS
-from .lookup import phrases_for
 
 # %% ../../nbs/03_writers/08_requests.ipynb #cell-007
 def kinds_table(e):  # e: an engine
