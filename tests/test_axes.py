@@ -27,7 +27,8 @@ rows = json.loads((samples / "wiki_big_edit_20240201_20240220.json").read_text()
 rows[0] |= dict(when="In which year?", when_ans="2024")
 rows[1] |= dict(when="And here?", when_ans=None)
 path = folder / "wiki_big_edit_20240201_20240220.json"
-path.write_text(json.dumps([{k: v for k, v in {**rows[2], **r}.items() if k in Edit.__dataclass_fields__} for r in rows]))
+names = Edit.__dataclass_fields__
+path.write_text(json.dumps([{k: v for k, v in {**rows[2], **r}.items() if k in names} for r in rows]))
 
 # read: a question where there are question and answer
 asked = Benchmark.load(path).probes("date").to_pylist()
@@ -45,7 +46,8 @@ assert [p["answer"] for p in open_benchmark(own).probes("date").to_pylist()] == 
 assert "date 2" in "".join(validate_source(own).description)
 assert "when (the year of the edit)" in "".join(validate_source(own, dict(jahr="when")).description)
 # written and released, with its share in the table and its column in the card
-gathered = dict(subject_id="Q1", property_id="P6", object_id="Q2", subject="Karsk", property="mayor", object="Ann", tag="new")
+gathered = dict(subject_id="Q1", property_id="P6", object_id="Q2", subject="Karsk", object="Ann", tag="new")
+gathered |= dict(property="mayor")
 texts = {f"Q1/P6/Q2/{kind}": WrittenText("", f"{kind}?", "x", "", "1") for kind in ("update", "date")}
 row = _benchmark_row(gathered, texts, None) | dict(when_ans="2024", statement_id="Q1$1")
 write_table(folder / "questions.parquet", to_table([row], BenchmarkRow))
@@ -58,7 +60,8 @@ assert timestep_numbers(next(samples.glob("*.parquet")))["when"] == 0
 # summarised, in its place
 score = dict(edit_id="e", edited_at=1, scored_at=1, answer=None, token_accuracy=1.0, exact_match=True)
 scores = [score | dict(axis=a, log_probability=0.0, seconds=0.0) for a in ("date", "update")]
-assert list(summarise(to_table(scores, Score)).index.get_level_values("axis")) == ["update", "date"]
+table = summarise(to_table(scores, Score))
+assert list(table.index.get_level_values("axis")) == ["update", "date"]
 assert order_axes(["other", "date", "update"]) == ["update", "date", "other"]
 """
 

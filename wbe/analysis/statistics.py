@@ -16,9 +16,10 @@ import pandas as pd
 
 from .style import GREY, LIGHT_GREY, draw_line, label_lines, new_figure, percent_axis
 from .tables import format_percent
+from ..records import choose_axes
 from ..benchmark.reader import Benchmark, subject_keys
 from ..metrics.intervals import bootstrap_interval
-from ..records import BadArgument, check_choice, choose_axes, question_columns
+from ..records import BadArgument, check_choice, question_columns
 
 # %% ../../nbs/11_analysis/04_statistics.ipynb #cell-010
 @dataclass

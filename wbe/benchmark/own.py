@@ -18,7 +18,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .published import FORMAT_FIELDS, PublishedBenchmark, data_files, load_published, locate_published
-from .reader import EDIT_FIELDS, Benchmark, Timestep, edit_ids, fetch_dataset, parse_timestep_name
+from wbe.benchmark.reader import (
+    EDIT_FIELDS,
+    Probe,
+    place_probes,
+    Benchmark,
+    Timestep,
+    edit_ids,
+    fetch_dataset,
+    parse_timestep_name,
+)
 from .reader import timestep_files
 from .rows import JsonRow, write_json_rows
 from .tables import FIELD_MEANINGS, TABLE_READERS, ColumnMatch, field_of_column, match_columns, memory_rows
@@ -191,18 +200,11 @@ def read_row(
 _OTHER_FIELDS = ("previous", "previous_id", "valid_from", "valid_until")
 
 
-def _edit_fields(row: ReadRow) -> tuple[dict, list]:  # fields, and the probes that do not fit into them
+def _edit_fields(row: ReadRow, number: int) -> tuple[dict, list[Probe]]:  # and the probes that do not fit into them
     "The fields of an edit, with the first probe of each axis."
-    fields, more = {n: row.texts.get(n, "") for n in (*EDIT_FIELDS, *_OTHER_FIELDS)}, []
-    fields |= dict.fromkeys(PROBE_COLUMNS)
+    fields = {n: row.texts.get(n, "") for n in (*EDIT_FIELDS, *_OTHER_FIELDS)} | dict.fromkeys(PROBE_COLUMNS)
     fields["tag"] = fields["tag"] or ("update" if fields["previous"] else "")
-    for axis, question, answer in row.probes:
-        of = AXES[axis]
-        if fields[of.question] is None and (of.own_answer or answer == fields["ans"]):
-            fields |= {of.question: question, of.answer: answer}
-        else:
-            more.append((axis, question, answer))
-    return fields, more
+    return fields, place_probes(fields, row.probes, number)
 
 # %% ../../nbs/06_benchmark/17_own.ipynb #cell-037
 def _row_ids(edits, rows: list[ReadRow], timestep: str) -> list[str]:
@@ -224,7 +226,7 @@ class RowsTimestep(Timestep):
         name: str,
         edits,  # an Arrow table
         ids: list[str],  # of the edits
-        extra_probes=(),  # questions beyond those in the fields: number of the edit, axis, question, answer
+        extra_probes: Iterable[Probe] = (),  # questions beyond those in the fields
         path=None,  # the file; None for a table in memory
     ):
         _, self.old, self.new = parse_timestep_name(f"wiki_big_edit_{name}.json") or (None, None, None)
@@ -239,7 +241,8 @@ class RowsTimestep(Timestep):
     def digest(self) -> str:
         "A hash of the edits and the questions."
         names = [n for n in (*EDIT_FIELDS, "previous") if n in self.edits.column_names]
-        content = [self.edits.select(names).to_pylist(), self.edit_ids, self.extra_probes]
+        others = [(p.edit, p.axis, p.question, p.answer) for p in self.extra_probes]
+        content = [self.edits.select(names).to_pylist(), self.edit_ids, others]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 # %% ../../nbs/06_benchmark/17_own.ipynb #cell-039
@@ -267,10 +270,10 @@ def _rows_timestep(
     "A timestep of rows that can be asked."
     import pyarrow as pa
 
-    parts = [_edit_fields(row) for row in rows]
+    parts = [_edit_fields(row, n) for n, row in enumerate(rows)]
     columns = {n: pa.array([f[n] for f, _ in parts], pa.string()) for n in (*EDIT_FIELDS, *_OTHER_FIELDS)}
     edits = pa.table(columns | _unread_columns(data, match))
-    extra = [(n, *probe) for n, (_, more) in enumerate(parts) for probe in more]
+    extra = [probe for _, more in parts for probe in more]
     return RowsTimestep(name, edits, _row_ids(edits, rows, name), extra, path)
 
 # %% ../../nbs/06_benchmark/17_own.ipynb #cell-043

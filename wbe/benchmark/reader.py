@@ -4,19 +4,21 @@
 
 # %% auto #0
 __all__ = ['EDIT_FIELDS', 'REQUIRED_FIELDS', 'STATEMENT_AXES', 'STATEMENT_COLUMNS', 'read_edits', 'edit_id', 'edit_ids',
-           'subject_keys', 'edit_probes', 'probe_aliases', 'timestep_name', 'parse_timestep_name', 'add_statements',
-           'TimestepFile', 'Timestep', 'fetch_dataset', 'timestep_files', 'Benchmark']
+           'subject_keys', 'Probe', 'place_probes', 'edit_probes', 'probe_frame', 'timestep_name',
+           'parse_timestep_name', 'add_statements', 'TimestepFile', 'Timestep', 'fetch_dataset', 'timestep_files',
+           'Benchmark']
 
 # %% ../../nbs/06_benchmark/09_reader.ipynb #cell-002
 import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import date
 from functools import cached_property
 from html import escape
 from pathlib import Path
+from typing import NamedTuple
 
 from .rows import JsonRow, json_rows
 from ..dates import date_or_none
@@ -210,71 +212,108 @@ STATEMENT_AXES = ("statement", "statement-paraphrase")
 STATEMENT_COLUMNS = tuple(AXES[a].question for a in STATEMENT_AXES)  # a text, and a list of texts
 
 # %% ../../nbs/06_benchmark/09_reader.ipynb #cell-057
-def _extra_probes(ids: list[str], extra, axes: set):
-    "The questions beyond those in the fields of an edit, numbered from 1 within edit and axis."
-    import pyarrow as pa
+class Probe(NamedTuple):
+    "One question about an edit."
 
-    rows, seen = [], Counter()
-    for number, axis, question, answer in extra:
-        seen[number, axis] += 1
-        rows += [(ids[number], axis, seen[number, axis], question, answer)] if axis in axes else []
-    edit, axis, probe, *texts = zip(*rows) if rows else [()] * 5
-    columns = [pa.array(edit, pa.string()), pa.array(axis, pa.string()), pa.array(probe, pa.int32())]
-    columns += [pa.array(text, pa.string()) for text in texts]
-    return pa.table(columns, ["edit_id", "axis", "probe", "question", "answer"])
+    edit: int  # its row in the table of edits
+    axis: str
+    number: int  # within edit and axis; 0 is the question in the columns of the axis
+    question: str
+    answer: str
+
+
+def place_probes(
+    row: dict,  # the fields of an edit
+    found: Iterable[tuple[str, str, str]],  # axis, question, answer
+    number: int,  # of the row
+) -> list[Probe]:
+    "Write the first question of each axis into the fields of an edit; the others are returned, numbered from 1."
+    others, seen = [], Counter()
+    for axis, question, answer in found:
+        of = AXES[axis]
+        if row.get(of.question) is None and (of.own_answer or answer == row["ans"]):
+            row |= {of.question: question, of.answer: answer}
+        else:
+            seen[axis] += 1
+            others.append(Probe(number, axis, seen[axis], question, answer))
+    return others
 
 # %% ../../nbs/06_benchmark/09_reader.ipynb #cell-059
-def _statement_probes(edits, ids: list[str], axes: list[str]):
-    "The statements of edits and their paraphrases, as questions."
-    import pyarrow as pa
-
+def _statement_probes(edits, axes: list[str]) -> Iterator[Probe]:
+    "The statements of edits and their paraphrases."
     names = ("subject", "relation_id", "relation", "ans", "ans_classes", *STATEMENT_COLUMNS)
-    known, rows = [n for n in names if n in edits.column_names], []
-    for edit, row in zip(ids, edits.select(known).to_pylist() if axes else ()):
+    known = [n for n in names if n in edits.column_names]
+    for number, row in enumerate(edits.select(known).to_pylist() if axes else ()):
         first, *others = row_statements(row) or [None]
         found = {STATEMENT_AXES[0]: [first] if first else [], STATEMENT_AXES[1]: others}
-        rows += [(edit, axis, i, text, row["ans"]) for axis in axes for i, text in enumerate(found[axis])]
-    columns = zip(*rows) if rows else [()] * 5
-    kinds = (pa.string(), pa.string(), pa.int32(), pa.string(), pa.string())
-    names = ["edit_id", "axis", "probe", "question", "answer"]
-    return pa.table([pa.array(c, kind) for c, kind in zip(columns, kinds)], names)
+        yield from (Probe(number, a, i, text, row["ans"]) for a in axes for i, text in enumerate(found[a]))
 
 # %% ../../nbs/06_benchmark/09_reader.ipynb #cell-060
+def _about_answers(edits, axis: str, rows, more) -> dict:
+    "More about the answers of an axis in some rows; empty where the file does not say it."
+    import pyarrow as pa
+
+    out = {}
+    for what in more:
+        kind, name = (
+            pa.list_(pa.string()) if what in ("aliases", "classes") else pa.string(),
+            AXES[axis].of_answer(what),
+        )
+        known = name in edits.column_names and edits[name].type == kind
+        out[what] = edits[name].combine_chunks().take(rows) if known else pa.nulls(len(rows), kind)
+    return out
+
+
+def _column_probes(edits, ids, axis: str, more):
+    "The questions in the columns of an axis."
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    question, answer = (edits[c].combine_chunks() for c in (AXES[axis].question, AXES[axis].answer))
+    rows = pc.indices_nonzero(pc.and_(question.is_valid(), answer.is_valid()))
+    columns = dict(edit_id=ids.take(rows), axis=pa.array([axis] * len(rows), pa.string()))
+    columns |= dict(probe=pa.array([0] * len(rows), pa.int32()))
+    columns |= dict(question=question.take(rows), answer=answer.take(rows))
+    return pa.table(columns | _about_answers(edits, axis, rows, more))
+
+
+def _listed_probes(edits, ids, listed: list[Probe], more):
+    "Questions from a list; what is known about an answer is known about that of the edit."
+    import pyarrow as pa
+
+    rows, axes, numbers, *texts = zip(*listed) if listed else [()] * 5
+    own = pa.array([None if AXES[a].own_answer else n for n, a in zip(rows, axes)], pa.int64())
+    columns = dict(edit_id=ids.take(pa.array(rows, pa.int64())), axis=pa.array(axes, pa.string()))
+    columns |= dict(probe=pa.array(numbers, pa.int32()))
+    columns |= {name: pa.array(text, pa.string()) for name, text in zip(("question", "answer"), texts)}
+    return pa.table(columns | _about_answers(edits, "update", own, more))
+
+# %% ../../nbs/06_benchmark/09_reader.ipynb #589af94a
 def edit_probes(
     edits,  # an Arrow table
     ids: list[str],  # of the edits
     axes=None,  # one name, several, or by default those of the paper
-    extra=(),  # questions beyond those in the fields: number of the edit, axis, question, answer
+    others: Iterable[Probe] = (),  # questions beyond those in the fields
+    more=(),  # also about the answers: aliases, classes, subject_id, relation_id, object_id
 ):
     "An Arrow table with one row for each question: edit_id, axis, probe, question, answer."
     import pyarrow as pa
-    import pyarrow.compute as pc
 
-    axes = choose_axes(axes)
-    parts = [_extra_probes(ids, extra, set(axes))]
-    if stated := [a for a in axes if a in STATEMENT_AXES]:
-        parts.append(_statement_probes(edits, ids, stated))
-    ids = pa.array(ids, pa.string())
-    for axis in reversed([a for a in axes if a not in STATEMENT_AXES]):
-        question, answer = (edits[c].combine_chunks() for c in (AXES[axis].question, AXES[axis].answer))
-        same, first = pa.array([axis] * len(ids), pa.string()), pa.array([0] * len(ids), pa.int32())
-        table = pa.table(dict(edit_id=ids, axis=same, probe=first, question=question, answer=answer))
-        parts.insert(0, table.filter(pc.and_(question.is_valid(), answer.is_valid())))
-    return pa.concat_tables(parts)
+    axes, ids = choose_axes(axes), pa.array(ids, pa.string())
+    listed = [p for p in others if p.axis in axes]
+    listed += _statement_probes(edits, [a for a in axes if a in STATEMENT_AXES])
+    parts = [_column_probes(edits, ids, a, more) for a in axes if a not in STATEMENT_AXES]
+    return pa.concat_tables([*parts, _listed_probes(edits, ids, listed, more)])
 
 # %% ../../nbs/06_benchmark/09_reader.ipynb #cell-065
-def probe_aliases(
-    edits,  # an Arrow table
-    ids: list[str],  # of the edits
-    probes,  # of `edit_probes`, as a data frame
-) -> list:  # a list of names, or None where none are known
-    "Other names of the answer of each probe."
-    known = {}
-    for axis, of in AXES.items():
-        if (field := of.of_answer("aliases")) in edits.column_names:
-            answers, names = edits[of.answer].to_pylist(), edits[field].to_pylist()
-            known |= {(i, axis, a): n for i, a, n in zip(ids, answers, names) if isinstance(n, list) and n}
-    return [known.get(key) for key in zip(probes.edit_id, probes.axis, probes.answer)]
+def probe_frame(
+    probes,  # of `edit_probes`, with aliases
+):
+    "The questions as a data frame, with the other names of each answer as a list, or None."
+    import pandas as pd
+
+    names = pd.Series([n or None for n in probes["aliases"].to_pylist()], dtype=object)
+    return probes.drop_columns("aliases").to_pandas().assign(aliases=names)
 
 # %% ../../nbs/06_benchmark/09_reader.ipynb #cell-067
 def _used_properties(tables) -> set:
@@ -285,11 +324,11 @@ def _used_properties(tables) -> set:
 # %% ../../nbs/06_benchmark/09_reader.ipynb #cell-068
 def _count_edits(
     edits,  # an Arrow table
-    extra=(),  # questions beyond those in the fields, as in `edit_probes`
+    others: Iterable[Probe] = (),  # questions beyond those in the fields
 ) -> dict:
     "How many edits of each tag, which share has which probe, how many properties."
     n, tags = max(len(edits), 1), Counter(edits["tag"].to_pylist())
-    asked = edit_probes(edits, [str(i) for i in range(len(edits))], extra=extra)
+    asked = edit_probes(edits, [str(i) for i in range(len(edits))], others=others)
     having = Counter(axis for _, axis in set(zip(asked["edit_id"].to_pylist(), asked["axis"].to_pylist())))
     counts = dict(edits=len(edits), new=tags["new"], update=tags["update"])
     shares = {a: having[a] / n for a in ASKED_AXES if a != "update"}
@@ -396,7 +435,7 @@ class TimestepFile:
 class Timestep(TimestepFile):
     "The edits between two snapshots."
 
-    extra_probes = ()  # questions beyond those in the fields: number of the edit, axis, question, answer
+    extra_probes: Iterable[Probe] = ()  # questions beyond those in the fields
 
     @cached_property
     def edit_ids(self) -> list[str]:
@@ -427,9 +466,10 @@ class Timestep(TimestepFile):
 def probes(
     self: Timestep,
     axes=None,  # one name, several, or all by default
+    more=(),  # also about the answers, as in `edit_probes`
 ):
     "An Arrow table with one row for each question: edit_id, axis, probe, question, answer."
-    return edit_probes(self.edits, self.edit_ids, axes, self.extra_probes)
+    return edit_probes(self.edits, self.edit_ids, axes, self.extra_probes, more)
 
 # %% ../../nbs/06_benchmark/09_reader.ipynb #cell-095
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
@@ -612,11 +652,12 @@ def to_pandas(self: Benchmark):
 def probes(  # noqa: F811
     self: Benchmark,
     axes=None,  # one name, several, or all by default
+    more=(),  # also about the answers, as in `edit_probes`
 ):
     "An Arrow table with one row for each question of all timesteps: timestep, edit_id, axis, probe, question, answer."
     import pyarrow as pa
 
-    parts = [(s.name, s.probes(axes)) for s in self]
+    parts = [(s.name, s.probes(axes, more)) for s in self]
     return pa.concat_tables([p.add_column(0, "timestep", pa.array([name] * len(p), pa.string())) for name, p in parts])
 
 # %% ../../nbs/06_benchmark/09_reader.ipynb #cell-127

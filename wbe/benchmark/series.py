@@ -16,7 +16,7 @@ from pathlib import Path
 
 from .chains import find_chains
 from .locality import SIMILARITY_METHODS, change_files, changed_pairs, entity_numbers, find_locality
-from .mquake import CHAIN_STYLES, write_chains
+from .chains import CHAIN_STYLES, write_chains
 from .multihop import find_two_hops
 from .questions import write_questions
 from .reader import timestep_name
