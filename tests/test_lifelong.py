@@ -15,12 +15,12 @@ import pytest
 from conftest import first_edits
 
 from wbe.records import BadArgument
-from wbe.runs.records import Run, compare_runs, load_runs
 from wbe.runs.plan import RunPlan
+from wbe.runs.records import Run, compare_runs, load_runs
 from wbe.store import StoreError
 
 pytest.importorskip("torch")
-from wbe.runs.lifelong import Runner, run_lifelong
+from wbe.runs.loop import Runner, run_lifelong
 
 BENCH = Path(__file__).parents[1] / "data_samples" / "benchmark"
 # an axis whose answers are not generated
@@ -39,7 +39,7 @@ def scores(folder):
 
 def work(folder: Path, words: tuple):
     "The command `wbe run` with a checkpoint after every batch; what it prints goes to a file."
-    import wbe.runs.lifelong as module
+    import wbe.runs.loop as module
 
     processes.time_answers_briefly()
     module.run_lifelong = partial(module.run_lifelong, checkpoint_seconds=0.0)
@@ -232,8 +232,8 @@ def test_a_setting_that_fails_with_every_edit_is_an_error(tmp_path, monkeypatch)
 
 
 def test_a_model_with_edits_is_not_accepted_as_the_unedited_model(tmp_path):
-    from wbe.editors.requests import EditRequest
     from wbe.editors.protocol import editor
+    from wbe.editors.requests import EditRequest
     from wbe.lm.toys import toy_lm
 
     lm, p = toy_lm("gpt2", n_positions=256), plan(max_edits=1, hparams=dict(steps=1))
@@ -251,17 +251,17 @@ def test_the_unedited_model_is_scored_again_when_scoring_has_changed(tmp_path, m
     run_lifelong(plan(editor="none", max_edits=1), tmp_path / "a", progress=False)
     run_lifelong(plan(editor="none", max_edits=1), tmp_path / "b", progress=False)
     assert kept() == 1
-    monkeypatch.setattr("wbe.runs.lifelong.SCORING_VERSION", -1)
+    monkeypatch.setattr("wbe.runs.moments.SCORING_VERSION", -1)
     run_lifelong(plan(editor="none", max_edits=1), tmp_path / "c", progress=False)
     assert kept() == 2
 
 
 def test_checkpoints_of_wise_stay_small(tmp_path):
-    from wbe.editors.requests import EditRequest
     from wbe.editors.protocol import editor
-    from wbe.runs.checkpoints import Checkpoint
+    from wbe.editors.requests import EditRequest
     from wbe.lm.scoring import score
     from wbe.lm.toys import toy_lm
+    from wbe.runs.checkpoints import Checkpoint
 
     lm, wise, state = (
         toy_lm("gpt2"),

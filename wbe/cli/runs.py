@@ -26,9 +26,26 @@ from typing import Annotated
 
 import typer
 
-from .app import AxisOption, DeviceOption, DtypeOption, ProtocolOption, QuantOption, RevisionOption, TrustOption
-from .app import PANELS, BackendOption, BackendSettingOption, CsvOption, JsonOption, MapOption
-from .app import TableOutput, app, fits_terminal, parse_settings, print_step
+from wbe.cli.app import (
+    PANELS,
+    AxisOption,
+    BackendOption,
+    BackendSettingOption,
+    CsvOption,
+    DeviceOption,
+    DtypeOption,
+    JsonOption,
+    MapOption,
+    ProtocolOption,
+    QuantOption,
+    RevisionOption,
+    TableOutput,
+    TrustOption,
+    app,
+    fits_terminal,
+    parse_settings,
+    print_step,
+)
 from .bench import _spending
 from ..records import BadArgument
 
@@ -79,7 +96,7 @@ def _carry_out(
     "Carry out a run with a progress table and trackers, and print its result."
     _check_run_name(name)
     from wbe.lm.scoring import process_rank
-    from wbe.runs.lifelong import run_lifelong
+    from wbe.runs.loop import run_lifelong
     from wbe.runs.watch import ProgressTable, tracker
 
     folder, first = runs / (name or plan.name), process_rank()[0] == 0
