@@ -30,8 +30,6 @@ STORE = ROOT / ".fixtures"
 # Notebooks whose stages are always run, and why.
 FRESH = {
     "02_world/": "the tests of the world itself",
-    "04_wikidata/12_spark": "compares engines",
-    "05_wikipedia/12_spark": "compares engines",
 }
 WAIT = 120  # seconds for another process that builds the same
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from ..records import BadArgument
 from ..store import Manifest, Stage, lock, make_folder
-from .days import compare_days, parse_articles
+from .comparison import compare_wikipedia
+from .days import parse_articles
 from .diffs import Diffset, write_diffset
 from .snapshot import WikipediaSnapshot
 from .texts import SourceText, snapshot_articles, write_texts
@@ -77,7 +78,7 @@ def write_wiki_texts(
         for day in days if articles else ():
             _write_once(folder, f"wiki_articles_{day}", parsed[day].path, partial(snapshot_articles, parsed[day]))
         for old, new in zip(days, days[1:]):
-            compared = compare_days(parsed[old], parsed[new], work / f"compared_{old}_{new}", **how)
+            compared = compare_wikipedia(parsed[old], parsed[new], work / f"compared_{old}_{new}", **how)
             diffset = write_diffset(compared, work / f"diffset_{old}_{new}", as_published, progress=progress)
             _write_once(folder, f"wiki_texts_{old}_{new}", diffset.path, partial(_diffset_texts, diffset))
     return folder
