@@ -124,7 +124,7 @@ def stored_result(results: Results, stage) -> tuple[Path, dict] | None:
 
 def larger_world(results: Results, stage) -> tuple[Path, dict] | None:
     "A stored world of the same seed and size that has all files of this one: each depends on seed, size and date only."
-    from wbe.dates import parse_date
+    from wbe.texts import parse_date
     from wbe.world.files import WorldPlan
 
     p, choices = stage.params, ("dates", "formats", "articles", "views", "truth")

@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from .service import ServiceCache, ServiceRequest, WebService
-from ..dates import parse_date
+from ..texts import parse_date
 from ..http import FetchError, RetryPolicy
 from ..records import BadArgument, Label, patch, read_table
 from ..store import StoreError, explain_read_errors

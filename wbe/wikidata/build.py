@@ -14,7 +14,7 @@ from datetime import date
 from functools import partial
 from pathlib import Path
 
-from ..dates import dates_in_name, parse_date
+from ..texts import dates_in_name, parse_date
 from ..engine import open_engine
 from ..records import BadArgument, Fact, check_choice, patch, read_table
 from ..store import Manifest, StoreError, atomic_write, format_bytes, make_folder, write_text

@@ -22,7 +22,7 @@ from ..engine import parallel_map
 from ..store import Stage, StageFolder, format_bytes
 from ..wikidata.parse import parquet_piece
 from .comparison import ChangedArticle, WikipediaComparison
-from .sentences import split_sentences, text_key
+from ..texts import split_sentences, text_key
 from .snapshot import PieceFiles
 
 # %% ../../nbs/05_wikipedia/08_diffs.ipynb #cell-007

@@ -24,8 +24,7 @@ from ..spool import Spool
 from ..store import Stage, StageFolder, check_disk_space, format_bytes, logger, make_folder
 from ..wikidata.parse import parquet_footer, parquet_piece, shift_row_group
 from ..wikidata.text import DumpText, TextBatch, text_batches
-from .html import read_enterprise_page
-from .pages import BadPage, WikiPage, read_pages
+from .pages import BadPage, WikiPage, read_enterprise_page, read_pages
 
 # %% ../../nbs/05_wikipedia/05_snapshot.ipynb #cell-006
 class PieceFiles:

@@ -15,7 +15,7 @@ from datetime import date
 from functools import partial
 from pathlib import Path
 
-from ..dates import parse_date
+from ..texts import parse_date
 from ..progress import progress_bar
 from ..records import BadArgument, check_choice, patch, read_table, schema
 from wbe.store import (
