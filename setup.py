@@ -44,7 +44,8 @@ setup(
     package_data={
         "wbe.analysis": ["report.html", "report.js", "results.ipynb", "vendor/*"],
         "wbe.runs": ["sweeps/*.toml"],
-        "wbe.writers": ["prompt_files/*.md", "prices.json"],
+        "wbe.world": ["*.toml"],
+        "wbe.writers": ["*.toml", "prompt_files/*.md", "prices.json"],
     },
     python_requires=f">={cfg['min_python']}",
     install_requires=cfg["requirements"].split(),

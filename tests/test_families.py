@@ -19,7 +19,7 @@ from wbe.editors.protocol import editor
 from wbe.editors.requests import EditRequest
 from wbe.lm.decoding import greedy_decode
 from wbe.lm.families import Family, ModelError
-from wbe.lm.models import LM, PartHook, load, first_input
+from wbe.lm.models import LM, PartHook, first_input, load
 from wbe.lm.scoring import score
 from wbe.lm.tokens import encode_items
 from wbe.lm.toys import OTHER_TOYS, TOY_CONFIGS, toy_lm, toy_model, toy_tokenizer
@@ -164,7 +164,7 @@ def test_short_items_do_not_allow_what_a_window_makes_wrong_for_long_ones():
     lm, short = toy_lm("gpt_neo"), [("Who?", "I"), ("Why?", "So")]
     assert lm.window == 16
     score(lm, short, "plain", progress=False)
-    assert lm.state.shares_trees
+    assert lm.state.tried["trees"]
     assert log_probabilities(lm) == pytest.approx(plain_scores(lm), rel=1e-4)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from wbe.world.dumps import EntityEncoder, json_line
-from wbe.writers.kinds import kind_of_classes
+from wbe.writers.properties import kind_of_classes
 
 REAL = Path(__file__).parents[2] / "shared" / "data" / "wikidata_real_49.json.gz"
 pytestmark = pytest.mark.skipif(not REAL.exists(), reason="no real entities at hand")
@@ -71,7 +71,7 @@ ROWS = REAL.parent / "wikibigedit_real_1500.json"
 @pytest.mark.skipif(not ROWS.exists(), reason="no published rows at hand")
 def test_retrieval_on_published_rows():
     "The test of subjects finds more rephrases than the two nearest, and lets almost no locality question through."
-    from wbe.benchmark.opening import open_benchmark
+    from wbe.benchmark.own import open_benchmark
     from wbe.editors.memory.thresholds import retrieval_outcomes, shares_at_threshold
 
     rows = [r for step in open_benchmark(ROWS) for r in step.edits.to_pylist()]

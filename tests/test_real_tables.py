@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from test_tables import flat_questions, qaedit_questions
 
-from wbe.benchmark.opening import open_benchmark
-from wbe.benchmark.table_checks import validate_source
+from wbe.benchmark.own import open_benchmark
+from wbe.benchmark.validator import validate_source
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from wbe.writers.lookup import label_stems
-from wbe.writers.statements import STATEMENTS, statement_prompts
+from wbe.writers.properties import STATEMENTS, label_stems
+from wbe.writers.templates import statement_prompts
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 OTHER_WORDS = {"P585": "date", "P664": "organise", "P840": "set in", "P885": "source"}  # their labels say it otherwise

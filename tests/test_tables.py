@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from wbe.benchmark.opening import open_benchmark
-from wbe.benchmark.table_checks import validate_source
+from wbe.benchmark.own import open_benchmark
+from wbe.benchmark.validator import validate_source
 from wbe.records import BadArgument
 
 # Invented edits in the forms of real files. `expected` is read from each row by plain Python, form by form.

@@ -90,7 +90,7 @@ def test_the_description_names_the_back_end(runs):
 
 @pytest.mark.parametrize("name", ["prompt", "graph", "oracle"])
 def test_other_editors_of_prompts(tmp_path, plan_for, name):
-    plan = partial(plan_for, editor=name, axes=("update",), say=("locality",))  # no text
+    plan = partial(plan_for, editor=name, axes=("update",), generate=("locality",))  # no text
     plain = run_lifelong(plan(), tmp_path / "plain", progress=False)
     with stand_in_vllm():
         served = run_lifelong(plan(backend="vllm"), tmp_path / "served", progress=False)
@@ -197,7 +197,7 @@ def test_saved_edits_of_weights_are_not_applied(tmp_path, served, name):
     folder = editor(name, **small).edit(plain, [request]).save(tmp_path / "edit")
     with pytest.raises(ModelError, match="its weights are in vllm"):
         EditResult.load(folder).apply(served)
-    assert not served.state.applied
+    assert not served.edits.applied
 
 
 def test_a_prompt_that_fills_the_context_is_scored(served):

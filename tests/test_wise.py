@@ -76,7 +76,7 @@ def test_killed_and_continued(tmp_path, merge, retrieve):
     for r in EDITS[3:]:
         wise.edit(again, [r]).apply(again)
     assert scores(again) == scores(lm)
-    assert len(lm.state.attached["wise"].memories()) == (3 if retrieve else 1)
+    assert len(lm.edits.attached["wise"].memories()) == (3 if retrieve else 1)
 
 
 def test_bfloat16():

@@ -51,7 +51,7 @@ def together(lm: LM, asked: list[str]) -> float:
 def measure(lm: LM, asked: list[str]) -> dict:
     "Milliseconds of a question: alone up to its first token, for each later one, in all; and together with others."
     length = [c.prompt_length for c in encode_items(lm, [QAItem(q, "?") for q in asked], PROTOCOL)]
-    retriever = lm.state.attached.get("retrieval")
+    retriever = lm.edits.attached.get("retrieval")
     rounds = time_rounds(lm, asked, PROTOCOL, TOKENS, ROUNDS)
     if retriever:
         retriever.seconds = retriever.questions = 0

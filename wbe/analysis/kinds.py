@@ -14,11 +14,11 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from .gather import interval_columns
 from .style import GREY, display_order, draw_heatmap, new_figure, panel_title
+from .tables import interval_columns
 from ..benchmark.reader import AXIS_FIELDS, Benchmark, choose_axes
 from ..records import BadArgument, check_choice
-from ..writers.kinds import KIND_BY_CLASS, object_kind
+from ..writers.properties import KIND_BY_CLASS, object_kind
 
 # %% ../../nbs/11_analysis/15_kinds.ipynb #cell-010
 ANSWER_KINDS = (

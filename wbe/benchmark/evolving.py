@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from ..writers.properties import object_kind
+
 from .probes import holds_name
 from .questions import BenchmarkRow, write_checked
 from ..records import col
@@ -20,7 +22,6 @@ from ..wikipedia.changed import ChangedText, salient_spans
 from ..wikipedia.texts import SourceText
 from ..writers.base import Hop, Request, Writer
 from ..writers.fact_checks import FactCheck, check_facts
-from ..writers.kinds import object_kind
 from ..writers.passages import PassageRequest, pair_fault, read_pair
 
 # %% ../../nbs/06_benchmark/25_evolving.ipynb #cell-005

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import narwhals as nw
+from ..writers.properties import kind_of_classes, object_kind
 
 from .neighbours import find_neighbours
 from ..engine import open_engine
@@ -24,9 +25,7 @@ from ..store import Manifest, Stage, atomic_write, scratch_folder
 from ..texts import stable_hash
 from ..wikidata.changes import SUBJECT_PROPERTY
 from ..wikidata.rules import entity_popularity, read_page_views
-from ..writers.kinds import kind_of_classes, object_kind
-from ..writers.statements import statement_prompts
-from ..writers.templates import fill_form, with_article
+from ..writers.templates import fill_form, statement_prompts, with_article
 from ..writers.verbalisation import SentenceRequest, read_templates
 
 # %% ../../nbs/06_benchmark/30_fact_updates.ipynb #cell-008

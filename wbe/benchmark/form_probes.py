@@ -8,13 +8,13 @@ __all__ = ['choose_forms', 'form_probes']
 # %% ../../nbs/06_benchmark/23_form_probes.ipynb #cell-002
 from collections import defaultdict
 
+from ..writers.properties import object_kind
+
 from ..records import check_choice
 from ..texts import stable_hash
 from ..writers.base import Hop, Request
 from ..writers.forms import FORMS, behind_edit, behind_text, negated_statement, truth_pair
-from ..writers.kinds import object_kind
-from ..writers.statements import row_statements
-from ..writers.templates import unaskable_hop
+from ..writers.templates import row_statements, unaskable_hop
 
 # %% ../../nbs/06_benchmark/23_form_probes.ipynb #cell-005
 def choose_forms(

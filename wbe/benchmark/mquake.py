@@ -9,6 +9,8 @@ __all__ = ['CHAIN_WORDINGS', 'CHAIN_STYLES', 'chain_key', 'write_chains']
 from collections import Counter
 from pathlib import Path
 
+from ..writers.properties import object_kind
+
 from .chains import Chain
 from .rows import write_json_rows
 from ..engine import open_engine
@@ -16,7 +18,6 @@ from ..records import read_table
 from ..store import Manifest, Stage
 from ..writers.base import Hop, Request, Writer
 from ..writers.checks import Candidate, first_failed_check
-from ..writers.kinds import object_kind
 from ..writers.templates import TemplateWriter, cloze_statement
 
 # %% ../../nbs/06_benchmark/07_mquake.ipynb #cell-008

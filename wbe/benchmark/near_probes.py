@@ -10,11 +10,12 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
+from ..writers.properties import object_kind
+
 from .reader import Benchmark
 from ..records import check_choice
 from ..texts import stable_hash
 from ..writers.base import Hop, Request, make_writer
-from ..writers.kinds import object_kind
 
 # %% ../../nbs/06_benchmark/24_near_probes.ipynb #cell-005
 NEAR_AXES = {

@@ -16,7 +16,6 @@ from html import escape
 from itertools import chain
 from pathlib import Path
 
-from .located import FormatError, LocatedValue, read_located_rows
 from wbe.benchmark.reader import (
     EDIT_FIELDS,
     Benchmark,
@@ -26,6 +25,7 @@ from wbe.benchmark.reader import (
     read_edits,
     timestep_files,
 )
+from .rows import FormatError, LocatedValue, read_located_rows
 from ..records import BadArgument, check_choice, patch
 from ..store import StoreError
 

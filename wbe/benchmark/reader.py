@@ -24,8 +24,7 @@ from ..texts import date_or_none
 from ..records import BadArgument, Edit, SchemaError, check_choice, install_command, patch
 from ..store import StoreError, explain_read_errors, logger, sha256_of
 from ..texts import question_key
-from ..writers.statements import row_statements
-from ..writers.templates import fill_form
+from ..writers.templates import fill_form, row_statements
 
 # %% ../../nbs/06_benchmark/09_reader.ipynb #cell-013
 EDIT_FIELDS = tuple(Edit.__dataclass_fields__)  # as published

@@ -4,23 +4,25 @@
 
 # %% auto #0
 __all__ = ['ANSWER_FIELDS', 'WIKIDATA_SOURCE', 'WORLD_SOURCE', 'RETIRED_FIELDS', 'add_timestep', 'release_files',
-           'timestep_numbers', 'Release', 'finish_release', 'retired_probes', 'check_release']
+           'timestep_numbers', 'Release', 'finish_release', 'retired_probes', 'check_release', 'copy_with_statements']
 
 # %% ../../nbs/06_benchmark/13_release.ipynb #cell-002
 import json
 import re
+import shutil
 from collections import Counter
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 
 from .questions import BenchmarkRow, StatedRow
-from .reader import add_statements, edit_id, parse_timestep_name, timestep_name
+from .reader import add_statements, edit_id, parse_timestep_name, read_edits, timestep_name
 from .rows import write_json_rows
 from ..records import BadArgument, check_table, read_table, schema
-from ..store import Stage, StoreError, sha256_of, write_table, write_text
+from ..store import Stage, StoreError, atomic_write, make_folder, sha256_of, write_table, write_text
 from ..texts import one_line
-from ..writers.by_kind import writers_of_row
+from ..writers.base import writers_of_row
+from ..writers.verbalisation import read_templates
 
 # %% ../../nbs/06_benchmark/13_release.ipynb #cell-007
 def _write_timestep(
@@ -455,3 +457,36 @@ def check_release(
         elif sha256_of(out / name) != digest:
             wrong.append(f"{name} was changed")
     return wrong
+
+# %% ../../nbs/06_benchmark/13_release.ipynb #53427572
+def copy_with_statements(
+    benchmark,  # a folder of timesteps
+    out,  # folder for the copy
+    templates=None,  # a file of mined templates; those of the table by default
+) -> list[Path]:
+    "Copy a benchmark and add the columns of statements; returns the files of timesteps."
+    source, out = Path(benchmark), Path(out)
+    files = [p for p in sorted(source.iterdir()) if parse_timestep_name(p)] if source.is_dir() else []
+    if not files:
+        raise BadArgument(f"{source}: no timesteps here; give the folder of a benchmark")
+    if out.resolve() == source.resolve():
+        raise BadArgument(f"{out}: the copy needs a folder of its own")
+    mined = read_templates(templates) if templates else None
+    make_folder(out)
+    made = [_copy_timestep(path, out / path.name, mined) for path in files]
+    if (source / "retired.json").exists():
+        shutil.copy(source / "retired.json", out / "retired.json")
+    return made
+
+# %% ../../nbs/06_benchmark/13_release.ipynb #79ecd44d
+def _copy_timestep(path: Path, to: Path, mined: dict | None) -> Path:
+    "Copy the file of a timestep with the columns of statements."
+    import pyarrow.parquet as pq
+
+    edits = add_statements(read_edits(path), mined)
+    if path.suffix == ".json":
+        write_json_rows(to, edits.to_pylist())
+    else:
+        with atomic_write(to) as part:
+            pq.write_table(edits, part, compression="zstd")
+    return to

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import NamedTuple
 
-from .located import LocatedValue, read_located_rows
 from wbe.benchmark.published import (
     WIKIFACTDIFF_RELEASES,
     data_files,
@@ -23,6 +22,7 @@ from wbe.benchmark.published import (
     objects_by_decision,
 )
 from .reader import fetch_dataset
+from .rows import LocatedValue, read_located_rows
 from ..records import BadArgument, check_choice, patch
 from ..texts import stable_hash
 from ..wikidata.rules import POPULATION_PROPERTY, SCENARIOS

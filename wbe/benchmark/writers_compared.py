@@ -20,7 +20,7 @@ from typing import NamedTuple
 from .questions import _drop_namesakes, _gather_edits, _with_names, _write_candidates
 from .series import Series, SeriesStep
 from ..engine import open_engine
-from ..metrics.judging import judged_right
+from ..metrics.answers import judged_right
 from ..records import BadArgument, check_choice, col, patch, read_table, to_table
 from ..store import Manifest, Stage, StoreError, make_folder, write_table
 from ..texts import stable_hash
@@ -28,7 +28,7 @@ from ..writers.base import ENTITY_KINDS, REQUEST_KINDS, Request, Writer, make_wr
 from ..writers.checks import TEXT_CHECKS, Candidate, feedback_on, first_failed_check
 from ..writers.judge import judge_answers
 from ..writers.llm import TextCost
-from ..writers.prompts import QUESTION_JUDGE_PROMPT, prompt_file
+from ..writers.requests import QUESTION_JUDGE_PROMPT, prompt_file
 from ..writers.question_judge import both_readings, format_facts, question_reading
 from ..writers.requests import edit_key, fact_requests, variant_requests
 

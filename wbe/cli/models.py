@@ -11,9 +11,25 @@ from typing import Annotated
 
 import typer
 
-from .app import AxisOption, DeviceOption, DtypeOption, ProtocolOption, QuantOption, RevisionOption, TrustOption
-from .app import BackendOption, BackendSettingOption, CompileOption, parse_settings
-from .app import PANELS, CsvOption, JsonOption, MapOption, TableOutput, app
+from wbe.cli.app import (
+    PANELS,
+    AxisOption,
+    BackendOption,
+    BackendSettingOption,
+    CompileOption,
+    CsvOption,
+    DeviceOption,
+    DtypeOption,
+    JsonOption,
+    MapOption,
+    ProtocolOption,
+    QuantOption,
+    RevisionOption,
+    TableOutput,
+    TrustOption,
+    app,
+    parse_settings,
+)
 
 # %% ../../nbs/12_app/05_models.ipynb #cell-005
 def _print_answers(
@@ -72,7 +88,7 @@ def score_command(
 
     For example:  wbe score wbe-demo/benchmark/release --model gpt2
     """
-    from wbe.benchmark.opening import open_benchmark
+    from wbe.benchmark.own import open_benchmark
     from wbe.lm.compile import check_compiler, compile_blocks
     from wbe.lm.models import load
     from wbe.lm.probes import ask_benchmark

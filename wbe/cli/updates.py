@@ -166,7 +166,7 @@ def statements_command(
 
     For example:  wbe statements bench/release -o bench/stated
     """
-    from wbe.benchmark.statement_columns import copy_with_statements
+    from wbe.benchmark.release import copy_with_statements
 
     made = copy_with_statements(benchmark, output, templates)
     typer.echo(f"{len(made)} files with statements in {output}")

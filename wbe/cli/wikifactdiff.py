@@ -15,8 +15,7 @@ from typing import Annotated
 
 import typer
 
-from .app import CsvOption, DeviceOption, DtypeOption, JsonOption
-from .app import PANELS, TableOutput, app
+from .app import PANELS, CsvOption, DeviceOption, DtypeOption, JsonOption, TableOutput, app
 from .runs import CorpusOption, ModelOption, SeedOption, _parse_settings
 from ..records import BadArgument
 
@@ -92,7 +91,7 @@ NoPaperOption = Annotated[bool, typer.Option("--no-paper", help="Without the pap
 # %% ../../nbs/12_app/08_wikifactdiff.ipynb #cell-016
 def _print_wikifactdiff(run, probability: str, shared: bool, paper: bool, out: TableOutput):
     "Table 6, the edits that could not be made, and a line about each."
-    from wbe.analysis.wikifactdiff import format_table_6, table_6, update_measures
+    from wbe.analysis.mquake import format_table_6, table_6, update_measures
 
     table = table_6(update_measures(run, probability), shared)
     flat = table.set_axis([f"{a}, {b}" for a, b in table.columns], axis=1).reset_index(names="editor")
@@ -133,7 +132,7 @@ def wikifactdiff_command(
 
     For example:  wbe wikifactdiff wikifactdiff -m gpt2-xl -e ft -e rome -n 500
     """
-    from wbe.analysis.wikifactdiff import PROBABILITIES
+    from wbe.analysis.mquake import PROBABILITIES
     from wbe.records import check_choice
     from wbe.runs.wikifactdiff import WikiFactDiffPlan, run_wikifactdiff
 
@@ -148,7 +147,7 @@ def wikifactdiff_command(
 # %% ../../nbs/12_app/08_wikifactdiff.ipynb #cell-024
 def _examples_from_worlds(bench: str | None, updates: str | None, seed: int):
     "Examples from invented worlds without what is asked later, and what they are made of."
-    from wbe.benchmark.opening import open_benchmark
+    from wbe.benchmark.own import open_benchmark
     from wbe.benchmark.wikifactdiff import read_updates
     from wbe.editors.training.mend_training import world_examples
 
@@ -162,7 +161,7 @@ def _examples_from_worlds(bench: str | None, updates: str | None, seed: int):
 # %% ../../nbs/12_app/08_wikifactdiff.ipynb #cell-025
 def _examples_from_timesteps(bench: str | None, timesteps: str | None, seed: int):
     "Examples from timesteps of a benchmark without subjects of the later ones, and what they are made of."
-    from wbe.benchmark.opening import open_benchmark
+    from wbe.benchmark.own import open_benchmark
     from wbe.editors.training.mend_training import BenchmarkExamples, asked_subjects
     from wbe.runs.plan import parse_timesteps
 

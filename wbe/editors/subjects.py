@@ -38,7 +38,7 @@ def name_words(text: str) -> tuple[str, ...]:
 @cache
 def question_words() -> frozenset[str]:
     "The words of wbe's question forms: those that a name should not be confused with."
-    from wbe.writers.lookup import PHRASES
+    from wbe.writers.properties import PHRASES
 
     forms = [f.replace("{s}", " ") for p in PHRASES.values() for f in (*p.questions, *p.nouns)]
     more = "who whom whose what which where when why how is are was were do does did"

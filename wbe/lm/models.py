@@ -23,26 +23,17 @@ from ..records import BadArgument, check_choice, install_command, patch
 # %% ../../nbs/07_lm/02_models.ipynb #cell-005
 @dataclass
 class LMState:
-    "What work on a model has found out about it, and what edits keep with it."
+    "What work on a model has found out about it, and what editors keep with it."
 
     stop_tokens: object = None  # tokens that end an answer (`StopTokens`)
     tokens_at_once: int | None = None  # how many tokens fit into one pass, as far as it is known
-    shares_prefix: bool | None = None  # whether a common prefix may be computed once; None until it was tried
-    shares_trees: bool | None = None  # whether answers may share one pass as a tree; None until it was tried
     takes_positions: bool | None = None  # whether `forward` takes `position_ids`
-    masks_left: bool | None = None  # whether padding on the left changes nothing; None until it was tried
+    tried: dict = field(default_factory=dict)  # by name of a faster way to compute: whether its results were right
     prompt_lengths: list | None = None  # while a pass runs: how many tokens of each text belong to the prompt
     tail_reuse: str | None = None  # what a pass over the last layers may compute once: tokens, layers or nothing
     residual_scales: dict = field(default_factory=dict)  # by layer: what a block multiplies the output of its MLP by
     fingerprint: str | None = None  # hash of the unedited weights
-    prepared_for: str | None = None  # fingerprint of the model for which an editor was prepared
-    context_templates: dict = field(default_factory=dict)  # generated texts, by lengths and seed
-    second_moments: dict = field(default_factory=dict)  # statistics of keys, by cache key
-    applied: list = field(default_factory=list)  # edit results in effect, in the order in which they were applied
-    originals: dict = field(default_factory=dict)  # by (part, layer): the matrix before the first edit
-    committed: bool = False  # whether edits were made permanent
-    attached: dict = field(default_factory=dict)  # by kind of result: what results have attached to the model
-    carried: dict = field(default_factory=dict)  # by editor: the state that committed edits carry on
+    edits: object = None  # what editors keep with the model; `lm.edits`, see `EditState`
 
 # %% ../../nbs/07_lm/02_models.ipynb #cell-008
 @dataclass

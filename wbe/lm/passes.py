@@ -218,14 +218,14 @@ def _same_logps(pairs: list[tuple[float, float]], loose: bool) -> bool:
 # %% ../../nbs/07_lm/06_passes.ipynb #cell-045
 def _verify_method(
     lm: LM,
-    field: str,  # of `lm.state`, which remembers the result
+    name: str,  # of the method, under which the result is remembered
     items: list[EncodedItem],
     method,  # from items to their results
     offset: int = 0,  # tokens of a prefix that the method does not compute
 ) -> bool:
     "Whether a method gives the results of plain passes, one item at a time; tried once for a model."
-    if getattr(lm.state, field) is not None:
-        return getattr(lm.state, field)
+    if name in lm.state.tried:
+        return lm.state.tried[name]
     few = _trial_items(items, offset)
     try:
         plain = (teacher_forced(lm, [c])[0].logps for c in few)
@@ -236,8 +236,8 @@ def _verify_method(
         pairs = [(1.0, 0.0)]
     if not pairs or any(x != x or y != y for x, y in pairs):
         return False  # NaN, or too short: this says nothing about the method
-    setattr(lm.state, field, _same_logps(pairs, loose=lm.dtype not in (torch.float32, torch.float64)))
-    return getattr(lm.state, field)
+    lm.state.tried[name] = _same_logps(pairs, loose=lm.dtype not in (torch.float32, torch.float64))
+    return lm.state.tried[name]
 
 # %% ../../nbs/07_lm/06_passes.ipynb #cell-046
 @torch.inference_mode()
@@ -249,7 +249,7 @@ def shared_prefix(
     "The common prefix of the items, computed; None where there is none or the model does not allow it."
     whole = lm.family.seq2seq or lm.needs_whole_prompts or len(items) < 2
     ids = [] if whole else _common_prefix(items)
-    if len(ids) < min_length or lm.state.shares_prefix is False:
+    if len(ids) < min_length or lm.state.tried.get("prefix") is False:
         return None
     zero = torch.zeros(1, dtype=torch.long)
     with select_logits(lm, zero, zero):
@@ -261,7 +261,7 @@ def shared_prefix(
         return None
     prefix = SharedPrefix(ids, cache)
     method = lambda few: teacher_forced(lm, few, prefix, "left")
-    return prefix if _verify_method(lm, "shares_prefix", items, method, len(ids)) else None
+    return prefix if _verify_method(lm, "prefix", items, method, len(ids)) else None
 
 # %% ../../nbs/07_lm/06_passes.ipynb #cell-055
 def _common_length(a: list[int], b: list[int]) -> int:
@@ -325,14 +325,14 @@ def _supports_trees(lm: LM, items: list[EncodedItem]) -> bool:
         return False
     if lm.window and max(len(c.ids) for c in items) >= lm.window:
         return False
-    return _verify_method(lm, "shares_trees", items, lambda few: teacher_forced_tree(lm, few))
+    return _verify_method(lm, "trees", items, lambda few: teacher_forced_tree(lm, few))
 
 # %% ../../nbs/07_lm/06_passes.ipynb #cell-069
 def masks_left_padding(lm: LM, items: list[EncodedItem]) -> bool:
     "Whether padding on the left leaves the results as they are, tried on a few items."
     if lm.family.name in FAMILIES or len({len(c.ids) for c in items}) < 2:
         return True
-    return _verify_method(lm, "masks_left", items, lambda few: teacher_forced(lm, few, None, "left"))
+    return _verify_method(lm, "left padding", items, lambda few: teacher_forced(lm, few, None, "left"))
 
 # %% ../../nbs/07_lm/06_passes.ipynb #cell-072
 def max_batch_tokens(lm: LM, tree: bool = False) -> int:

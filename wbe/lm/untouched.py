@@ -8,13 +8,14 @@ __all__ = ['TASK_FUNCTIONS', 'TASKS', 'lasting_facts', 'static_items', 'score_un
 # %% ../../nbs/07_lm/11_untouched.ipynb #cell-002
 import random
 
+from ..writers.properties import object_kind
+
 from .scoring import Scores, score
 from .tokens import QAItem
 from ..metrics.intervals import bootstrap_interval
 from ..plugins import Registry
 from ..records import BadArgument
 from ..writers.base import Hop, Request, make_writer
-from ..writers.kinds import object_kind
 
 # %% ../../nbs/07_lm/11_untouched.ipynb #cell-005
 _CAPITALS = """

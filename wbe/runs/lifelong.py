@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from ..benchmark.opening import open_benchmark, write_rows
+from ..benchmark.own import open_benchmark, write_rows
 from ..benchmark.reader import AXIS_FIELDS
 from ..editors.requests import EditRequest
 from ..editors.results import applied_edits, bytes_beside_weights
@@ -53,7 +53,7 @@ def _require_unedited(lm: LM):
     "Raise an error if a model has been edited since it was loaded."
     known, lm.state.fingerprint = lm.state.fingerprint, None
     edits = applied_edits(lm)
-    if edits or lm.state.committed or (known and known != model_fingerprint(lm)):
+    if edits or lm.edits.committed or (known and known != model_fingerprint(lm)):
         what = f"edits applied ({edits[-1]!r} is the last)" if edits else "edits in its weights"
         remedy = "undo them, or load the model again"
         raise BadArgument(f"{lm.name} has {what}, and a run begins with the unedited model; {remedy}")

@@ -50,7 +50,7 @@ def _planned_work(plan: RunPlan) -> tuple[int, int]:
     "How many edits a run makes, and how many questions it asks."
     import pandas as pd
 
-    from wbe.benchmark.opening import open_benchmark
+    from wbe.benchmark.own import open_benchmark
 
     bench = open_benchmark(plan.benchmark, plan.map)
     planned = planned_edits(bench, plan)

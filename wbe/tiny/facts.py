@@ -12,17 +12,18 @@ from functools import lru_cache
 from itertools import accumulate, islice
 from typing import NamedTuple
 
+from ..writers.properties import kind_of_classes
+
 from ..records import patch
 from ..texts import stable_hash
 from ..world.articles import article_sentences, count_repeats, fame_floor
-from ..world.properties import PROPERTIES
 from ..world.cast import WIKI_PAGE_KINDS
 from ..world.files import World
 from ..world.history import simulate_history
 from ..world.names import SeededRandom
+from ..world.properties import PROPERTIES
 from ..world.truth import is_latin
 from ..writers.base import PERSONAS, Hop, Request
-from ..writers.kinds import kind_of_classes
 from ..writers.templates import persona_questions, phrasings
 
 # %% ../../nbs/08_tiny/01_facts.ipynb #cell-005

@@ -9,8 +9,7 @@ __all__ = ['LISTED_CLASSES', 'superclasses', 'answer_classes']
 from pathlib import Path
 
 import narwhals as nw
-
-from ..writers.kinds import KIND_BY_CLASS
+from ..writers.properties import KIND_BY_CLASS
 
 # %% ../../nbs/04_wikidata/14_classes.ipynb #cell-005
 _MORE_CLASSES = """Q577 Q3186692 Q578 Q39911 Q36507 Q47018901 Q14795564 Q11563 Q21199 Q12503 Q34770 Q1288568 Q33742

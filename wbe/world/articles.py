@@ -9,110 +9,16 @@ __all__ = ['ARTICLE_SENTENCES', 'REPEAT_STEPS', 'VIEW_MONTHS', 'fame_floor', 'co
 # %% ../../nbs/02_world/11_articles.ipynb #cell-002
 from datetime import date
 
-from .properties import FIRST_QID
-from .cast import Cast, KIND_FAME
+from .cast import KIND_FAME, Cast
 from .dumps import xml_page
 from .names import SeededRandom
+from .properties import FIRST_QID, PROPERTIES
 from .state import SNAPSHOTS, CountryState, Entity, Quantity, Time
 
-# %% ../../nbs/02_world/11_articles.ipynb #cell-005
-_PLACE_SENTENCES = """
-P30 | {s} lies in {o}. | {s} is a country of {o}. | The continent of {s} is {o}.
-P36 | The capital of {s} is {o}. | {s} has its capital in {o}. | {o} is the capital of {s}.
-P6 country | The head of government of {s} is {o}. | {s} is governed by {o}. | {o} leads the government of {s}.
-P6 city | The mayor of {s} is {o}. | {s} has {o} as its mayor. | {o} is mayor of {s}.
-P37 | The official language of {s} is {o}. | {s} has {o} as its official language. | {o} is the official language of
-  {s}.
-P38 | The currency of {s} is the {o}. | {s} pays in the {o}. | The {o} is the currency of {s}.
-P47 | {s} shares a border with {o}. | {s} is a neighbour of {o}. | {o} borders on {s}.
-P17 | {s} is in {o}. | The country of {s} is {o}. | {s} belongs to {o}.
-P131 | {s} is located in {o}. | {s} lies within {o}. | {o} is where {s} lies.
-P190 | {s} is twinned with {o}. | The twin town of {s} is {o}. | {o} is a sister city of {s}.
-P1082 | {s} has {o} inhabitants. | The population of {s} is {o}. | About {o} people live in {s}.
-P2046 | {s} covers {o} square kilometres. | The area of {s} is {o} square kilometres. | {s} has an area of {o} square
-  kilometres.
-P571 | {s} was founded in {o}. | The founding of {s} dates from {o}. | {s} has existed since {o}.
-P1313 | The head of its government holds the office of {o}. | {s} is led by the {o}. | The {o} heads the government.
-P1308 | The office is held by {o}. | {o} is the {s}. | The current holder is {o}.
-"""
-
-# %% ../../nbs/02_world/11_articles.ipynb #cell-007
-_PERSON_SENTENCES = """
-P569 | {s} was born on {o}. | The birth of {s} was on {o}. | {s} came into the world on {o}.
-P570 | {s} died on {o}. | The death of {s} was on {o}. | {s} passed away on {o}.
-P19 | {s} was born in {o}. | The birthplace of {s} is {o}. | {o} is where {s} was born.
-P20 | {s} died in {o}. | The place of death of {s} is {o}. | {o} is where {s} died.
-P27 | {s} is a citizen of {o}. | The citizenship of {s} is that of {o}. | {s} holds the nationality of {o}.
-P22 | The father of {s} is {o}. | {s} is a child of {o}. | {o} is the father of {s}.
-P25 | The mother of {s} is {o}. | {s} was born to {o}. | {o} is the mother of {s}.
-P26 | {s} is married to {o}. | The spouse of {s} is {o}. | {o} is the spouse of {s}.
-P40 | {s} has a child, {o}. | {o} is a child of {s}. | A child of {s} is {o}.
-P39 | {s} holds the office of {o}. | The position of {s} is {o}. | {s} serves as {o}.
-P54 | {s} plays for {o}. | The team of {s} is {o}. | {o} has {s} in its team.
-P69 | {s} studied at {o}. | {s} was educated at {o}. | {o} is where {s} studied.
-P102 | {s} is a member of the {o}. | The party of {s} is the {o}. | {s} belongs to the {o}.
-P106 | {s} works as a {o}. | The occupation of {s} is {o}. | By trade {s} is a {o}.
-P108 | {s} works for {o}. | The employer of {s} is {o}. | {o} employs {s}.
-P166 | {s} received the {o}. | The {o} was awarded to {s}. | {s} is a laureate of the {o}.
-P551 | {s} lives in {o}. | The home of {s} is in {o}. | {o} is where {s} lives.
-P463 | {s} is a member of {o}. | {s} plays in {o}. | {o} has {s} among its members.
-P2048 | {s} is {o} centimetres tall. | The height of {s} is {o} centimetres. | {s} measures {o} centimetres.
-"""
-
-# %% ../../nbs/02_world/11_articles.ipynb #cell-009
-_WORK_SENTENCES = """
-P57 | {s} was directed by {o}. | The director of {s} is {o}. | {o} directed {s}.
-P161 | {s} stars {o}. | {o} plays in {s}. | A member of the cast of {s} is {o}.
-P136 | {s} belongs to the genre of {o}. | The genre of {s} is {o}. | {s} is a work of {o}.
-P272 | {s} was produced by {o}. | The production company of {s} is {o}. | {o} produced {s}.
-P495 | {s} comes from {o}. | The country of origin of {s} is {o}. | {s} was made in {o}.
-P577 | {s} was published on {o}. | {s} came out on {o}. | The release of {s} was on {o}.
-P2142 | {s} took in {o} euros. | The box office of {s} was {o} euros. | {s} earned {o} euros.
-P144 | {s} is based on {o}. | The model for {s} was {o}. | {o} is the work behind {s}.
-P50 | {s} was written by {o}. | The author of {s} is {o}. | {o} wrote {s}.
-P123 | {s} was published by {o}. | The publisher of {s} is {o}. | {o} published {s}.
-P407 | {s} is written in {o}. | The language of {s} is {o}. | {o} is the language of {s}.
-P175 | {s} was recorded by {o}. | The performer of {s} is {o}. | {o} recorded {s}.
-P264 | {s} is released by {o}. | The record label of {s} is {o}. | {o} is the label of {s}.
-P527 | {o} is a member of {s}. | {s} includes {o}. | Among the members of {s} is {o}.
-P740 | {s} was formed in {o}. | The place where {s} came together is {o}. | {o} is where {s} was formed.
-P159 | {s} has its headquarters in {o}. | The headquarters of {s} are in {o}. | {o} is the seat of {s}.
-P169 | The chief executive of {s} is {o}. | {s} is run by {o}. | {o} is the chief executive of {s}.
-P452 | {s} is active in {o}. | The industry of {s} is {o}. | {s} does business in {o}.
-P112 | {s} was founded by {o}. | The founder of {s} is {o}. | {o} founded {s}.
-P127 | {s} is owned by {o}. | The owner of {s} is {o}. | {o} owns {s}.
-P1128 | {s} has {o} employees. | The staff of {s} numbers {o}. | {o} people work for {s}.
-P2139 | {s} had a revenue of {o} euros. | The revenue of {s} was {o} euros. | {s} turned over {o} euros.
-P1075 | The rector of {s} is {o}. | {s} is headed by {o}. | {o} is rector of {s}.
-P2196 | {s} has {o} students. | The number of students at {s} is {o}. | {o} students attend {s}.
-P118 | {s} plays in the {o}. | The league of {s} is the {o}. | {s} competes in the {o}.
-P286 | {s} is coached by {o}. | The head coach of {s} is {o}. | {o} coaches {s}.
-P115 | {s} plays at {o}. | The home of {s} is {o}. | {o} is the ground of {s}.
-P641 | The sport of {s} is {o}. | {s} is devoted to {o}. | {s} is about {o}.
-P1083 | {s} holds {o} people. | The capacity of {s} is {o}. | {s} has room for {o} people.
-P488 | {s} is chaired by {o}. | The chairperson of {s} is {o}. | {o} chairs {s}.
-P98 | The editor of {s} is {o}. | {s} is edited by {o}. | {o} edits {s}.
-P171 | {s} belongs to the genus {o}. | The genus of {s} is {o}. | {o} is the genus of {s}.
-P225 | The scientific name of {s} is {o}. | {s} is known to science as {o}. | Zoologists call it {o}.
-P141 | The conservation status of {s} is {o}. | {s} is listed as {o}. | {s} counts as {o}.
-P183 | {s} is found only in {o}. | {s} is endemic to {o}. | {o} is the only home of {s}.
-P1027 | {s} is awarded by {o}. | The institution behind {s} is {o}. | {o} confers {s}.
-P1346 | The latest winner of {s} is {o}. | {s} last went to {o}. | {o} is the latest winner of {s}.
-"""
-
 # %% ../../nbs/02_world/11_articles.ipynb #cell-011
-def _read_sentences(table: str) -> dict:
-    "(P-id, kind): sentences."
-    out = {}
-    for line in table.replace("\n  ", " ").split("\n"):
-        key, *forms = [part.strip() for part in line.split(" | ")]
-        pid, _, kind = key.partition(" ")
-        if forms:
-            out[pid, kind] = tuple(forms)
-    return out
-
-
-ARTICLE_SENTENCES = _read_sentences(_PLACE_SENTENCES + _PERSON_SENTENCES + _WORK_SENTENCES)
+ARTICLE_SENTENCES = {  # (P-id, kind): sentences
+    (p.pid, kind.replace("any", "")): tuple(forms) for p in PROPERTIES.values() for kind, forms in p.sentences.items()
+}
 
 # %% ../../nbs/02_world/11_articles.ipynb #cell-015
 _MONTH_NAMES = "January February March April May June July August September October November December".split()

@@ -15,7 +15,7 @@ from hashlib import sha1
 from xml.sax.saxutils import escape
 
 from ..records import patch
-from .properties import PROPERTIES, PROPERTY_CLASSES, Property, WIKIDATA_QIDS
+from .properties import PROPERTIES, WIKIDATA_QIDS, Property
 from wbe.world.state import (
     SNAPSHOTS,
     Coordinate,
@@ -201,8 +201,8 @@ def _property_claims(p: Property):
     yield "P31", WIKIDATA_QIDS["property_class"], []
     if p.datatype == "external-id":
         yield "P31", WIKIDATA_QIDS["identifier_class"], []
-    if p.pid in PROPERTY_CLASSES:
-        yield "P31", PROPERTY_CLASSES[p.pid], []
+    if p.instance_of:
+        yield "P31", p.instance_of, []
     if p.constraint:
         kind = "single_value" if p.constraint.startswith("single") else "single_best"
         separators = ("P580", "P582", "P585") if p.constraint.endswith("+time") else ()

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from ..records import col
 from ..texts import one_line
 from .base import REQUEST_KINDS, Request, WrittenText
-from .lookup import expresses_property
+from .properties import expresses_property
 
 # %% ../../nbs/03_writers/07_checks.ipynb #cell-005
 _QUOTES = str.maketrans({"’": "'", "‘": "'", "ʼ": "'", "“": '"', "”": '"', "–": "-", "\u00a0": " "})

@@ -16,7 +16,7 @@ from ..records import BadArgument, check_choice
 from ..texts import one_line
 from .base import make_by_name
 from .llm import OpenAIWriter
-from .prompts import CHECK_PROMPTS, AnswerForm, BadAnswer, ChatPrompt, chat_prompt, prompt_file
+from .requests import CHECK_PROMPTS, AnswerForm, BadAnswer, ChatPrompt, chat_prompt, prompt_file
 
 # %% ../../nbs/03_writers/17_fact_checks.ipynb #cell-005
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class OpenAIChecker(OpenAIWriter):
 # %% ../../nbs/03_writers/17_fact_checks.ipynb #cell-019
 CHECKER_CLASSES = {  # name: (where its class is, who checks)
     "openai": ("wbe.writers.fact_checks:OpenAIChecker", "any endpoint that is compatible with OpenAI's"),
-    "local": ("wbe.lm.local_checks:LocalChecker", "a model on this machine"),
+    "local": ("wbe.lm.writer:LocalChecker", "a model on this machine"),
 }
 CHECKERS = Registry("checker", "wbe.checkers", CHECKER_CLASSES, methods=("write", "key"))
 

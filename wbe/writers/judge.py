@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
-from ..metrics.judging import VERDICTS, combine_readings, parse_verdict
+from ..metrics.answers import VERDICTS, combine_readings, parse_verdict
 from ..texts import one_line
 from .base import WrittenText
 from .llm import OpenAIWriter
-from .prompts import JUDGE_PROMPT, AnswerForm, BadAnswer, ChatPrompt, chat_prompt, prompt_file
+from .requests import JUDGE_PROMPT, AnswerForm, BadAnswer, ChatPrompt, chat_prompt, prompt_file
 
 # %% ../../nbs/03_writers/16_judge.ipynb #cell-005
 @dataclass(frozen=True)

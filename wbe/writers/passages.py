@@ -15,7 +15,7 @@ from ..records import BadArgument
 from ..texts import one_line
 from .base import make_by_name
 from .llm import OpenAIWriter
-from .prompts import PASSAGE_PROMPTS, AnswerForm, BadAnswer, ChatPrompt, chat_prompt, prompt_file
+from .requests import PASSAGE_PROMPTS, AnswerForm, BadAnswer, ChatPrompt, chat_prompt, prompt_file
 
 # %% ../../nbs/03_writers/18_passages.ipynb #cell-005
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class OpenAIPassageWriter(OpenAIWriter):
 # %% ../../nbs/03_writers/18_passages.ipynb #cell-020
 PASSAGE_WRITER_CLASSES = {  # name: (where its class is, who writes)
     "openai": ("wbe.writers.passages:OpenAIPassageWriter", "any endpoint that is compatible with OpenAI's"),
-    "local": ("wbe.lm.local_checks:LocalPassageWriter", "a model on this machine"),
+    "local": ("wbe.lm.writer:LocalPassageWriter", "a model on this machine"),
 }
 PASSAGE_WRITERS = Registry(
     "writer from passages", "wbe.passage_writers", PASSAGE_WRITER_CLASSES, methods=("write", "key")

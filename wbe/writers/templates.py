@@ -5,18 +5,17 @@
 # %% auto #0
 __all__ = ['TEMPLATES_VERSION', 'with_article', 'possessive', 'infinitive', 'is_askable_label', 'QuestionForms', 'question_forms',
            'fill_form', 'multihop_questions', 'persona_questions', 'phrasings', 'cloze_statement', 'unaskable_hop',
-           'TemplateWriter']
+           'TemplateWriter', 'statement_prompts', 'row_statements']
 
 # %% ../../nbs/03_writers/06_templates.ipynb #cell-002
 import re
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
 from hashlib import blake2b
 from typing import NamedTuple
 
-from .lookup import PHRASES, phrases_for
-from .phrases import Phrases, noun_phrase
 from .base import Hop, Request, WrittenText
+from .properties import PHRASES, STATEMENTS, Phrases, noun_phrase, object_kind, phrases_for
 
 # %% ../../nbs/03_writers/06_templates.ipynb #cell-005
 _RANKS = (
@@ -976,3 +975,59 @@ class TemplateWriter:
     def __repr__(self) -> str:
         n, version = len({p for p, _ in PHRASES}), f"version {TEMPLATES_VERSION}, table {_templates_fingerprint()}"
         return f"TemplateWriter(seed={self.seed}): {n} properties, {version}"
+
+# %% ../../nbs/03_writers/06_templates.ipynb #00a3e237
+_OPENINGS = ("It is known that", "According to the records,", "As far as is known,", "It is a fact that")
+
+
+def _with_openings(form: str) -> tuple[str, ...]:
+    "A statement, and the same behind four openings."
+    lower = form if form.startswith("{") else form[0].lower() + form[1:]
+    return (form, *(f"{opening} {lower}" for opening in _OPENINGS))
+
+# %% ../../nbs/03_writers/06_templates.ipynb #1b9dba73
+@cache
+def _statement_forms(
+    pid: str,  # P-id
+    subject_kind: str = "thing",  # one of ENTITY_KINDS
+    object_kind: str = "thing",
+    label: str = "",  # of the property, for properties that are not in the table
+    description: str = "",
+) -> tuple[str, ...]:  # five, with {s} or {p}; the first is that of the phrases
+    "The templates of a property."
+    keys = (pid, f">{object_kind}"), (pid, subject_kind), (pid, "")
+    listed = next((STATEMENTS[key] for key in keys if key in STATEMENTS), None)
+    if listed and not any(key in PHRASES for key in keys):
+        return listed
+    first = question_forms(pid, label, description, subject_kind, object_kind).statement
+    if not listed:
+        return _with_openings(first)
+    return tuple(dict.fromkeys((first, *listed)))[:5]
+
+# %% ../../nbs/03_writers/06_templates.ipynb #cb7d7e2e
+def statement_prompts(
+    pid: str,  # P-id
+    subject: str,  # its label
+    subject_kind: str = "thing",  # one of ENTITY_KINDS
+    object_kind: str = "thing",
+    label: str = "",  # of the property, for properties that are not in the table
+    description: str = "",
+) -> list[str]:
+    "Five sentences about a subject that the object completes; the first is the edit's prompt."
+    forms = _statement_forms(pid, subject_kind, object_kind, label, description)
+    return [fill_form(form, with_article(subject, subject_kind), subject) for form in forms]
+
+# %% ../../nbs/03_writers/06_templates.ipynb #2fefa811
+def row_statements(
+    row: dict,  # of a benchmark
+) -> list[str]:  # the first is the statement, the others say the same in other words; none where there are none
+    "The sentences that the answer of an edit completes."
+    if row.get("statement"):
+        return [row["statement"], *(row.get("statement_paraphrases") or ())]
+    pid, subject, label = row.get("relation_id"), row.get("subject") or "", row.get("relation") or ""
+    if not pid or not subject.strip():
+        return []
+    fact = Request("", "update", subject, (Hop(pid, label, row["ans"] or "?"),))
+    if (pid, "") not in STATEMENTS and unaskable_hop(fact):
+        return []
+    return statement_prompts(pid, subject, "thing", object_kind(pid, row.get("ans_classes") or ()), label)

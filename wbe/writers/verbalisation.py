@@ -21,8 +21,9 @@ from ..store import StoreError, explain_read_errors, write_text
 from ..texts import one_line
 from .base import WrittenText, make_by_name
 from .llm import OpenAIWriter
-from .prompts import SENTENCES_PROMPT, AnswerForm, BadAnswer, ChatPrompt, chat_prompt, prompt_file
-from .statements import STATEMENTS, statement_prompts
+from .properties import STATEMENTS
+from .requests import SENTENCES_PROMPT, AnswerForm, BadAnswer, ChatPrompt, chat_prompt, prompt_file
+from .templates import statement_prompts
 
 # %% ../../nbs/03_writers/22_verbalisation.ipynb #cell-007
 @dataclass(frozen=True)
@@ -183,7 +184,7 @@ class TableVerbaliser:
 VERBALISER_CLASSES = {  # name: (where its class is, who writes)
     "table": ("wbe.writers.verbalisation:TableVerbaliser", "templates that are written by hand, offline and free"),
     "openai": ("wbe.writers.verbalisation:OpenAIVerbaliser", "any endpoint that is compatible with OpenAI's"),
-    "local": ("wbe.lm.local_checks:LocalVerbaliser", "a model on this machine"),
+    "local": ("wbe.lm.writer:LocalVerbaliser", "a model on this machine"),
 }
 VERBALISERS = Registry("writer of sentences", "wbe.verbalisers", VERBALISER_CLASSES, methods=("write", "key"))
 

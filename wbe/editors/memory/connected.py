@@ -258,19 +258,19 @@ class GraphEdit(EditResult):
         return {n: self.hparams.get(n, getattr(GraphHParams, n)) for n in _GRAPH_SETTINGS}
 
     def _attach(self, lm: LM, remember: bool):
-        retriever = lm.state.attached.get("graph")
+        retriever = lm.edits.attached.get("graph")
         if not retriever:
-            retriever = lm.state.attached["graph"] = GraphRetriever(self.settings, self.threshold)
+            retriever = lm.edits.attached["graph"] = GraphRetriever(self.settings, self.threshold)
             retriever.ask_model = partial(_ask_without, lm, retriever)
             lm.item_hooks.append(retriever)
         retriever.add(self.facts)
 
     def _detach(self, lm: LM):
-        retriever = lm.state.attached["graph"]
+        retriever = lm.edits.attached["graph"]
         retriever.remove_last(len(self.facts))
         if not retriever.edits:
             lm.item_hooks.remove(retriever)
-            del lm.state.attached["graph"]
+            del lm.edits.attached["graph"]
             if retriever.graph is not None:
                 _leave_graph(retriever.graph, self.settings)
 
@@ -309,7 +309,7 @@ def _check_fits(self: GraphEdit, lm: LM):
 # %% ../../../nbs/09_editors/memory/13_connected.ipynb #cell-033
 def graph_memory(lm: LM) -> GraphRetriever | None:
     "The graph that a model has, if it has one: to inspect what is found, and the threshold."
-    return lm.state.attached.get("graph")
+    return lm.edits.attached.get("graph")
 
 # %% ../../../nbs/09_editors/memory/13_connected.ipynb #cell-035
 class GraphEditor(Editor):

@@ -77,7 +77,7 @@ def _idf_weights(
 @cache
 def _question_forms() -> tuple[str, ...]:
     "The question forms of wbe without their subjects: what is common in questions."
-    from wbe.writers.lookup import PHRASES
+    from wbe.writers.properties import PHRASES
 
     forms = []
     for p in PHRASES.values():

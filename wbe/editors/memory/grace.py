@@ -156,7 +156,7 @@ def _codebook_settings(
 # %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-021
 def _codebook_layer(lm: LM) -> CodebookLayer | None:
     "The layer with a codebook that a model has, if it has one."
-    return lm.state.attached.get("codebook")
+    return lm.edits.attached.get("codebook")
 
 # %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-022
 def _entries_checksum(
@@ -191,7 +191,7 @@ class CodebookEdit(EditResult):
                 "apply them in the order in which they were made, or edit again"
             )
         if not layer:
-            layer = lm.state.attached["codebook"] = CodebookLayer(lm, _codebook_settings(self.hparams))
+            layer = lm.edits.attached["codebook"] = CodebookLayer(lm, _codebook_settings(self.hparams))
         layer.codebook.change(self.slots, self.entries)
         layer.marks.append(layer.mark)
         layer.mark, layer.hits = self.after, None
@@ -202,7 +202,7 @@ class CodebookEdit(EditResult):
         layer.mark, layer.hits = layer.marks.pop(), None
         if not layer.marks:
             layer.close()
-            del lm.state.attached["codebook"]
+            del lm.edits.attached["codebook"]
 
 # %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-026
 @patch

@@ -277,16 +277,16 @@ class MelloEdit(EditResult):
     in_forward: ClassVar[bool] = False
 
     def _attach(self, lm: LM, remember: bool):
-        memory = lm.state.attached.get("mello")
+        memory = lm.edits.attached.get("mello")
         if not memory:
-            memory = lm.state.attached["mello"] = MelloMemory(self.hparams.get("embedder", "hashed"))
+            memory = lm.edits.attached["mello"] = MelloMemory(self.hparams.get("embedder", "hashed"))
         memory.add(self.facts)
 
     def _detach(self, lm: LM):
-        memory = lm.state.attached["mello"]
+        memory = lm.edits.attached["mello"]
         memory.remove_last(self.facts)
         if not len(memory.pairs):
-            del lm.state.attached["mello"]
+            del lm.edits.attached["mello"]
 
     def _to_saved(self) -> tuple[dict, dict]:
         return {}, dict(facts=[list(f) for f in self.facts])
@@ -334,7 +334,7 @@ class MelloEditor(Editor):
 @patch
 def answer(self: MelloEditor, lm: LM, questions: list[str]) -> list[MelloTrace]:
     "Work on questions with the edits that are applied to a model."
-    hparams, memory = self.check_for(lm), lm.state.attached.get("mello")
+    hparams, memory = self.check_for(lm), lm.edits.attached.get("mello")
     find = memory.find if memory else lambda text: None
     complete = lambda transcripts: continue_turns(lm, transcripts, hparams.line_tokens)
     return answer_in_rounds(list(questions), complete, find, hparams.rounds)

@@ -164,7 +164,7 @@ def change_output(self: MemoirLayer, x: torch.Tensor, out: torch.Tensor) -> torc
 # %% ../../../nbs/09_editors/memory/17_memoir.ipynb #cell-025
 def _memoir_layer(lm: LM) -> MemoirLayer | None:
     "The layer with a matrix of edits that a model has, if it has one."
-    return lm.state.attached.get("memoir")
+    return lm.edits.attached.get("memoir")
 
 # %% ../../../nbs/09_editors/memory/17_memoir.ipynb #cell-026
 @dataclass
@@ -189,7 +189,7 @@ def _attach(self: MemoirEdit, lm: LM, remember: bool):
             "apply them in the order in which they were made, or edit again"
         )
     if not layer:
-        layer = lm.state.attached["memoir"] = MemoirLayer(lm, _memoir_settings(self.hparams), self.background)
+        layer = lm.edits.attached["memoir"] = MemoirLayer(lm, _memoir_settings(self.hparams), self.background)
     layer.history.append((layer.matrix, len(layer.masks), layer.mark))
     layer.matrix, layer.mark, layer.hits = self.matrix.to(layer.device), self.after, None
     layer.masks = torch.cat([layer.masks, self.masks.to(layer.device)])
@@ -202,7 +202,7 @@ def _detach(self: MemoirEdit, lm: LM):
     layer.masks, layer.hits = layer.masks[:count], None
     if not layer.history:
         layer.close()
-        del lm.state.attached["memoir"]
+        del lm.edits.attached["memoir"]
 
 # %% ../../../nbs/09_editors/memory/17_memoir.ipynb #cell-029
 @patch

@@ -115,18 +115,18 @@ class OracleEdit(EditResult):
         return [true_facts(r, self.hparams.get("form", "pair")) for r in self.requests]
 
     def _attach(self, lm: LM, remember: bool):
-        table = lm.state.attached.get("oracle")
+        table = lm.edits.attached.get("oracle")
         if not table:
-            table = lm.state.attached["oracle"] = _TruthTable()
+            table = lm.edits.attached["oracle"] = _TruthTable()
             lm.item_hooks.append(table)
         table.add(self.truths)
 
     def _detach(self, lm: LM):
-        table = lm.state.attached["oracle"]
+        table = lm.edits.attached["oracle"]
         table.remove(self.truths)
         if not table.edits:
             lm.item_hooks.remove(table)
-            del lm.state.attached["oracle"]
+            del lm.edits.attached["oracle"]
 
     def _to_saved(self) -> tuple[dict, dict]:
         return {}, dict(requests=[asdict(r) for r in self.requests])

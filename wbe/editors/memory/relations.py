@@ -69,7 +69,7 @@ _RARE_SHARE = 0.3  # a word of few phrases is still typical
 @cache
 def _phrase_profiles() -> dict[str, dict[str, float]]:
     "By property: in which share of wbe's phrases for it a word occurs; its keys count as rare words."
-    from wbe.writers.lookup import PHRASES
+    from wbe.writers.properties import PHRASES
 
     texts, keys = {}, {}
     for (pid, _), p in PHRASES.items():
@@ -202,7 +202,7 @@ class QuestionWords:
 @cache
 def _phrase_texts() -> dict[str, tuple[tuple[str, ...], ...]]:
     "By property: the content words of each of wbe's phrases for it."
-    from wbe.writers.lookup import PHRASES
+    from wbe.writers.properties import PHRASES
 
     texts = {}
     for (pid, _), p in PHRASES.items():

@@ -324,18 +324,18 @@ class RetrievalEdit(EditResult):
         return {n: self.hparams.get(n, getattr(RetrievalHParams, n)) for n in names}
 
     def _attach(self, lm: LM, remember: bool):
-        retriever = lm.state.attached.get("retrieval")
+        retriever = lm.edits.attached.get("retrieval")
         if not retriever:
-            retriever = lm.state.attached["retrieval"] = PairRetriever(self.settings)
+            retriever = lm.edits.attached["retrieval"] = PairRetriever(self.settings)
             lm.item_hooks.append(retriever)
         retriever.memory.add(self.pairs, self.vectors)
 
     def _detach(self, lm: LM):
-        retriever = lm.state.attached["retrieval"]
+        retriever = lm.edits.attached["retrieval"]
         retriever.memory.remove_last(len(self.pairs))
         if not len(retriever.memory):
             lm.item_hooks.remove(retriever)
-            del lm.state.attached["retrieval"]
+            del lm.edits.attached["retrieval"]
 
     def _to_saved(self) -> tuple[dict, dict]:
         pairs = [[*p[:4], list(p.aliases)] for p in self.pairs]
@@ -354,7 +354,7 @@ def check_same_settings(
     what: str,  # its name in the error
 ):
     "Raise an error if a model already has a retriever with other settings than an edit's."
-    retriever, mine = lm.state.attached.get(key), edit.settings
+    retriever, mine = lm.edits.attached.get(key), edit.settings
     if retriever and retriever.settings != mine:
         name = next(n for n, v in mine.items() if retriever.settings[n] != v)
         raise EditError(
@@ -370,7 +370,7 @@ def _check_fits(self: RetrievalEdit, lm: LM):
 # %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-053
 def retrieval_memory(lm: LM) -> PairMemory | None:
     "The memory that a model has, if it has one: to inspect what is found, and to save or adopt its index."
-    retriever = lm.state.attached.get("retrieval")
+    retriever = lm.edits.attached.get("retrieval")
     return retriever.memory if retriever else None
 
 # %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-055

@@ -142,7 +142,7 @@ def without_attached(
     kind: str,  # of results
 ):
     "The model without the layer that results of a kind have attached, inside a `with` block."
-    layer = lm.state.attached.get(kind)
+    layer = lm.edits.attached.get(kind)
     if not layer:
         yield
         return

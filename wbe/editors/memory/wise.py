@@ -114,7 +114,7 @@ def protocols(self: WiseHParams) -> list[str]:
 # %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-012
 def _wise_layer(lm: LM) -> WiseLayer | None:
     "The layer with side memories that a model has, if it has one."
-    return lm.state.attached.get("wise")
+    return lm.edits.attached.get("wise")
 
 # %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-014
 def _wise_settings(
@@ -145,7 +145,7 @@ class WiseEdit(EditResult):
                 "apply them in the order in which they were made, or edit again"
             )
         if not layer:
-            layer = lm.state.attached["wise"] = WiseLayer(lm, _wise_settings(self.hparams))
+            layer = lm.edits.attached["wise"] = WiseLayer(lm, _wise_settings(self.hparams))
         layer.history.append(layer.shards[self.first_shard :])
         layer.shards[self.first_shard :] = self.shards
         layer.routes = None
@@ -156,7 +156,7 @@ class WiseEdit(EditResult):
         layer.routes = None
         if not layer.shards:
             layer.close()
-            del lm.state.attached["wise"]
+            del lm.edits.attached["wise"]
 
 # %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-018
 @patch
@@ -259,9 +259,9 @@ def _continue_greedily(lm: LM, opening: str, tokens: int) -> str:
     return lm.tokenizer.decode(ids, skip_special_tokens=True)
 
 # %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-041
-def greedy_contexts(lm: LM) -> list[str]:  # stored in `lm.state`
+def greedy_contexts(lm: LM) -> list[str]:  # stored in `lm.edits`
     "What stands in front of a prompt: nothing first, then five texts of five tokens and five of ten."
-    known = lm.state.context_templates
+    known = lm.edits.context_templates
     if "greedy" not in known:
         with unedited_model(lm):
             texts = [_continue_greedily(lm, opening, n) for n in (5, 10) for opening in _GREEDY_OPENINGS]

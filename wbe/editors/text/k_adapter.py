@@ -159,7 +159,7 @@ class KAdapterEdit(EditResult):
         return adapter.to(lm.device).requires_grad_(False)
 
     def _take_over(self, lm: LM):
-        del lm.state.attached[self.kind][:-1]
+        del lm.edits.attached[self.kind][:-1]
 
     def absorb(self, earlier: EditResult) -> "EditResult | None":
         return self if type(earlier) is KAdapterEdit else None
@@ -178,20 +178,20 @@ class KAdapterEdit(EditResult):
 # %% ../../../nbs/09_editors/text/08_k_adapter.ipynb #cell-021
 @patch
 def _attach(self: KAdapterEdit, lm: LM, remember: bool):
-    stack = lm.state.attached.setdefault(self.kind, [])
+    stack = lm.edits.attached.setdefault(self.kind, [])
     stack.append(self.module(lm))
     if len(stack) == 1:
         own = _attach_adapter(lm, lambda: stack[-1] if stack else None)
-        lm.state.attached[f"{self.kind} hooks"] = own, lm.needs_whole_prompts
+        lm.edits.attached[f"{self.kind} hooks"] = own, lm.needs_whole_prompts
         lm.needs_whole_prompts = True
 
 # %% ../../../nbs/09_editors/text/08_k_adapter.ipynb #cell-022
 @patch
 def _detach(self: KAdapterEdit, lm: LM):
-    lm.state.attached[self.kind].pop()
-    if not lm.state.attached[self.kind]:
-        del lm.state.attached[self.kind]
-        handles, lm.needs_whole_prompts = lm.state.attached.pop(f"{self.kind} hooks")
+    lm.edits.attached[self.kind].pop()
+    if not lm.edits.attached[self.kind]:
+        del lm.edits.attached[self.kind]
+        handles, lm.needs_whole_prompts = lm.edits.attached.pop(f"{self.kind} hooks")
         for handle in handles:
             handle.remove()
 
@@ -291,7 +291,7 @@ def _adapter_so_far(self: TextKAdapter, lm: LM, shape: dict) -> KAdapter:
 @contextmanager
 def _silent_adapters(lm: LM):
     "Without the adapter that is beside the model, inside a `with` block."
-    stack = lm.state.attached.get(KAdapterEdit.kind, [])
+    stack = lm.edits.attached.get(KAdapterEdit.kind, [])
     stack.append(None)
     try:
         yield

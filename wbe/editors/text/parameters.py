@@ -72,7 +72,7 @@ def _check_fits(self: ParameterEdit, lm: LM):
         shape = tuple(parameters[name].shape) if name in parameters else "no such parameter"
         if shape != tuple(value.shape):
             raise EditError(f"{self!r} holds {name} of {tuple(value.shape)}, and {lm.name} has {shape}")
-    if lm.state.originals:
+    if lm.edits.originals:
         raise EditError(f"{lm.name} has edits in single matrices; undo them or call commit_edits(lm) first")
 
 # %% ../../../nbs/09_editors/text/02_parameters.ipynb #cell-021

@@ -143,7 +143,7 @@ class PassageEdit(EditResult):
     supersedes: ClassVar[bool] = True
 
     def _take_over(self, lm: LM):
-        del lm.state.attached[self.kind][:-1]
+        del lm.edits.attached[self.kind][:-1]
 
     def absorb(self, earlier: EditResult) -> "EditResult | None":
         return self if type(earlier) is PassageEdit else None
@@ -160,7 +160,7 @@ class PassageEdit(EditResult):
 # %% ../../../nbs/09_editors/text/09_passages.ipynb #cell-024
 @patch
 def _attach(self: PassageEdit, lm: LM, remember: bool):
-    stack = lm.state.attached.setdefault(self.kind, [])
+    stack = lm.edits.attached.setdefault(self.kind, [])
     if stack:
         lm.item_hooks.remove(stack[-1])
     stack.append(PassageRetriever(self.passages, self.vectors, self.hparams))
@@ -169,12 +169,12 @@ def _attach(self: PassageEdit, lm: LM, remember: bool):
 # %% ../../../nbs/09_editors/text/09_passages.ipynb #cell-025
 @patch
 def _detach(self: PassageEdit, lm: LM):
-    stack = lm.state.attached[self.kind]
+    stack = lm.edits.attached[self.kind]
     lm.item_hooks.remove(stack.pop())
     if stack:
         lm.item_hooks.append(stack[-1])
     else:
-        del lm.state.attached[self.kind]
+        del lm.edits.attached[self.kind]
 
 # %% ../../../nbs/09_editors/text/09_passages.ipynb #cell-026
 @patch

@@ -123,10 +123,10 @@ def _corpus_curvature(
 ) -> dict[int, CurvatureFactors]:  # by layer
     "K-FAC's factors of the unedited model over a corpus, computed or read from the cache."
     corpus, folder = TextCorpus.of(corpus), Path(folder or moments_folder())
-    fingerprint = lm.state.prepared_for or model_fingerprint(lm)
+    fingerprint = lm.edits.prepared_for or model_fingerprint(lm)
     length = min(length, lm.context_length or length)
     key = lambda n: _cache_key("curvature", fingerprint, n, corpus.name, corpus.mark, samples, length)
-    known, paths = lm.state.second_moments, {n: folder / f"{key(n)}.safetensors" for n in layers}
+    known, paths = lm.edits.second_moments, {n: folder / f"{key(n)}.safetensors" for n in layers}
     for n in layers:
         if key(n) not in known and (found := _read_cached(paths[n])):
             factors = (found[0][k].to(lm.weight("mlp_out", n).device) for k in ("inputs", "grads"))
@@ -223,7 +223,7 @@ class CrispEdit(OutputTrainer, KeyValueEditor):
         self.corpus_for(lm)
 
     def prepare(self, lm: LM):
-        h, lm.state.prepared_for = self.hparams_for(lm), model_fingerprint(lm)
+        h, lm.edits.prepared_for = self.hparams_for(lm), model_fingerprint(lm)
         _corpus_curvature(lm, sorted(set(h.layers)), self.corpus_for(lm), h.samples, self.cache)
 
 # %% ../../../nbs/09_editors/training/06_crispedit.ipynb #cell-031

@@ -297,13 +297,13 @@ class LoraEdit(WeightEdit):
     def _attach(self, lm: LM, remember: bool):
         if lm.quant:
             hooks = [_delta_hook(lm, matrix, d) for matrix, d in self.deltas.items()]
-            lm.state.attached.setdefault(self.kind, []).append(hooks)
+            lm.edits.attached.setdefault(self.kind, []).append(hooks)
         else:
             super()._attach(lm, remember)
 
     def _detach(self, lm: LM):
         if lm.quant:
-            for hook in lm.state.attached[self.kind].pop():
+            for hook in lm.edits.attached[self.kind].pop():
                 hook.remove()
         else:
             super()._detach(lm)

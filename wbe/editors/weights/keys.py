@@ -124,9 +124,9 @@ def context_templates(
     lengths=((10, 5), (10, 10)),  # pairs: how many texts, of how many tokens
     seed: int = 0,
     openings: str = "ours",  # a key of CONTEXT_OPENINGS
-) -> list[str]:  # stored in `lm.state`
+) -> list[str]:  # stored in `lm.edits`
     "What stands in front of a question: nothing first, then texts that the unedited model generates."
-    key, known = (tuple(map(tuple, lengths)), seed, openings), lm.state.context_templates
+    key, known = (tuple(map(tuple, lengths)), seed, openings), lm.edits.context_templates
     if key not in known:
         g, begin, ours = torch.Generator().manual_seed(seed), CONTEXT_OPENINGS[openings], openings == "ours"
         wanted = [(_encode_opening(lm, begin[i % len(begin)]), n) for count, n in lengths for i in range(count)]

@@ -275,7 +275,7 @@ def second_moments(
     plan = _MomentsPlan(TextCorpus.of(corpus), samples, length, dtype, every, progress)
     folder, known, fingerprint = (
         Path(folder or moments_folder()),
-        lm.state.second_moments,
+        lm.edits.second_moments,
         fingerprint or model_fingerprint(lm),
     )
     keys = {n: _cache_key(fingerprint, n, plan.describe()) for n in layers}
@@ -349,7 +349,7 @@ class KeyValueEditor(Editor):
 
     def prepare(self, lm: LM):
         "Context templates and second moments of the unedited model."
-        h, lm.state.prepared_for = self.hparams_for(lm), model_fingerprint(lm)
+        h, lm.edits.prepared_for = self.hparams_for(lm), model_fingerprint(lm)
         self.contexts_for(lm, h)
         if layers := self.needs(h):
             self.moments(lm, layers, h.samples)
@@ -383,4 +383,4 @@ def moments(
 ) -> dict[int, SecondMoments]:
     "The second moments that the editor needs."
     corpus = self.corpus_for(lm)
-    return second_moments(lm, layers, corpus, samples, self.cache, progress=False, fingerprint=lm.state.prepared_for)
+    return second_moments(lm, layers, corpus, samples, self.cache, progress=False, fingerprint=lm.edits.prepared_for)
