@@ -39,7 +39,7 @@ sys.stdin.readline()
 start = time.perf_counter()
 if what == "parse":
     from wbe.wikidata.parse import parse_dump
-    made = parse_dump(paths[0], paths[1], workers=1, engine=engine, progress=False)
+    made = parse_dump(paths[0], paths[1], workers=1, engine=engine.replace("one process", "duckdb"), progress=False)
     rows = made.counts["statements"]
 else:
     from wbe.wikidata.changes import compare_snapshots
