@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .rows import JsonRow, json_rows
-from ..dates import date_or_none
+from ..texts import date_or_none
 from ..records import ASKED_AXES, AXES, PROBE_COLUMNS, BadArgument, Edit, SchemaError, check_choice, choose_axes
 from ..records import install_command, patch
 from ..store import StoreError, explain_read_errors, logger, sha256_of
