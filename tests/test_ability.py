@@ -12,7 +12,7 @@ from wbe.runs.plan import RunPlan
 from wbe.runs.records import compare_runs
 
 pytest.importorskip("torch")
-from wbe.lm.general import AbilityTask, QuestionTask
+from wbe.lm.ability import AbilityTask, QuestionTask
 from wbe.runs.lifelong import run_lifelong
 
 
@@ -110,7 +110,7 @@ def test_questions_that_cannot_be_downloaded_stop_the_run_before_any_edit(tmp_pa
         raise OSError("no network")
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", unreachable)
-    monkeypatch.setattr("wbe.lm.general.QuestionTask.english", False)
+    monkeypatch.setattr("wbe.lm.ability.QuestionTask.english", False)
     with pytest.raises(WbeError, match=r"squad: the questions cannot be downloaded \(no network\); give a file"):
         run_lifelong(plan(ability=("squad",)), tmp_path / "run", progress=False)
     assert not (tmp_path / "run").exists()
@@ -136,6 +136,7 @@ def test_the_size_is_part_of_what_is_stored(tmp_path, plan):
 def test_the_names_are_those_of_the_harness():
     from lm_eval.tasks import TaskManager
 
-    from wbe.lm.general import HARNESS_TASKS
+    from wbe.lm.ability import ABILITIES
 
-    assert set(HARNESS_TASKS) <= set(TaskManager().all_tasks)
+    ours = {name for name, (place, _) in ABILITIES.own.items() if place.endswith(":HarnessTask")}
+    assert {"mmlu", "gsm8k", "ifeval"} == ours <= set(TaskManager().all_tasks)

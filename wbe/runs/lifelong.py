@@ -25,14 +25,14 @@ from ..editors.results import applied_edits, bytes_beside_weights
 from ..editors.weights.moments import model_fingerprint
 from ..lm.ability import score_held_out
 from ..lm.cost import PeakMeter, time_rounds, timing_summary
-from ..lm.general import AbilityTask, ability_task, check_abilities_for, measure_ability
-from ..lm.health import HealthCheck, is_broken, matrix_norm, matrix_norms
+from ..lm.ability import AbilityTask, ability_task, check_abilities_for, measure_ability
+from ..lm.cost import HealthCheck, is_broken, matrix_norm, matrix_norms
 from ..lm.models import LM, limited_threads, load
 from ..lm.probes import describe_set_aside
 from ..lm.prompts import get_protocol
 from ..lm.scoring import process_rank, score
 from ..lm.tokens import encode_items
-from ..lm.untouched import TASKS
+from ..lm.ability import TASKS
 from ..metrics.intervals import bootstrap_interval
 from ..metrics.summary import with_outdated_match
 from ..progress import progress_bar

@@ -10,7 +10,7 @@ from functools import cache
 from itertools import chain
 
 from ..lm.ability import score_held_out
-from ..lm.general import AbilityTask, answer_rows
+from ..lm.ability import AbilityTask, answer_rows
 from ..lm.models import LM
 from ..lm.scoring import score
 from .facts import EASY_PROPERTY_WEIGHTS, FactPool, facts_at
