@@ -14,9 +14,7 @@ import json
 import logging
 import random
 import time
-import tomllib
 from collections.abc import Callable, Iterable, Iterator
-from importlib import resources
 from importlib.util import find_spec
 from math import ceil
 from pathlib import Path
@@ -24,6 +22,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from .families import read_lm_table
 from .models import LM
 from .scoring import score
 from .tokens import QAItem, pad_tokens
@@ -101,8 +100,8 @@ def score_held_out(
 # %% ../../nbs/07_lm/10_ability.ipynb #98a2af17
 def lasting_facts() -> list[QAItem]:
     "Questions about lasting facts, with their answers."
-    tables = tomllib.loads((resources.files("wbe.lm") / "lasting_facts.toml").read_text(encoding="utf-8"))
-    asked = [(question.format(name), answer) for question, pairs in tables.items() for name, answer in pairs.items()]
+    tables = read_lm_table("lasting_facts.toml").items()
+    asked = [(question.format(name), answer) for question, pairs in tables for name, answer in pairs.items()]
     return [QAItem(q, a, id=f"lasting/{i}") for i, (q, a) in enumerate(asked)]
 
 # %% ../../nbs/07_lm/10_ability.ipynb #8a714d4b
