@@ -4,14 +4,18 @@
 
 # %% auto #0
 __all__ = ['BACKENDS', 'BUILTIN_MODELS', 'SMALL_MODEL', 'LMState', 'LM', 'require_weights', 'first_input', 'PartHook', 'Backend',
-           'builtin_folder', 'check_load_options', 'fuse_activations', 'load', 'limited_threads']
+           'builtin_folder', 'check_load_options', 'fuse_activations', 'load', 'limited_threads', 'CompiledForward',
+           'check_compiler', 'compile_blocks']
 
 # %% ../../nbs/07_lm/02_models.ipynb #cell-002
+import copy
 import os
+import shutil
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import MethodType
 
 import torch
 
@@ -572,24 +576,6 @@ def load(
     commit = getattr(config, "_commit_hash", None) or revision
     return LM.of(model, tokenizer, name_or_path, family, revision=commit, quant=quant)
 
-# %% ../../nbs/07_lm/02_models.ipynb #331f86bf
-SMALL_MODEL = 50_000_000  # parameters; measured with 5.6 million, so where it ends is a guess
-
-
-@contextmanager
-def limited_threads(
-    lm: LM,
-    threads: int | None = None,  # on a CPU; by default one for a small model, and as many as before for others
-):
-    "Compute on so many threads."
-    before = torch.get_num_threads()
-    small = lm.device.type == "cpu" and lm.parameters < SMALL_MODEL
-    torch.set_num_threads(threads or (1 if small else before))
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
 # %% ../../nbs/07_lm/02_models.ipynb #cell-080
 def _describe_lm(lm: LM) -> dict:
     "The facts of a model that a person wants to see."
@@ -617,3 +603,70 @@ def __repr__(self: LM) -> str:
 def _repr_html_(self: LM) -> str:
     rows = (f"<tr><th style='text-align:left'>{k}</th><td>{v}</td></tr>" for k, v in _describe_lm(self).items())
     return f"<table>{''.join(rows)}</table>"
+
+# %% ../../nbs/07_lm/02_models.ipynb #331f86bf
+SMALL_MODEL = 50_000_000  # parameters; measured with 5.6 million, so where it ends is a guess
+
+
+@contextmanager
+def limited_threads(
+    lm: LM,
+    threads: int | None = None,  # on a CPU; by default one for a small model, and as many as before for others
+):
+    "Compute on so many threads."
+    before = torch.get_num_threads()
+    small = lm.device.type == "cpu" and lm.parameters < SMALL_MODEL
+    torch.set_num_threads(threads or (1 if small else before))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+# %% ../../nbs/07_lm/02_models.ipynb #dc5b4b83
+def _has_hooks(module: torch.nn.Module) -> bool:
+    "Whether something listens to a module or to a part of it."
+    return any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in module.modules())
+
+# %% ../../nbs/07_lm/02_models.ipynb #143688da
+class CompiledForward:
+    "A block's forward: compiled, or as it was written where it is listened to or gradients are wanted."
+
+    def __init__(self, block: torch.nn.Module, options: dict):
+        self.block, self.options, self.fast = block, options, None
+        self.compiled = 0  # number of calls
+
+    def __call__(self, *args, **kwargs):
+        plain = MethodType(type(self.block).forward, self.block)
+        if torch.is_grad_enabled() or _has_hooks(self.block):
+            return plain(*args, **kwargs)
+        if self.fast is None:
+            self.fast = torch.compile(plain, **self.options)
+        self.compiled += 1
+        return self.fast(*args, **kwargs)
+
+    def __deepcopy__(self, memo):
+        return CompiledForward(copy.deepcopy(self.block, memo), self.options)
+
+# %% ../../nbs/07_lm/02_models.ipynb #44e27288
+def check_compiler(backend: str | None = None, quant: str | None = None):
+    "Raise an error if a model with these options cannot be compiled, or nothing can be compiled here."
+    if backend or quant:
+        raise BadArgument(f"a model with {backend or quant} cannot be compiled; leave out one of the two")
+    compilers = (os.environ.get("CXX"), "g++", "clang++", "cl")
+    if not torch.cuda.is_available() and not any(shutil.which(c) for c in compilers if c):
+        raise ModelError("torch.compile needs a C++ compiler such as g++, and none was found")
+
+# %% ../../nbs/07_lm/02_models.ipynb #48a9a673
+def compile_blocks(
+    lm: LM,
+    **options,  # of `torch.compile`
+) -> LM:  # the same
+    "Let `torch.compile` make the blocks of a model faster, where no editor looks into them."
+    blocks = [lm.module("block", n) for n in range(lm.layers)] if not lm.backend else []
+    if not blocks or lm.quant or any("forward" in vars(b) for b in blocks):
+        raise ModelError(
+            f"{lm.name}: only a model that is whole on one device, unquantised and not yet compiled can be compiled"
+        )
+    for block in blocks:
+        block.forward = CompiledForward(block, dict(dynamic=True) | options)
+    return lm
