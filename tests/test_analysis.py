@@ -13,8 +13,6 @@ from toy_runs import made_up, made_up_runs
 
 from wbe.analysis import (
     cost,
-    decay,
-    flattery,
     gradients,
     headline,
     hops,
@@ -25,7 +23,7 @@ from wbe.analysis import (
     thresholds,
     timesteps,
 )
-from wbe.analysis.gather import find_gaps, run_labels
+from wbe.analysis.tables import find_gaps, run_labels
 from wbe.records import BadArgument
 
 SMALL = dict(timesteps=4, edits=40, sample=30, every=20, first=160)
@@ -55,9 +53,9 @@ def test_rome_forgets_and_rag_does_not(runs):
 
 
 def test_decay_sees_when_an_edit_is_gone(runs):
-    s = decay.decay_summary(decay.decay_curve(runs)).xs("update", level="axis")
+    s = timesteps.decay_summary(timesteps.decay_curve(runs)).xs("update", level="axis")
     assert s.half_gone["rome"] < 160 and np.isnan(s.half_gone["rag"]) and np.isnan(s.all_gone["rag"])
-    assert "Clearly above it: rag" in decay.summarise_decay(decay.decay_curve(runs))
+    assert "Clearly above it: rag" in timesteps.summarise_decay(timesteps.decay_curve(runs))
 
 
 def test_cost(runs):
@@ -71,7 +69,7 @@ def test_cost(runs):
 
 
 def test_flattery_is_the_mean_of_the_differences(runs):
-    both = flattery.teacher_forcing_gap(runs, ["update"]).set_index("editor")
+    both = timesteps.teacher_forcing_gap(runs, ["update"]).set_index("editor")
     s = runs[1].scores
     s = s[(s.moment == "current") & (s.axis == "update")]
     assert np.isclose(both.difference["rome"], (s.token_accuracy - s.exact_match).mean())
@@ -81,7 +79,7 @@ def test_flattery_is_the_mean_of_the_differences(runs):
 def test_figures_have_no_overlapping_names(runs):
     for fig in (
         timesteps.draw_course(timesteps.accuracy_course(runs)),
-        decay.draw_decay(decay.decay_curve(runs)),
+        timesteps.draw_decay(timesteps.decay_curve(runs)),
         timesteps.draw_changes(timesteps.accuracy_changes(runs)),
     ):
         fig.draw_without_rendering()
@@ -105,7 +103,7 @@ def test_a_collapsed_model(runs):
     (
         timesteps.draw_means(mean),
         timesteps.draw_matrices(timesteps.state_matrices([broken])),
-        flattery.draw_teacher_forcing_gap(flattery.teacher_forcing_gap([broken])),
+        timesteps.draw_teacher_forcing_gap(timesteps.teacher_forcing_gap([broken])),
     )
 
 
@@ -123,7 +121,7 @@ def test_unfinished(runs):
     both = [runs[3], half]
     assert run_labels(both) == ["rag", "half"] and len(find_gaps(both, ["curve", "past"])) == 3
     assert set(timesteps.mean_accuracy(both).editor) == {"rag", "half"}
-    assert set(timesteps.accuracy_changes(both).editor) == {"rag"} == set(decay.decay_curve(both).editor)
+    assert set(timesteps.accuracy_changes(both).editor) == {"rag"} == set(timesteps.decay_curve(both).editor)
     timesteps.draw_course(timesteps.accuracy_course(both)), timesteps.draw_matrices(timesteps.state_matrices(both))
     with pytest.raises(BadArgument, match="half: earlier edits were not asked again"):
         timesteps.accuracy_changes([half])
@@ -134,8 +132,8 @@ def test_unfinished(runs):
         timesteps.mean_accuracy,
         timesteps.accuracy_changes,
         timesteps.ability_table,
-        decay.decay_curve,
-        flattery.teacher_forcing_gap,
+        timesteps.decay_curve,
+        timesteps.teacher_forcing_gap,
         cost.edit_cost,
     ):
         with pytest.raises(BadArgument):
@@ -302,7 +300,7 @@ def test_words_on_forgetting_and_teacher_forcing():
     )
     both = table(editor=["rome", "rag", "none"], axis="update", exact_match=[0.1, 0.2, 0.3])
     both = both.assign(token_accuracy=[0.6, 0.5, 0.4], difference=[0.5, 0.3, 0.1])
-    assert flattery.summarise_teacher_forcing_gap(both).splitlines() == [
+    assert timesteps.summarise_teacher_forcing_gap(both).splitlines() == [
         "update: teacher forcing adds 10.0 points for none to 50.0 for rome, which has 10.0% exact answers and 60.0% "
         "right tokens.",
         "The order of editors changes on update (1: rome and rag).",
@@ -330,13 +328,13 @@ def lines_of(ax) -> dict:
 def test_lines_show_the_table(runs):
     course = timesteps.accuracy_course(runs)
     moved = timesteps.accuracy_changes(runs)
-    curve = decay.decay_curve(runs)
-    gap = flattery.teacher_forcing_gap(runs, ["update"], ("editor", "axis", "asked_of"))
+    curve = timesteps.decay_curve(runs)
+    gap = timesteps.teacher_forcing_gap(runs, ["update"], ("editor", "axis", "asked_of"))
     cases = [
         (timesteps.draw_course(course), course, "asked_of", "value", 1),
         (timesteps.draw_changes(moved), moved, "scored_at", "change", 100),
-        (decay.draw_decay(curve), curve, "edits_done", "value", 1),
-        (flattery.draw_teacher_forcing_course(gap), gap, "asked_of", "difference", 100),
+        (timesteps.draw_decay(curve), curve, "edits_done", "value", 1),
+        (timesteps.draw_teacher_forcing_course(gap), gap, "asked_of", "difference", 100),
     ]
     for fig, shown, x, y, scale in cases:
         rows = shown[(shown.axis == "update") & (shown.editor == "rome")]
@@ -381,8 +379,8 @@ def test_maps_and_dots_show_the_table(runs):
     dots = [line.get_xdata()[0] for line in ax.get_lines() if len(line.get_xdata()) == 1]
     rows = mean[mean.axis == "update"].set_index("editor")
     assert names == ["rome", "lora-merge", "rag"] and np.allclose(dots, rows.value[names])
-    gap = flattery.teacher_forcing_gap(runs, ["update"])
-    ax = flattery.draw_teacher_forcing_gap(gap).axes[0]
+    gap = timesteps.teacher_forcing_gap(runs, ["update"])
+    ax = timesteps.draw_teacher_forcing_gap(gap).axes[0]
     dots = sorted(line.get_xdata()[0] for line in ax.get_lines() if len(line.get_xdata()) == 1)
     assert np.allclose(dots, sorted([*gap.exact_match, *gap.token_accuracy]))
 
@@ -437,11 +435,11 @@ def one_cell(path: Path, source: str, stored: str) -> Path:
 def test_a_notebook_that_stores_another_number_fails(tmp_path):
     pytest.importorskip("execnb", reason="the package for development is not installed")
     cases = [
-        ("11_decay", "print('rag 81.6%')", "rag 81.6%", True),
-        ("11_decay", "print('rag 81.6%')", "rag 71.6%", False),
-        ("11_decay", "print('rag 81.6%')", "rome 81.6%", False),
-        ("11_decay", "print('rag 81.6%')", "rag 81.6% wise 71.1%", False),
-        ("11_decay", "#| varies\nprint('rag 81.6%')", "rag 71.6%", True),
+        ("14_cost", "print('rag 81.6%')", "rag 81.6%", True),
+        ("14_cost", "print('rag 81.6%')", "rag 71.6%", False),
+        ("14_cost", "print('rag 81.6%')", "rome 81.6%", False),
+        ("14_cost", "print('rag 81.6%')", "rag 81.6% wise 71.1%", False),
+        ("14_cost", "#| varies\nprint('rag 81.6%')", "rag 71.6%", True),
         ("another", "print('rag 81.6%')", "rag 71.6%", True),
     ]
     paths = [one_cell(tmp_path / f"{i}" / f"{c[0]}.ipynb", *c[1:3]) for i, c in enumerate(cases)]

@@ -174,7 +174,7 @@ def timestep_tables(runs: list[Run]) -> pd.DataFrame:
 
 
 def make_tables() -> dict:
-    from wbe.analysis.wikifactdiff import PROBABILITIES, table_6, update_measures
+    from wbe.analysis.mquake import PROBABILITIES, table_6, update_measures
     from wbe.runs.wikifactdiff import WikiFactDiffRun
 
     made = {}

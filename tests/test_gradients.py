@@ -8,8 +8,8 @@ import pytest
 pytest.importorskip("torch")
 import torch
 
-from wbe.analysis import norms
-from wbe.analysis.norms import gradient_norms
+from wbe.analysis import gradients
+from wbe.analysis.gradients import gradient_norms
 from wbe.lm.families import ModelError
 from wbe.lm.tokens import QAItem
 from wbe.lm.toys import toy_lm
@@ -47,7 +47,7 @@ def test_the_loop_is_the_fallback_with_a_warning_where_hooks_fail(monkeypatch, c
 
     lm = toy_lm("llama")
     want = gradient_norms(lm, FACTS, method="loop")
-    monkeypatch.setattr(norms, "batched_norms", refuses)
+    monkeypatch.setattr(gradients, "batched_norms", refuses)
     with caplog.at_level(logging.WARNING, "wbe"):
         got = gradient_norms(lm, FACTS)
     assert "one by one" in caplog.text
@@ -55,11 +55,11 @@ def test_the_loop_is_the_fallback_with_a_warning_where_hooks_fail(monkeypatch, c
 
 
 def test_wrong_norms_are_noticed(monkeypatch, caplog):
-    right = norms.batched_norms
+    right = gradients.batched_norms
     lm = toy_lm("gpt2")
     want = gradient_norms(lm, FACTS, method="loop")
     monkeypatch.setattr(
-        norms,
+        gradients,
         "batched_norms",
         lambda lm, batch: [(loss, {k: 4 * v for k, v in s.items()}) for loss, s in right(lm, batch)],
     )

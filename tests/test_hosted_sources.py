@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from wbe.analysis.report import results_notebook
-from wbe.analysis.sources import open_corpus, open_views
+from wbe.analysis.headline import open_corpus, open_views
 from wbe.http import FetchError
 
 NAMES = ["Karsk", "Vellmar"]

@@ -13,9 +13,9 @@ pytest.importorskip("openai")
 
 from openai_server import FaultyServer
 
-from wbe.analysis.agreement import judge_agreement, judge_marks, read_marks
+from wbe.analysis.rankings import judge_agreement, judge_marks, read_marks
 from wbe.metrics.answers import normalised_match
-from wbe.metrics.judging import cohen_kappa
+from wbe.metrics.answers import cohen_kappa
 from wbe.records import BadArgument
 from wbe.runs.judged import judge_runs, judged_table
 from wbe.runs.records import Run, compare_runs

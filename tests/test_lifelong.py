@@ -294,7 +294,7 @@ def test_a_changed_model_or_benchmark_is_not_continued(tmp_path):
 
 
 def test_runs_with_different_protocols_are_reported(tmp_path):
-    for name, more in dict(a={}, b=dict(under="zero-shot")).items():
+    for name, more in dict(a={}, b=dict(protocol="zero-shot")).items():
         run_lifelong(plan(max_edits=2, **more), tmp_path / name, progress=False)
     assert compare_runs(load_runs(tmp_path)).attrs["differ"] == ["protocols"]
     assert Runner(plan(), tmp_path / "c").config()["batch"] == 1

@@ -12,7 +12,7 @@ import processes
 import pytest
 
 from wbe.analysis.counts import HostedCounts
-from wbe.analysis.service import ServiceCache
+from wbe.analysis.counts import ServiceCache
 from wbe.http import FetchError, RetryPolicy
 
 CODE = """

@@ -115,7 +115,7 @@ def test_a_whole_run_of_an_encoder_decoder_is_resumed(tmp_path, folder):
     (tmp_path / "bench" / path.name).write_text(json.dumps(json.loads(path.read_text())[:4]))
     assert Benchmark.load(tmp_path / "bench").timesteps == ["20240201_20240220"]
     plan = RunPlan(benchmark=str(tmp_path / "bench"), model="toy", device="cpu", texts_dir=str(folder), ask_lasting=2)
-    plan = replace(plan, editor="text-diff", hparams=QUICK, axes=("update",), say=("update",), sample=2)
+    plan = replace(plan, editor="text-diff", hparams=QUICK, axes=("update",), generate=("update",), sample=2)
 
     class Stop(BaseException):
         pass

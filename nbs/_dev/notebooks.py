@@ -296,7 +296,7 @@ def style() -> str:
 
 # Every word and number in these notebooks comes from recorded runs, so a fresh output equals the stored one. A cell
 # that says `#| varies` is not compared.
-COMPARED = ("10_timesteps", "11_decay", "14_cost", "20_flattery", "01_editors_over_time")
+COMPARED = ("10_timesteps", "14_cost", "01_editors_over_time")
 
 
 def words_of(outputs) -> list[str]:

@@ -18,7 +18,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # must be set before torch is imp
 import numpy as np
 import torch
 
-from wbe.analysis.norms import gradient_norms, parameter_groups
+from wbe.analysis.gradients import gradient_norms, parameter_groups
 from wbe.editors.protocol import frozen_model
 from wbe.lm.models import load
 from wbe.lm.tokens import QAItem, encode_items

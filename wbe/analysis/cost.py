@@ -4,13 +4,13 @@
 
 # %% auto #0
 __all__ = ['edit_cost', 'format_edit_time', 'edit_cost_course', 'draw_edit_cost', 'answer_time', 'draw_answer_time', 'trade_off',
-           'draw_trade_off', 'summarise_cost']
+           'draw_trade_off', 'summarise_cost', 'health_course', 'health_table', 'draw_health', 'summarise_health',
+           'norm_growth', 'norm_table', 'summarise_norms', 'task_course', 'draw_tasks', 'summarise_tasks']
 
 # %% ../../nbs/11_analysis/14_cost.ipynb #cell-002
 import numpy as np
 import pandas as pd
 
-from .gather import as_run_list, labelled_runs, last_in_time, match_unedited, metric_label, pool_scores
 from wbe.analysis.style import (
     GREY,
     display_order,
@@ -26,10 +26,20 @@ from wbe.analysis.style import (
     text_colour,
     upper_limit,
 )
-from .tables import format_percent
-from .timesteps import mean_accuracy
+from wbe.analysis.tables import (
+    as_run_list,
+    format_cell,
+    format_percent,
+    labelled_runs,
+    last_in_time,
+    match_unedited,
+    metric_label,
+    pool_scores,
+)
+from .timesteps import ability_table, mean_accuracy
 from ..metrics.intervals import bootstrap_interval
 from ..records import BadArgument
+from ..runs.records import broken_after
 from ..store import format_bytes
 
 # %% ../../nbs/11_analysis/14_cost.ipynb #cell-010
@@ -319,3 +329,142 @@ def summarise_cost(runs, axis: str = "update") -> str:
     out += _summarise_bytes(runs)
     front = ", ".join(f"{e} ({format_percent(v)})" for e, v in t[t.front_edit].value.items())
     return "\n".join([*out, f"No editor is both cheaper to edit with and better on {axis} than {front}."])
+
+# %% ../../nbs/11_analysis/14_cost.ipynb #33363f34
+def health_course(runs) -> pd.DataFrame:
+    "The ratio of perplexity after every batch: editor, edits_done, value, limit."
+    parts = []
+    for name, run in labelled_runs(runs):
+        if len(run.batches) and "perplexity_ratio" in run.batches:
+            rows = run.batches.sort_values("edits_done", kind="stable")
+            ratio, limit = rows.perplexity_ratio.astype(float), run.config["plan"].get("broken")
+            parts.append(pd.DataFrame(dict(editor=name, edits_done=rows.edits_done, value=ratio, limit=limit)))
+    if not parts:
+        raise BadArgument("no run measured perplexity after its batches; start runs with --broken-at 10")
+    return pd.concat(parts, ignore_index=True)
+
+# %% ../../nbs/11_analysis/14_cost.ipynb #aefddcf9
+def health_table(
+    course: pd.DataFrame,  # of `health_course`
+) -> pd.DataFrame:
+    "A row for each editor: the edit after which it was broken, the highest ratio, and that at the end."
+    rows = {}
+    for name, part in course.groupby("editor", sort=False):
+        limit = part.limit.iloc[0]
+        broken = broken_after(part.rename(columns=dict(value="perplexity_ratio")), None if limit != limit else limit)
+        rows[name] = {"broken after": broken, "highest": part.value.max(), "at the end": part.value.iloc[-1]}
+    out = pd.DataFrame.from_dict(rows, "index").rename_axis("editor")
+    return out.astype({"broken after": "Int64"}).reindex(display_order(rows))
+
+# %% ../../nbs/11_analysis/14_cost.ipynb #cbf3f12e
+def draw_health(
+    course: pd.DataFrame,  # of `health_course`
+):
+    "Draw the ratio of perplexity over the edits made, on a logarithmic scale, with the limit."
+    fig, panels = line_panels(["perplexity"], course.editor, 6, 3.8)
+    for panel in panels:
+        rows = panel.rows(course).assign(low=np.nan, high=np.nan)
+        draw_editor_lines(panel.ax, rows, "edits_done")
+        panel.ax.axhline(course.limit.max(), color=GREY, ls=(0, (1, 1.5)), lw=1.4)
+        panel.ax.set(yscale="log", xlabel="edits made (dotted: the limit)")
+        panel.ax.set_ylabel("perplexity, times the unedited model's" if panel.first else "")
+    label_lines([panel.ax for panel in panels])
+    return fig
+
+# %% ../../nbs/11_analysis/14_cost.ipynb #1a47f997
+def summarise_health(
+    table: pd.DataFrame,  # of `health_table`
+    limit: float,
+) -> str:
+    "Which editors broke the model and after how many edits, and how far the others came."
+    broken = table[table["broken after"].notna()].sort_values("broken after")
+    whole = table[table["broken after"].isna()].sort_values("highest", ascending=False)
+    first = ", ".join(f"{r.Index} after {r[1]:,} edits" for r in broken.itertuples()) or "no editor"
+    other = ", ".join(f"{r.Index} {format_cell(float(r.highest))}" for r in whole.itertuples())
+    text = f"Perplexity of at least {limit:g} times the unedited model's: {first}."
+    return f"{text} The highest of the others: {other}." if other else text
+
+# %% ../../nbs/11_analysis/14_cost.ipynb #900c8b25
+def norm_growth(runs) -> pd.DataFrame:
+    "A row for each editor, moment and matrix: editor, matrix, layer, edits_done, value (relative to before)."
+    parts = [r.norms.assign(editor=name) for name, r in labelled_runs(runs) if len(r.norms)]
+    if not parts:
+        raise BadArgument("no run recorded the norms of matrices that it edited; start runs with --norms")
+    rows = pd.concat(parts, ignore_index=True)
+    rows = rows.assign(value=rows.norm / rows.before)
+    return rows[["editor", "matrix", "layer", "scored_at", "edits_done", "norm", "before", "value"]]
+
+# %% ../../nbs/11_analysis/14_cost.ipynb #62555b89
+def norm_table(
+    grown: pd.DataFrame,  # of `norm_growth`
+) -> pd.DataFrame:
+    "A row for each editor: how many matrices it changed, and the matrix that has grown most at the end."
+    last = last_in_time(grown, ["editor", "matrix", "layer"])
+    most = last.loc[last.groupby("editor").value.idxmax()].set_index("editor")
+    where = most.matrix + " of layer " + most.layer.astype(str)
+    out = pd.DataFrame(dict(matrices=last.groupby("editor").size(), which=where, growth=most.value))
+    return out.rename(columns=dict(which="the one that grew most", growth="times its norm before"))
+
+# %% ../../nbs/11_analysis/14_cost.ipynb #d72baa3d
+def summarise_norms(
+    table: pd.DataFrame,  # of `norm_table`
+) -> str:
+    "By how much the norms have grown."
+    by = table.iloc[:, 2].sort_values(ascending=False)
+    return (
+        "The matrix that grew most, relative to its norm before any edit: "
+        + ", ".join(f"{name} {value:.3g} times" for name, value in by.items())
+        + "."
+    )
+
+# %% ../../nbs/11_analysis/14_cost.ipynb #4713d18f
+_ALWAYS = ("lasting facts", "text")  # what every run measures; see `draw_ability`
+
+
+def task_course(runs) -> pd.DataFrame:
+    "The tasks of general ability over the edits made: editor, axis (the task), metric, edits_done, value, low, high."
+    table = ability_table([r for r in runs if len(r.ability)] or runs)
+    table = table[~table.what.isin(_ALWAYS)]
+    parts = []
+    for _, rows in table.groupby("what", sort=False):
+        metric = "exact_match" if (rows.metric == "exact_match").any() else rows.metric.iloc[0]
+        parts.append(rows[rows.metric == metric])
+    if not parts:
+        raise BadArgument("no run measured general ability; start runs with --ability, such as --ability reading")
+    return pd.concat(parts, ignore_index=True).rename(columns=dict(what="axis"))
+
+# %% ../../nbs/11_analysis/14_cost.ipynb #6b0c7492
+def draw_tasks(
+    course: pd.DataFrame,  # of `task_course`
+):
+    "Draw each task over the edits made; perplexity on a logarithmic scale."
+    fig, panels = line_panels(list(dict.fromkeys(course.axis)), course.editor, 5, 3.6)
+    for panel in panels:
+        every = course[course.axis == panel.axis]
+        draw_editor_lines(panel.ax, panel.rows(course), "edits_done")
+        panel.ax.axhline(every[every.edits_done == 0].value.mean(), color=GREY, ls=(0, (1, 1.5)), lw=1.4, zorder=1)
+        if every.value.max() > 1:
+            panel.ax.set_yscale("log")
+        else:
+            percent_axis(panel.ax, high=upper_limit(every.high))
+        panel.ax.set_ylabel(every.metric.iloc[0].replace("_", " ") if panel.first else "")
+        panel.ax.set_xlabel("edits made (dotted: before any edit)" if panel.lowest else "")
+    label_lines([panel.ax for panel in panels])
+    return fig
+
+# %% ../../nbs/11_analysis/14_cost.ipynb #80dc9ae3
+def summarise_tasks(
+    course: pd.DataFrame,  # of `task_course`
+) -> str:
+    "For each task its value before any edit, and the editors that are clearly worse at the end."
+    lines = []
+    for task, rows in course.groupby("axis", sort=False):
+        share = rows.value.max() <= 1
+        write = format_percent if share else format_cell
+        before = rows[rows.edits_done == 0].value.mean()
+        last = last_in_time(rows[rows.editor != "none"]).sort_values("value", ascending=bool(share))
+        worse = last[last.high < before] if share else last[last.low > before]
+        named = ", ".join(f"{r.editor} {write(r.value)}" for r in worse.itertuples()) or "no editor"
+        head = f"{task} ({rows.metric.iloc[0].replace('_', ' ')}): {write(before)} before any edit"
+        lines.append(f"{head}; clearly worse at the end: {named}.")
+    return "\n".join(lines)

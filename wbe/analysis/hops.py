@@ -12,9 +12,8 @@ from contextlib import contextmanager
 import numpy as np
 import pandas as pd
 
-from .gather import interval_columns, limit_verdict
-from .style import Look, draw_dots, look, label_lines, new_figure, panel_title, percent_axis
-from .tables import format_percent
+from .style import Look, draw_dots, label_lines, look, new_figure, panel_title, percent_axis
+from .tables import format_percent, interval_columns, limit_verdict
 from ..benchmark.reader import Benchmark
 from ..editors.memory.retrieval import PairMemory, retrieval_memory
 from ..editors.protocol import editor

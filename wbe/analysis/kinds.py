@@ -14,8 +14,8 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from .gather import interval_columns
 from .style import GREY, display_order, draw_heatmap, new_figure, panel_title
+from .tables import interval_columns
 from ..benchmark.reader import AXIS_FIELDS, Benchmark, choose_axes
 from ..records import BadArgument, check_choice
 from ..writers.properties import KIND_BY_CLASS, object_kind

@@ -19,7 +19,9 @@ import pandas as pd
 import wbe
 from . import style, tables
 from .cost import edit_cost
-from wbe.analysis.gather import (
+from .headline import reportable_runs
+from .report import page_files, page_note
+from wbe.analysis.tables import (
     as_run_list,
     edits_planned,
     labelled_runs,
@@ -28,8 +30,6 @@ from wbe.analysis.gather import (
     pool_scores,
     run_labels,
 )
-from .headline import reportable_runs
-from .report import page_files, page_note
 from .timesteps import ability_table
 from ..benchmark.reader import fetch_dataset
 from ..metrics.answers import MEASURES

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from .gather import interval_columns
 from .kinds import collect_answers, display_name
 from .style import Look, display_order, draw_dots, new_figure, panel_title, percent_axis
+from .tables import interval_columns
 from ..benchmark.reader import Benchmark
 from ..editors.protocol import editor
 from ..editors.requests import requests_from_rows

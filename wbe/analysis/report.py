@@ -23,10 +23,9 @@ import pandas as pd
 
 import wbe
 from . import style, tables
-from .behind import hover_points
-from .gather import labelled_runs
+from .question_links import PackedQuestions, hover_points, pack_questions
 from .headline import MOST_SCORES, reportable_runs
-from .question_rows import PackedQuestions, pack_questions
+from .tables import labelled_runs
 from ..records import WbeError
 from ..runs.records import Run
 from ..store import StoreError, write_text

@@ -8,8 +8,7 @@ __all__ = ['accuracy_by_threshold', 'summarise_thresholds', 'memory_findings']
 # %% ../../nbs/11_analysis/13_thresholds.ipynb #cell-002
 import pandas as pd
 
-from .gather import interval_columns, limit_verdict, zero_verdict
-from .tables import format_percent
+from .tables import format_percent, interval_columns, limit_verdict, zero_verdict
 from ..records import question_columns
 
 # %% ../../nbs/11_analysis/13_thresholds.ipynb #cell-009

@@ -20,7 +20,7 @@ from typing import NamedTuple
 from .questions import _drop_namesakes, _gather_edits, _with_names, _write_candidates
 from .series import Series, SeriesStep
 from ..engine import open_engine
-from ..metrics.judging import judged_right
+from ..metrics.answers import judged_right
 from ..records import BadArgument, check_choice, col, patch, read_table, to_table
 from ..store import Manifest, Stage, StoreError, make_folder, write_table
 from ..texts import stable_hash

@@ -247,7 +247,7 @@ def _texts_or_folder(texts: str | None, texts_dir: str | None) -> tuple[str | No
     return None, texts
 
 # %% ../../nbs/12_app/06_runs.ipynb #cell-032
-_FIELD_OF_OPTION = dict(eval_every="every", protocol="under", axis="axes")  # where the plan has another name
+_FIELD_OF_OPTION = dict(eval_every="every", say="generate", ask="limit", axis="axes")  # where the plan has another name
 _SEVERAL = ("axis", "say", "forms", "near", "tasks", "ability")  # options that may be repeated
 _NOT_OF_PLAN = ("settings", "runs", "name", "track", "csv", "json")
 
@@ -492,7 +492,7 @@ def _print_by_verdict(
     "Print the scores of the edits by the audit's verdict, with 95% intervals."
     import pandas as pd
 
-    from wbe.analysis.verdicts import scores_by_verdict
+    from wbe.analysis.rankings import scores_by_verdict
 
     table = pd.concat([scores_by_verdict(r, verdicts, metric) for r in runs if not r.scores.empty])
     out.keep("verdicts", table.columns, table.values.tolist())
@@ -541,7 +541,7 @@ def compare_command(
     runs = _runs_of_timesteps(folders)
     verdicts = None
     if audit:
-        from wbe.analysis.verdicts import read_verdicts
+        from wbe.analysis.rankings import read_verdicts
 
         verdicts = read_verdicts(audit)
     with TableOutput(csv, json) as out:
@@ -598,7 +598,7 @@ def _print_judged(runs: list, out: TableOutput):
 # %% ../../nbs/12_app/06_runs.ipynb #cell-065
 def _print_marked(judge, marks, out: TableOutput):
     "How a judge agrees with a person who marked answers."
-    from wbe.analysis.agreement import format_agreement, judge_agreement, judge_marks
+    from wbe.analysis.rankings import format_agreement, judge_agreement, judge_marks
 
     read = judge_marks(judge, marks, progress=True)
     table = judge_agreement(read)
@@ -679,7 +679,7 @@ def judge_command(
 
     For example:  wbe judge wbe-demo/runs --model gpt-4o-mini --budget 1 --sample 200
     """
-    from wbe.analysis.agreement import read_marks
+    from wbe.analysis.rankings import read_marks
     from wbe.runs.judged import judge_runs
 
     runs, paid = _runs_to_judge(folders, marks), _spending(budget, prices, yes)

@@ -92,7 +92,7 @@ NoPaperOption = Annotated[bool, typer.Option("--no-paper", help="Without the pap
 # %% ../../nbs/12_app/08_wikifactdiff.ipynb #cell-016
 def _print_wikifactdiff(run, probability: str, shared: bool, paper: bool, out: TableOutput):
     "Table 6, the edits that could not be made, and a line about each."
-    from wbe.analysis.wikifactdiff import format_table_6, table_6, update_measures
+    from wbe.analysis.mquake import format_table_6, table_6, update_measures
 
     table = table_6(update_measures(run, probability), shared)
     flat = table.set_axis([f"{a}, {b}" for a, b in table.columns], axis=1).reset_index(names="editor")
@@ -133,7 +133,7 @@ def wikifactdiff_command(
 
     For example:  wbe wikifactdiff wikifactdiff -m gpt2-xl -e ft -e rome -n 500
     """
-    from wbe.analysis.wikifactdiff import PROBABILITIES
+    from wbe.analysis.mquake import PROBABILITIES
     from wbe.records import check_choice
     from wbe.runs.wikifactdiff import WikiFactDiffPlan, run_wikifactdiff
 

@@ -21,7 +21,7 @@ from ..benchmark.own import set_aside_lines
 from ..benchmark.reader import order_axes
 from ..metrics.answers import MEASURES, OPTIONAL_MEASURES, RUN_MEASURES, normalised_matches
 from ..metrics.intervals import exact_bounds
-from ..metrics.judging import judged_right
+from ..metrics.answers import judged_right
 from ..metrics.summary import with_outdated_match
 from ..records import QUESTION_KEY, BadArgument, check_choice, patch
 from ..store import StoreError, explain_read_errors, write_table

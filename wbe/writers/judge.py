@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
-from ..metrics.judging import VERDICTS, combine_readings, parse_verdict
+from ..metrics.answers import VERDICTS, combine_readings, parse_verdict
 from ..texts import one_line
 from .base import WrittenText
 from .llm import OpenAIWriter
