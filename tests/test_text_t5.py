@@ -11,7 +11,6 @@ from wbe.benchmark.reader import Benchmark
 from wbe.editors.protocol import editor
 from wbe.editors.results import commit_edits
 from wbe.editors.text.sources import text_steps
-from wbe.wikipedia.texts import SourceText, write_texts
 from wbe.lm.families import ModelError
 from wbe.lm.scoring import score
 from wbe.lm.spans import masked_loss, masked_rows
@@ -19,6 +18,7 @@ from wbe.lm.toys import toy_lm
 from wbe.runs.lifelong import run_lifelong
 from wbe.runs.plan import RunPlan
 from wbe.wikipedia.changed import SENTINEL
+from wbe.wikipedia.texts import SourceText, write_texts
 
 QUICK = dict(length=48, batch_size=4, steps=6, rate=0.01)
 LEARNERS = {

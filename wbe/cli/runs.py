@@ -26,9 +26,26 @@ from typing import Annotated
 
 import typer
 
-from .app import AxisOption, DeviceOption, DtypeOption, ProtocolOption, QuantOption, RevisionOption, TrustOption
-from .app import PANELS, BackendOption, BackendSettingOption, CsvOption, JsonOption, MapOption
-from .app import TableOutput, app, fits_terminal, parse_settings, print_step
+from wbe.cli.app import (
+    PANELS,
+    AxisOption,
+    BackendOption,
+    BackendSettingOption,
+    CsvOption,
+    DeviceOption,
+    DtypeOption,
+    JsonOption,
+    MapOption,
+    ProtocolOption,
+    QuantOption,
+    RevisionOption,
+    TableOutput,
+    TrustOption,
+    app,
+    fits_terminal,
+    parse_settings,
+    print_step,
+)
 from .bench import _spending
 from ..records import BadArgument
 
