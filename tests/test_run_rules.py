@@ -57,7 +57,7 @@ def test_lasting_facts_that_are_all_wrong_have_the_interval_of_a_share_of_zero(m
     n = 20
     scores = dict(exact_match=[False] * n, token_accuracy=[1.0] * n, id=[f"Q{i}" for i in range(n)])
     monkeypatch.setattr(moments, "score", lambda *_, **__: scores)
-    plan = SimpleNamespace(under="paper", tasks=(), texts=None)
+    plan = SimpleNamespace(protocol="paper", tasks=(), texts=None)
     exact, tokens = moments.Asker.score_lasting(SimpleNamespace(plan=plan, lm=None, lasting=[]))
     assert (exact["value"], exact["low"], tokens["value"], tokens["high"]) == (0, 0, 1, 1)
     assert (1 - exact["high"]) ** n == pytest.approx(0.025)

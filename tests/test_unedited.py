@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from wbe.analysis import statistics
 from wbe.analysis.specificity import (
     correlations,
     draw_specificity,
@@ -17,7 +18,6 @@ from wbe.analysis.specificity import (
     measure_popularity,
     summarise_correlations,
 )
-from wbe.analysis import statistics
 from wbe.analysis.statistics import (
     compare_benchmarks,
     draw_timesteps,
@@ -43,8 +43,8 @@ from wbe.analysis.temporal import (
 from wbe.benchmark.reader import Benchmark
 from wbe.runs.loop import run_lifelong
 from wbe.records import BadArgument
-from wbe.runs.records import Run
 from wbe.runs.plan import RunPlan
+from wbe.runs.records import Run
 
 SAMPLE = Path(__file__).parents[1] / "data_samples" / "benchmark"
 

@@ -49,7 +49,7 @@ def _askable_questions(
     "The questions of each timestep that the model can be asked."
     for n, count in self.job.planned.items():
         questions = step_questions(self.job.bench, self.plan, n, count, self.job.near)
-        found = why_unaskable(self.lm, questions, self.plan.under)
+        found = why_unaskable(self.lm, questions, self.plan.protocol)
         reasons.extend(found)
         self.job.bench[n - 1].forget()
         yield questions.loc[[not reason for reason in found]]  # `questions[[]]` would have no columns
@@ -96,8 +96,15 @@ def _stored_unedited(
 ):
     "The unedited model's scores on some questions, stored or computed now."
     p, texts = self.plan, questions[["edit_id", "axis", "question", "expected"]].values.tolist()
-    key = [SCORING_VERSION, self.job.fingerprint, get_protocol(p.under).key, sorted(p.say), str(self.lm.dtype), texts]
-    ask = lambda: score_questions(self.lm, questions, p.under, p.say, self.job.progress)
+    key = [
+        SCORING_VERSION,
+        self.job.fingerprint,
+        get_protocol(p.protocol).key,
+        sorted(p.generate),
+        str(self.lm.dtype),
+        texts,
+    ]
+    ask = lambda: score_questions(self.lm, questions, p.protocol, p.generate, self.job.progress)
     return with_probe_column(self._stored("", key, ask))
 
 # %% ../../nbs/10_runs/07_moments.ipynb #64563187
@@ -125,7 +132,7 @@ def score_selected(
     import pandas as pd
 
     if edited and self.job.editor:
-        return score_questions(self.lm, questions, self.plan.under, self.plan.say, self.job.progress)
+        return score_questions(self.lm, questions, self.plan.protocol, self.plan.generate, self.job.progress)
     scores = pd.concat([self.unedited_scores(n) for n in questions.asked_of.unique()])
     known = [c for c in questions if c not in QUESTION_KEY and c in scores]
     return questions.merge(scores.drop(columns=known), on=list(QUESTION_KEY), how="left")
@@ -135,12 +142,12 @@ def score_selected(
 def score_lasting(self: Asker) -> list[dict]:
     "Scores of facts that no edit is about, of the plan's tasks, and perplexity if it names texts."
     p, rows = self.plan, []
-    scores = score(self.lm, self.lasting, p.under, too_long="truncate", progress=False)
+    scores = score(self.lm, self.lasting, p.protocol, too_long="truncate", progress=False)
     for metric in ("exact_match", "token_accuracy"):
         mean = bootstrap_interval([float(x) for x in scores[metric]], scores["id"], share=True)
         rows.append(dict(what="lasting facts", metric=metric, **mean._asdict()))
     for name in p.tasks:
-        rows += [dict(what=name, **row) for row in TASKS.get(name)(self.lm, p.under)]
+        rows += [dict(what=name, **row) for row in TASKS.get(name)(self.lm, p.protocol)]
     if p.texts:
         with explain_read_errors(p.texts):
             lines = Path(p.texts).read_text(encoding="utf-8").splitlines()
@@ -160,9 +167,9 @@ def _unedited_ability(
     "The unedited model's rows for a task, stored or measured now."
     import pandas as pd
 
-    under = self.plan.under
-    key = [ABILITY_VERSION, self.job.fingerprint, get_protocol(under).key, str(self.lm.dtype), task.key]
-    measure = lambda: pd.DataFrame(measure_ability(task, self.lm, under))
+    protocol = self.plan.protocol
+    key = [ABILITY_VERSION, self.job.fingerprint, get_protocol(protocol).key, str(self.lm.dtype), task.key]
+    measure = lambda: pd.DataFrame(measure_ability(task, self.lm, protocol))
     return self._stored("ability-", key, measure).to_dict("records")
 
 # %% ../../nbs/10_runs/07_moments.ipynb #e6250076
@@ -180,7 +187,7 @@ def measure_abilities(
         if self.job.agree(part in tables["ability"].keys):
             continue
         measured = edited and self.job.editor
-        found = measure_ability(task, self.lm, self.plan.under) if measured else self._unedited_ability(task)
+        found = measure_ability(task, self.lm, self.plan.protocol) if measured else self._unedited_ability(task)
         found = [at | row for row in found]
         tables.add(part, ability=found)
         rows += found
@@ -217,7 +224,7 @@ TIMED_QUESTIONS, TIMED_TOKENS = 2, 6  # questions of the first timestep; tokens 
 def time_answers(self: Asker) -> dict:
     "The time of an answer and of a generated token, with its spread, for the table `moments`."
     rows = self.questions.of(min(self.job.planned))
-    return timing_summary(time_rounds(self.lm, rows.question.head(TIMED_QUESTIONS), self.plan.under, TIMED_TOKENS))
+    return timing_summary(time_rounds(self.lm, rows.question.head(TIMED_QUESTIONS), self.plan.protocol, TIMED_TOKENS))
 
 # %% ../../nbs/10_runs/07_moments.ipynb #792bdb12
 def _moment_key(edits_done: int, timestep: int, moment: str) -> str:

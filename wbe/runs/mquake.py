@@ -28,7 +28,7 @@ from ..records import BadArgument, check_choice
 from .loop import group_run
 from .schedule import edit_batches
 from ..store import explain_read_errors, sha256_of, versions, write_text
-from ..writers.calls import split_parameters
+from ..writers.endpoint import split_parameters
 
 # %% ../../nbs/10_runs/10_mquake.ipynb #cell-007
 _INSTANCE_FIELDS = ("requested_rewrite", "questions", "answer", "new_answer", "single_hops", "new_single_hops")

@@ -263,7 +263,7 @@ def _check_editor(self: Job):
 @patch
 def check(self: Job):
     "Raise an error if the model cannot be asked or edited as planned."
-    encode_items(self.lm, self.lasting[:1], get_protocol(self.plan.under), "truncate")
+    encode_items(self.lm, self.lasting[:1], get_protocol(self.plan.protocol), "truncate")
     check_abilities_for(self.lm, self.abilities)
     if self.editor is not None:
         self._check_editor()
