@@ -229,11 +229,16 @@ def run_lifelong(
     return Run.load(folder)
 
 # %% ../../nbs/10_runs/08_loop.ipynb #29b97349
+def _union(old, new):
+    "A list or a dict, with what is new at the end."
+    return old | new if isinstance(old, dict) else list(dict.fromkeys([*old, *new]))
+
+
 def _begin_groups(
     folder: Path,
     config: dict,
     free: tuple = (),  # settings of the plan that may be others
-    grows: tuple = (),  # lists of the plan to which later calls may add
+    grows: tuple = (),  # lists and tables of the plan to which later calls may add
     defaults: dict | None = None,  # by part of the config, what an older run does not record
 ):
     "Write what describes a run, or check that the folder holds this run."
@@ -245,7 +250,7 @@ def _begin_groups(
     if changed := changed + [f"hyper-parameter ({k})" for k in hparams]:
         remedy = "choose another folder, or repeat the settings"
         raise BadArgument(f"{folder}: this run was begun with another {changed[0]}; {remedy}")
-    longer = {k: list(dict.fromkeys([*old["plan"][k], *config["plan"][k]])) for k in grows}
+    longer = {k: _union(old["plan"][k], config["plan"][k]) for k in grows}
     new = old | dict(plan=old["plan"] | longer, hparams=config["hparams"] | old["hparams"])
     if not path.exists() or longer != {k: old["plan"][k] for k in grows}:
         write_text(path, json.dumps(new, indent=1, ensure_ascii=False) + "\n")

@@ -243,8 +243,9 @@ def run_wikifactdiff(
     hparams = {name: asdict(made.check_for(lm)) for name, made in editors.items()}
     config, all_editors = _wikifactdiff_config(plan, lm, hparams), {"none": None, **editors}
     parts = [updates[i : i + _UPDATES_IN_PART] for i in range(0, len(updates), _UPDATES_IN_PART)]
+    rules = dict(free=("device",), grows=("editors", "hparams"))
     with (
-        group_run(folder, lm, config, WIKIFACTDIFF_TABLES, free=("device",), grows=("editors",)) as tables,
+        group_run(folder, lm, config, WIKIFACTDIFF_TABLES, **rules) as tables,
         progress_bar(total=len(all_editors) * len(updates), unit=" edits", show=progress) as bar,
         leave_out_of_collection(),
     ):
