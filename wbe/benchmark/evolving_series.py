@@ -12,30 +12,13 @@ from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
 
-from wbe.benchmark.evolving import (
-    EvolvingQuestion,
-    ask_facts,
-    ask_passages,
-    benchmark_rows,
-    changed_facts,
-    changed_passages,
-    evolving_facts,
-    filter_questions,
-    split_unchanged,
-    unchanged_facts_in,
-    unchanged_passages,
-)
+from .evolving import EvolvingQuestion, ask_facts, ask_passages, benchmark_rows, changed_facts
+from .evolving import changed_passages, evolving_facts, filter_questions, split_unchanged
+from .evolving import unchanged_facts_in, unchanged_passages
 from .questions import BenchmarkRow
 from .release import WIKIDATA_SOURCE, Release, add_timestep, finish_release
-from wbe.benchmark.series import (
-    Series,
-    SeriesStep,
-    _build_facts,
-    _no_log,
-    find_retired,
-    public_writer,
-    write_lasting_facts,
-)
+from .series import Series, SeriesStep, _build_facts, _no_log, find_retired, public_writer
+from .series import write_lasting_facts
 from ..engine import ENGINES
 from ..records import BadArgument, Fact, check_choice, patch, read_table, to_table
 from ..store import Manifest, Stage, StoreError, atomic_write, lock, make_folder, write_table
@@ -43,11 +26,12 @@ from ..texts import stable_hash
 from ..wikidata.entities import FALLBACK
 from ..wikipedia.changed import CHANGED_CHARACTERS, ChangedText, changed_set
 from ..wikipedia.comparison import WikipediaComparison
-from ..wikipedia.days import DumpsOfDay, compare_days, dumps_by_day, parse_articles
+from ..wikipedia.comparison import compare_wikipedia
+from ..wikipedia.days import DumpsOfDay, dumps_by_day, parse_articles
 from ..wikipedia.snapshot import WikipediaSnapshot
 from ..wikipedia.texts import changed_source, snapshot_articles, write_in_pieces, write_texts
 from ..writers.base import WRITERS, make_writer
-from ..writers.fact_checks import CHECKERS, make_checker
+from ..writers.passages import CHECKERS, make_checker
 from ..writers.passages import PASSAGE_WRITERS, make_passage_writer
 
 # %% ../../nbs/06_benchmark/26_evolving_series.ipynb #cell-005
@@ -123,7 +107,7 @@ def _write_step_texts(
     "Write the changed set of a timestep, its texts and, where wanted, all articles."
     how, release = dict(engine=engine, workers=workers, progress=progress), make_folder(series.folder / "release")
     snapshots = {day: _parse_day(series, day, **how) for day in (step.old, step.new)}
-    changed = _write_changed(series, step, compare_days(*snapshots.values(), step.work / "compared", **how))
+    changed = _write_changed(series, step, compare_wikipedia(*snapshots.values(), step.work / "compared", **how))
     write_texts(release / f"wiki_texts_{step.name}.parquet", map(changed_source, _changed_rows(changed)))
     for day, snapshot in snapshots.items():
         path = release / f"wiki_articles_{day:%Y%m%d}.parquet"
