@@ -10,7 +10,9 @@ interrupt, a wheel in its own environment, the processes that a launcher starts.
 
 import atexit
 import os
+import re
 import runpy
+import shlex
 import signal
 import subprocess
 import sys
@@ -24,16 +26,16 @@ PRELOADED = (
     "transformers.models.gpt2.modeling_gpt2", "transformers.models.llama.modeling_llama",
     "wbe.cli.main", "wbe.demo", "wbe.world.files", "wbe.wikidata.build", "wbe.wikidata.audit", "wbe.benchmark.series",
     "wbe.benchmark.evolving_series", "wbe.benchmark.locality", "wbe.wikipedia.comparison", "wbe.lm.models",
-    "wbe.runs.lifelong", "wbe.analysis.report", "wbe.analysis.counts",
+    "wbe.runs.loop", "wbe.analysis.report", "wbe.analysis.counts",
 )  # fmt: skip
 
 
 def time_answers_briefly():
     "From now on, a run times one question for a moment, where it times several for seconds at every timestep."
-    from wbe.runs import lifelong
+    from wbe.runs import moments
 
-    rounds = lifelong.time_rounds
-    lifelong.time_rounds = lambda lm, asked, under, _: rounds(lm, asked[:1], under, 2, 1)
+    rounds = moments.time_rounds
+    moments.time_rounds = lambda lm, asked, under, _: rounds(lm, asked[:1], under, 2, 1)
 
 
 def context():
@@ -144,6 +146,16 @@ def run(words, timeout: float | None = None, **options) -> subprocess.CompletedP
     process = Process(words, **options)
     out, err = process.communicate(timeout)
     return subprocess.CompletedProcess(list(words), process.returncode, out, err)
+
+
+def shell_line(line: str):
+    "A line of a tutorial that begins with `!wbe`, in a process that is forked; the end of what it prints."
+    command, _, end = line.partition(" 2>&1")
+    program, *words = shlex.split(command)
+    last = re.fullmatch(r"(?: \| tail -(\d+))?", end)
+    assert program == "wbe" and last, f"not a line that can be forked: {line}"
+    done = run(["-m", "wbe", *words])
+    print("\n".join((done.stdout + done.stderr).splitlines()[-int(last[1] or 0) :]))
 
 
 def on_terminal(terminal: int, words, cwd) -> Process:

@@ -284,7 +284,7 @@ def test_from_passages_by_a_model_without_wikidata(dumps, tmp_path, monkeypatch)
 def test_editors_and_text_learners_read_it_without_a_folder_of_texts(calm, tmp_path):
     torch = pytest.importorskip("torch")
     from wbe.lm.toys import toy_lm
-    from wbe.runs.lifelong import run_lifelong
+    from wbe.runs.loop import run_lifelong
     from wbe.runs.plan import RunPlan
 
     torch.set_num_threads(1)

@@ -405,6 +405,30 @@ def fail_with_figures():
     CaptureShell.cell = cell
 
 
+def fork_commands():
+    """From now on, `!wbe …` and what a sweep starts are forked from a process that has imported everything.
+
+    A fresh process imports for five seconds. `processes.py` among the tests says what is the same.
+    """
+    from execnb.shell import CaptureShell
+
+    sys.path.insert(0, str(ROOT / "tests"))
+    import processes
+
+    processes.context()  # one server for all processes that execute notebooks
+    processes.forkserver._forkserver.ensure_running = lambda: None  # it would look for it among their own children
+
+    class Command(subprocess.Popen):
+        def __new__(cls, words, *args, stdout=None, stderr=None, env=None, **options):
+            whole = isinstance(words, list) and words[:2] == [sys.executable, "-c"] and not (args or options)
+            if whole and stderr is subprocess.STDOUT and isinstance(getattr(stdout, "name", None), str):
+                return processes.Process(words[1:], env=env, streams=[stdout.name] * 2)
+            return super().__new__(cls)
+
+    subprocess.Popen = Command
+    CaptureShell.system = lambda shell, line: processes.shell_line(line)
+
+
 def time_answers_briefly():
     """From now on, a run times one question for a moment, where it times several for seconds at every timestep.
 
@@ -413,7 +437,7 @@ def time_answers_briefly():
     from execnb.shell import CaptureShell
 
     from wbe.lm import cost
-    from wbe.runs import lifelong
+    from wbe.runs import moments
 
     rounds, begin, calls = cost.time_rounds, CaptureShell.__init__, []
     briefly = lambda lm, asked, under, *_: rounds(lm, asked[:1], under, 2, 1)
@@ -426,7 +450,7 @@ def time_answers_briefly():
         begin(self, *args, **options)
         calls.clear()
 
-    lifelong.time_rounds, cost.time_rounds, CaptureShell.__init__ = briefly, first_whole, start
+    moments.time_rounds, cost.time_rounds, CaptureShell.__init__ = briefly, first_whole, start
 
 
 def collect_new_objects_only():
@@ -461,7 +485,7 @@ def notebooks() -> list[Path]:
 SLOW_NOTEBOOKS = (
     "11_analysis/04_statistics",  # asks all questions of the recorded benchmark; others are served its answers
     "11_analysis/17_prefixes",
-    "10_runs/07_lifelong",
+    "10_runs/08_loop",
     "06_benchmark/14_series",
     "11_analysis/16_outdated",
     "research/07_later_and_authors",
@@ -500,6 +524,7 @@ def prepare_tests():
     compare_outputs()
     fail_with_figures()
     time_answers_briefly()
+    fork_commands()
     look_up_fixtures()
     collect_new_objects_only()
     os.fsync = lambda _: None  # what a killed process has written is there; no test simulates a power failure
@@ -518,9 +543,12 @@ def test_one(path: Path) -> tuple[bool, float]:
 
 def print_times(times: dict):
     "The processor seconds of the notebooks, longest first, and their sum."
+    from processes import server_seconds
+
     print("\nlongest first:")
     for path, seconds in sorted(times.items(), key=lambda item: -item[1]):
         print(f"{seconds:7.1f} s  {path.relative_to(NBS).with_suffix('')}")
+    print(f"{server_seconds():7.1f} s  commands that notebooks started, with the imports of the process they come from")
     print(f"{sum(times.values()):7.1f} s  {len(times)} notebooks, in processor seconds, whatever else runs")
 
 
