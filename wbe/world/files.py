@@ -44,7 +44,7 @@ from wbe.world.dumps import (
     property_page,
     xml_head,
 )
-from .history import simulate_history
+from .edits import simulate_history
 from .state import NEVER, SNAPSHOTS, CountryState
 from .truth import TRUTH_TABLES, truth_rows
 
