@@ -12,9 +12,9 @@ import json
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
-from ..benchmark.form_probes import choose_forms
+from ..benchmark.near_probes import choose_forms
 from ..benchmark.near_probes import choose_near
-from ..benchmark.reader import AXIS_FIELDS, choose_axes
+from ..records import ASKED_AXES, choose_axes
 from ..records import BadArgument, check_choice, patch
 from ..store import explain_read_errors
 
@@ -183,7 +183,7 @@ def check_plan(plan: RunPlan):
 
     get_protocol(plan.protocol)
     for axis in plan.generate:
-        check_choice(axis, (*dict.fromkeys((*AXIS_FIELDS, *plan.axes, *plan.forms, *plan.near)),), "axis")
+        check_choice(axis, (*dict.fromkeys((*ASKED_AXES, *plan.axes, *plan.forms, *plan.near)),), "axis")
     for name in ("lasting", "texts", "corpus"):
         _check_file(getattr(plan, name), name)
     if plan.backend:
