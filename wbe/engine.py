@@ -125,9 +125,9 @@ def keep(self: DuckDB, frame):
 _ENGINE_FAULTS = (  # words in DuckDB's message; what they mean
     (("max_temp_directory_size", "failed to offload"), "{spill}: the disk is full there. {move}"),
     (("No space left on device", "Disk quota exceeded"), "{file}: the disk is full: free some space. {move}"),
-    (("Out of Memory",), "{memory} of memory are too little for this step: raise the limit (--memory)"),
+    (("Out of Memory",), "{memory} of memory are too little for this step: raise the limit (--set memory=…)"),
 )
-_MOVE_SCRATCH = "Intermediate files go to another disk with --temp (or the environment variable TMPDIR)"
+_MOVE_SCRATCH = "Intermediate files go to another disk with --set temp=… (or the environment variable TMPDIR)"
 
 
 def _engine_fault(

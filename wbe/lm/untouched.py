@@ -90,7 +90,7 @@ def _fact_request(r: dict) -> Request:
 
 # %% ../../nbs/07_lm/11_untouched.ipynb #cell-016
 def static_items(
-    static,  # static_facts.parquet, from `wbe build` or `wbe benchmark`
+    static,  # static_facts.parquet, from `wbe benchmark --until facts` or `wbe benchmark`
     n: int = 200,
     leave_out=(),  # pairs of subject id and property id
     seed: int = 0,
