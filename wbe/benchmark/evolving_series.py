@@ -47,7 +47,7 @@ from ..wikipedia.days import DumpsOfDay, compare_days, dumps_by_day, parse_artic
 from ..wikipedia.snapshot import WikipediaSnapshot
 from ..wikipedia.texts import changed_source, snapshot_articles, write_in_pieces, write_texts
 from ..writers.base import WRITERS, make_writer
-from ..writers.fact_checks import CHECKERS, make_checker
+from ..writers.passages import CHECKERS, make_checker
 from ..writers.passages import PASSAGE_WRITERS, make_passage_writer
 
 # %% ../../nbs/06_benchmark/26_evolving_series.ipynb #cell-005
