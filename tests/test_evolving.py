@@ -20,8 +20,8 @@ from wbe.benchmark.reader import Benchmark
 from wbe.benchmark.release import check_release
 from wbe.benchmark.validator import validate_benchmark
 from wbe.records import read_table
-from wbe.wikipedia.sentences import split_sentences
-from wbe.wikipedia.written import write_wiki_texts
+from wbe.texts import split_sentences
+from wbe.wikipedia.days import write_wiki_texts
 from wbe.world.files import World
 
 DAYS = ["2024-02-01", "2024-02-20", "2024-03-01"]

@@ -29,7 +29,7 @@ from urllib.parse import quote, urlsplit
 
 import numpy as np
 
-from ..dates import parse_date
+from ..texts import parse_date
 from ..http import USER_AGENT, FetchError, RetryPolicy, TransientError, open_url
 from ..progress import progress_bar
 from ..records import BadArgument, Label, install_command, patch, read_table
