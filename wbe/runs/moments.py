@@ -15,12 +15,12 @@ from ..benchmark.reader import AXIS_FIELDS
 from ..editors.results import bytes_beside_weights
 from ..lm.ability import score_held_out
 from ..lm.cost import time_rounds, timing_summary
-from ..lm.general import AbilityTask, measure_ability
+from ..lm.ability import AbilityTask, measure_ability
 from ..lm.models import LM
 from ..lm.probes import describe_set_aside
 from ..lm.prompts import get_protocol
 from ..lm.scoring import score
-from ..lm.untouched import TASKS
+from ..lm.ability import TASKS
 from ..metrics.intervals import bootstrap_interval
 from ..metrics.summary import with_outdated_match
 from ..records import QUESTION_KEY, patch

@@ -20,7 +20,7 @@ from ..lm.models import LM
 from ..lm.probes import unaskable_reasons
 from ..lm.scoring import score
 from ..lm.tokens import QAItem
-from ..lm.untouched import lasting_facts, static_items
+from ..lm.ability import lasting_facts, static_items
 from ..records import BadArgument, patch
 from .plan import RunPlan
 from ..store import atomic_write

@@ -19,7 +19,7 @@ from ..editors.requests import EditRequest, request_columns, requests_from_rows
 from ..editors.results import applied_edits
 from ..editors.text.sources import TextStep, text_steps
 from ..editors.weights.moments import model_fingerprint
-from ..lm.general import ability_task, check_abilities_for
+from ..lm.ability import ability_task, check_abilities_for
 from ..lm.models import LM, load
 from ..lm.prompts import get_protocol
 from ..lm.scoring import process_rank
