@@ -85,7 +85,7 @@ def test_the_estimate_of_a_sweep_is_the_measured_rate_times_the_work(tmp_path):
     rome = Run.load(SAMPLES / "runs" / "rome")
     spent = rome.moments[["seconds", "model_seconds"]].max(axis=1).sum() / rome.moments.questions.sum()
     hours = (50 * rome.batches.seconds.sum() / rome.batches.edits.sum() + 100 * spent) / 3600
-    from wbe.runs.study import estimate_sweep
+    from wbe.runs.sweep import estimate_sweep
 
     table = estimate_sweep(tmp_path / "s.toml", [rome]).set_index("run")
     assert table.hours["rome"] == pytest.approx(hours)

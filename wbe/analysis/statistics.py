@@ -16,7 +16,8 @@ import pandas as pd
 
 from .style import GREY, LIGHT_GREY, draw_line, label_lines, new_figure, percent_axis
 from .tables import format_percent
-from ..benchmark.reader import Benchmark, choose_axes, subject_keys
+from ..records import choose_axes
+from ..benchmark.reader import Benchmark, subject_keys
 from ..metrics.intervals import bootstrap_interval
 from ..records import BadArgument, check_choice, question_columns
 

@@ -12,14 +12,14 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..benchmark.reader import Benchmark, choose_axes, probe_aliases, subject_keys
+from ..benchmark.reader import Benchmark, probe_frame, subject_keys
 from ..benchmark.release import retired_probes
 from .models import LM
 from .scoring import Scores, score
 from .tokens import QAItem, encode_items
 from ..metrics.answers import normalised_matches
 from ..metrics.summary import format_summary, summarise, with_outdated_match
-from ..records import BadArgument, check_choice, patch
+from ..records import BadArgument, check_choice, choose_axes, patch
 from ..store import write_table, write_text
 
 # %% ../../nbs/07_lm/10_probes.ipynb #cell-007
@@ -30,8 +30,7 @@ def _sample_probes(step, axes, max_edits: int | None, seed: int):
     edits = step.edits.select(known).to_pandas().assign(edit_id=step.edit_ids, subject_id=subjects)
     if max_edits is not None and max_edits < len(edits):
         edits = edits.sample(max_edits, random_state=seed).sort_index()
-    probes = step.probes(axes).to_pandas().drop(columns="timestep", errors="ignore")
-    probes = probes.assign(aliases=probe_aliases(step.edits, step.edit_ids, probes))
+    probes = probe_frame(step.probes(axes, more=["aliases"]))
     return probes.merge(edits, on="edit_id").assign(timestep=step.name)
 
 # %% ../../nbs/07_lm/10_probes.ipynb #cell-008

@@ -11,7 +11,7 @@ import json
 import time
 from pathlib import Path
 
-from ..benchmark.reader import AXIS_FIELDS
+from ..records import ASKED_AXES
 from ..editors.results import bytes_beside_weights
 from ..lm.ability import score_held_out
 from ..lm.cost import time_rounds, timing_summary
@@ -117,7 +117,7 @@ def unedited_scores(
     import pandas as pd
 
     questions = self.questions.of(timestep)
-    published = questions.axis.isin(list(AXIS_FIELDS))
+    published = questions.axis.isin(list(ASKED_AXES))
     parts = [self._stored_unedited(part) for part in (questions[published], questions[~published]) if len(part)]
     return pd.concat(parts, ignore_index=True)
 
