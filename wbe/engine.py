@@ -269,7 +269,7 @@ def _spark_error(error: Exception) -> StoreError:
     causes = [line.strip() for line in str(error).splitlines() if re.search(r"(Error|Exception)\b.*:", line)]
     cause = causes[-1] if causes else type(error).__name__
     return StoreError(
-        f"Spark could not do its work ({cause[:200]}); without it (--engine duckdb) the result is the same"
+        f"Spark could not do its work ({cause[:200]}); without it (--set engine=duckdb) the result is the same"
     )
 
 # %% ../nbs/00_core/03_engine.ipynb #1c355662

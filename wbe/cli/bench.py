@@ -320,12 +320,10 @@ def _print_release(release, out: TableOutput):
 def _parse_one(folder: Path, dumps: tuple, settings: dict, out: TableOutput):
     "The tables of one dump."
     from wbe.wikidata.parse import parse_dump
-    from wbe.wikidata.spark import parse_on_spark
 
     if len(dumps) != 1:
         raise BadArgument("--until parsed is for one dump; each has a folder of its own")
-    spark = settings.pop("engine", "duckdb") == "spark"
-    parsed = (parse_on_spark if spark else parse_dump)(dumps[0], folder, warn=False, **settings)
+    parsed = parse_dump(dumps[0], folder, warn=False, **settings)
     out.table("counts", ("what", "count"), [(k, n) for k, n in parsed.counts.items() if type(n) is int])
     out.line(f"The tables: {folder}")
     if parsed.damage:

@@ -71,7 +71,7 @@ def score_command(
     For example:  wbe score wbe-demo/benchmark/release --model gpt2
     """
     from wbe.benchmark.own import open_benchmark
-    from wbe.lm.compile import check_compiler, compile_blocks
+    from wbe.lm.models import check_compiler, compile_blocks
     from wbe.lm.models import load
     from wbe.lm.probes import ask_benchmark
     from wbe.lm.prompts import get_protocol
@@ -302,7 +302,7 @@ def _print_estimate(file: Path, measured: list[Path] | None, out: TableOutput):
     "The estimated cost of a sweep, and what it rests on."
     from wbe.runs.description import format_duration
     from wbe.runs.records import load_runs
-    from wbe.runs.study import estimate_sweep
+    from wbe.runs.sweep import estimate_sweep
     from wbe.runs.sweep import read_sweep
 
     folders = measured or [p for p in [read_sweep(file)[0]] if p.is_dir()]
@@ -339,7 +339,7 @@ def sweep(
 
     For example:  wbe sweep sweep.toml --jobs 2
     """
-    from wbe.runs.study import copy_sweep, find_sweep
+    from wbe.runs.sweep import copy_sweep, find_sweep
     from wbe.runs.sweep import read_sweep, run_sweep
 
     file = find_sweep(file)
