@@ -91,7 +91,7 @@ class RunPlan(MeasureSettings, AskSettings, EditSettings, ModelSettings):
     def __post_init__(self):
         from wbe.benchmark.near_probes import choose_forms
         from wbe.benchmark.near_probes import choose_near
-        from wbe.benchmark.reader import choose_axes
+        from wbe.records import choose_axes
 
         _check_numbers(self)
         choose_axes(self.axes or None)
@@ -180,7 +180,7 @@ def _check_for_backend(plan: RunPlan):
 # %% ../../nbs/10_runs/01_plan.ipynb #cell-015
 def check_plan(plan: RunPlan):
     "Raise an error if a plan cannot be carried out on this machine; no model is loaded."
-    from wbe.benchmark.reader import AXIS_FIELDS
+    from wbe.records import ASKED_AXES
     from wbe.lm.ability import ability_task
     from wbe.lm.models import check_load_options
     from wbe.lm.prompts import get_protocol
@@ -188,7 +188,7 @@ def check_plan(plan: RunPlan):
 
     get_protocol(plan.protocol)
     for axis in plan.generate:
-        check_choice(axis, (*dict.fromkeys((*AXIS_FIELDS, *plan.axes, *plan.forms, *plan.near)),), "axis")
+        check_choice(axis, (*dict.fromkeys((*ASKED_AXES, *plan.axes, *plan.forms, *plan.near)),), "axis")
     for name in ("lasting", "texts", "corpus"):
         _check_file(getattr(plan, name), name)
     if plan.backend:
