@@ -285,7 +285,7 @@ class WikiFactDiffRun:
         "Read a run from its folder."
         folder = Path(folder)
         if not (folder / "config.json").is_file():
-            raise BadArgument(f"{folder}: no run of `wbe wikifactdiff` (config.json is missing)")
+            raise BadArgument(f"{folder}: no run of the schedule wikifactdiff (config.json is missing)")
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         tables = [PartitionedTable(folder, t).frame() for t in WIKIFACTDIFF_TABLES]
         return cls(folder.name, config, *tables)

@@ -224,7 +224,7 @@ def _missing_dump(
     kept = [k for k in kinds or [kind] if not k.endswith(".html")]
     copies = " or ".join(f"'{a}'" for a in dict.fromkeys(map(_archive_address, kept)))
     older = "Dumps are deleted after some weeks; try another mirror" + (
-        f", or the copies of --mirror {copies}" if kept else ""
+        f", or the copies of --set mirror={copies}" if kept else ""
     )
     return FetchError(f"{text}{_other_kinds(mirror, day, kind)}. {older}", 404)
 

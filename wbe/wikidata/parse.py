@@ -428,7 +428,7 @@ class ParsedDump(StageFolder):
     "A parsed dump in a folder; `counts` has entities, statements, redirects, rejected lines, and these by reason."
 
     stage = "parse"
-    missing = "no parsed dump here; make one with `wbe parse DUMP {folder}`"
+    missing = "no parsed dump here; make one with `wbe benchmark {folder} DUMP --until parsed`"
 
     @property
     def damage(self) -> str | None:

@@ -236,7 +236,7 @@ class TextLearner(Editor):
         )
 
     def _edit(self, lm: LM, requests: list[EditRequest], hparams: TextHParams) -> EditResult:
-        raise BadArgument(f"{self.name} takes texts, and no edits: learn(lm, texts), or `wbe run --texts-dir`")
+        raise BadArgument(f"{self.name} takes texts, and no edits: learn(lm, texts), or `wbe run --set texts_dir=…`")
 
 # %% ../../../nbs/09_editors/text/03_training.ipynb #e16e6d6f
 @patch
