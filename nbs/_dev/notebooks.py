@@ -460,10 +460,9 @@ def notebooks() -> list[Path]:
 # Notebooks that take longest, begun first: they do not keep one process busy when the others are done.
 SLOW_NOTEBOOKS = (
     "11_analysis/04_statistics",  # asks all questions of the recorded benchmark; others are served its answers
-    "11_analysis/17_prefixes",
+    "research/17_outdated_answers",
     "10_runs/07_lifelong",
     "06_benchmark/14_series",
-    "11_analysis/16_outdated",
     "research/07_later_and_authors",
     "10_runs/09_sweep",
     "11_analysis/09_specificity",
@@ -475,7 +474,7 @@ SLOW_NOTEBOOKS = (
     "04_wikidata/13_build",
     "04_wikidata/06_parse",
     "06_benchmark/02_locality",
-    "11_analysis/12_hops",
+    "research/18_two_hops",
     "tutorials/04_own_editor",
     "tutorials/02_own_model",
 )

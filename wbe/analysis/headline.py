@@ -472,7 +472,7 @@ def fact_sets_of_runs(
     most: int = 150,  # facts of each set
 ) -> pd.DataFrame:
     "New, edited and, where the runs have them, unchanged facts: one of a subject."
-    from wbe.analysis.prefixes import fact_sets
+    from wbe.analysis.gradients import fact_sets
     from wbe.lm.untouched import static_items
 
     facts = _lasting_facts_path(runs, bench)

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from .style import Look, draw_dots, label_lines, look, new_figure, panel_title, percent_axis
-from .tables import format_percent, interval_columns, limit_verdict
+from .tables import interval_columns
 from ..benchmark.reader import Benchmark
 from ..editors.memory.retrieval import PairMemory, retrieval_memory
 from ..editors.protocol import editor
@@ -23,7 +23,6 @@ from ..lm.models import LM
 from ..lm.probes import probe_table
 from ..lm.scoring import score
 from ..lm.tokens import QAItem, encode_items
-from ..metrics.intervals import bootstrap_interval
 from ..records import BadArgument
 
 # %% ../../nbs/11_analysis/12_hops.ipynb #cell-008
@@ -314,16 +313,3 @@ def summarise_hops(
         given = f"the first fact {e['first']}, the second {e['second']}, both {e['both']}"
         out.append(f"Given by hand: nothing {e['nothing']}, {given}.")
     return out
-
-# %% ../../nbs/11_analysis/12_hops.ipynb #cell-091
-def _search_findings(of: str, places: pd.DataFrame, k: int):
-    "The paper's findings on what is retrieved."
-    one, two = places["first"] <= k, places["second"] <= k
-    share = lambda hit: bootstrap_interval(hit.astype(float), places.subject_id, share=True)
-    first, both, less = share(one), share(one & two), bootstrap_interval(one.astype(float) - two, places.subject_id)
-    below = limit_verdict(first.low, first.high, 0.5, below=True)
-    yield "the first fact is found for fewer than 50%", of, format_percent(*first[:3]), below
-    seen = f"first less second: {format_percent(*less[:3])}"
-    yield "the second less often still", of, seen, limit_verdict(less.low, less.high, 0)
-    often = "seen" if both.low <= 0.1 <= both.high else "not seen: more often" if both.low > 0.1 else "not seen: rarer"
-    yield "both for about 10%", of, format_percent(*both[:3]), often
