@@ -45,7 +45,6 @@ from wbe.analysis.tables import (
 from .timesteps import ability_table, accuracy_changes, mean_accuracy
 from ..benchmark.own import open_benchmark
 from ..benchmark.reader import Benchmark
-from ..lm.models import LM
 from ..metrics.answers import MEASURES, OPTIONAL_MEASURES
 from ..records import BadArgument, WbeError
 from ..runs.plan import RunPlan
@@ -437,7 +436,7 @@ _MODEL = "`--ask`: which hops a memory finds, and how large gradients of new, ed
 def model_of_runs(
     runs,
     ask: bool = False,  # whether it may be loaded
-) -> LM:
+) -> object:  # an `LM`; its module loads torch, which most reports do not need
     "The unedited model of runs, checked by its fingerprint."
     from wbe.editors.weights.moments import model_fingerprint
     from wbe.lm.models import load
