@@ -465,7 +465,7 @@ SLOW_NOTEBOOKS = (
     "06_benchmark/14_series",
     "research/07_later_and_authors",
     "10_runs/09_sweep",
-    "11_analysis/09_specificity",
+    "research/21_popular_and_rare",
     "11_analysis/32_report",
     "research/06_ours_and_authors",
     "tutorials/03_own_edits",

@@ -4,8 +4,7 @@
 
 # %% auto #0
 __all__ = ['TOKEN_BYTES', 'DOCUMENT_START', 'INFINI_GRAM_API', 'INFINI_GRAM_INDEX', 'WIKIMEDIA_VIEWS_API', 'PlainCounts',
-           'NameCounts', 'LocalIndex', 'ServiceCache', 'ServiceRequest', 'WebService', 'HostedCounts', 'article_titles',
-           'ViewFiles', 'HostedViews']
+           'LocalIndex', 'ServiceCache', 'ServiceRequest', 'WebService', 'HostedCounts', 'ViewFiles', 'HostedViews']
 
 # %% ../../nbs/11_analysis/07_counts.ipynb #cell-002
 import bz2
@@ -14,7 +13,6 @@ import hashlib
 import json
 import math
 import random
-import re
 import shutil
 import sqlite3
 import subprocess
@@ -32,7 +30,7 @@ import numpy as np
 from ..dates import parse_date
 from ..http import USER_AGENT, FetchError, RetryPolicy, TransientError, open_url
 from ..progress import progress_bar
-from ..records import BadArgument, Label, install_command, patch, read_table
+from ..records import BadArgument, install_command, patch
 from wbe.store import (
     StoreError,
     check_disk_space,
@@ -87,45 +85,6 @@ class PlainCounts:
 
     def __repr__(self) -> str:
         return f"PlainCounts({self.name!r}: {self.documents:,} documents, {format_bytes(len(self.text))})"
-
-# %% ../../nbs/11_analysis/07_counts.ipynb #cell-022
-_WORD = re.compile(r"\w+|[^\w\s]")
-
-
-class NameCounts:
-    "Counts of names as whole words, and not inside a longer one of the names."
-
-    def __init__(self, texts: Iterable[str], names: Iterable[str], name: str = "corpus"):
-        self.name, self.found = name, dict.fromkeys(_valid_strings(names), 0)
-        self._by_first = {}  # first word: {all words: name}
-        for n in self.found:
-            words = tuple(_WORD.findall(n))
-            self._by_first.setdefault(words[:1], {})[words] = n
-        self._sizes = {w: sorted({len(k) for k in names}, reverse=True) for w, names in self._by_first.items()}
-        for text in texts:
-            self._count_in(tuple(_WORD.findall(text)))
-
-    def _count_in(self, words: tuple[str, ...]):
-        "Count the names in a text."
-        at = 0
-        while at < len(words):
-            names, sizes = (table.get(words[at : at + 1], ()) for table in (self._by_first, self._sizes))
-            size = next((k for k in sizes if words[at : at + k] in names), 0)
-            if size:
-                self.found[names[words[at : at + size]]] += 1
-            at += size or 1
-
-    def counts(self, strings: Iterable[str]) -> dict[str, int]:
-        "How often each name occurs by itself."
-        strings = _valid_strings(strings)
-        unknown = [s for s in strings if s not in self.found]
-        if unknown:
-            many = f"{len(unknown)} strings are not among the names that were counted"
-            raise BadArgument(f"{many}, such as {unknown[0]!r}")
-        return {s: self.found[s] for s in strings}
-
-    def __repr__(self) -> str:
-        return f"NameCounts({self.name!r}: {len(self.found):,} names)"
 
 # %% ../../nbs/11_analysis/07_counts.ipynb #cell-028
 TOKEN_BYTES, DOCUMENT_START = 2, b"\xff\xff"
@@ -552,15 +511,6 @@ def counts(
     questions = {key[s]: ServiceRequest(self.url, body(s)) for s in key}
     got = self.service.ask(questions, self._read, partial, progress)
     return {s: got[k] for s, k in key.items() if k in got}
-
-# %% ../../nbs/11_analysis/07_counts.ipynb #2fcea5fe
-def article_titles(
-    labels,  # labels.parquet of a parsed snapshot, or its folder
-) -> dict[str, str]:
-    "The title of the English article of every entity that has one, by Q-id."
-    path = Path(labels)
-    table = read_table(path / "labels.parquet" if path.is_dir() else path, Label)
-    return {i: t for i, t in zip(table.column("id").to_pylist(), table.column("enwiki").to_pylist()) if t}
 
 # %% ../../nbs/11_analysis/07_counts.ipynb #ebba3b0d
 def _normalise_title(text: str) -> str:

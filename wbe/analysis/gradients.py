@@ -339,7 +339,7 @@ def _cliffs_delta(a, b) -> float:
         return float("nan")
     return float((np.searchsorted(b, a, "left") - (len(b) - np.searchsorted(b, a, "right"))).mean() / len(b))
 
-# %% ../../nbs/11_analysis/19_gradients.ipynb #cell-015
+# %% ../../nbs/11_analysis/19_gradients.ipynb #4edb778a
 def _cohens_d(a, b) -> float:
     "The difference of two means in pooled standard deviations."
     a, b = np.asarray(a, float), np.asarray(b, float)

@@ -319,7 +319,7 @@ def draw_kind_heatmap(
     panel_title(ax, "exactly right, in percent" if metric == "exact_match" else "tokens right, in percent")
     return fig
 
-# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-008
+# %% ../../nbs/11_analysis/15_kinds.ipynb #c8b9ac53
 def _known_pairs(updates: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     "The last update of each question with a known and different old answer, and why others are left out."
     known = updates[updates.previous.notna() & (updates.previous != "")]
@@ -329,7 +329,7 @@ def _known_pairs(updates: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     why |= {"both answers have the same name": len(known) - len(differ), "updated again later": len(differ) - len(last)}
     return last, [f"{n:,} updates: {reason}" for reason, n in why.items() if n]
 
-# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-009
+# %% ../../nbs/11_analysis/15_kinds.ipynb #f615506d
 def outdated_pairs(
     bench: Benchmark,
     most: int | None = None,  # pairs, sampled from all timesteps
@@ -353,12 +353,12 @@ def outdated_pairs(
     out.attrs["missing"] = missing
     return out
 
-# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-049
+# %% ../../nbs/11_analysis/15_kinds.ipynb #cef997e7
 def _which_answer(text: str, updated: str, outdated: str) -> str:
     "Which of two answers a text is."
     return "updated" if exact_match(text, updated) else "outdated" if exact_match(text, outdated) else "neither"
 
-# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-050
+# %% ../../nbs/11_analysis/15_kinds.ipynb #235a8002
 def _classify_result(name: str, frame: pd.DataFrame, pairs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
     "Which answer each generated text of a result is, and what is missing."
     frame = frame[frame.axis == "update"].drop(columns=[c for c in pairs if c != "edit_id"], errors="ignore")
@@ -372,7 +372,7 @@ def _classify_result(name: str, frame: pd.DataFrame, pairs: pd.DataFrame) -> tup
     both = both.assign(output=[_which_answer(*a) for a in answers], state=name)
     return both[["state", *pairs.columns, "output"]], missing
 
-# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-051
+# %% ../../nbs/11_analysis/15_kinds.ipynb #c02725b6
 def classify_generated(
     results,  # as for `wbe.analysis.kinds.collect_answers`
     pairs: pd.DataFrame,  # of `outdated_pairs`
@@ -388,7 +388,7 @@ def classify_generated(
     out.attrs["missing"] = missing
     return out
 
-# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-054
+# %% ../../nbs/11_analysis/15_kinds.ipynb #8db93e68
 def common_pairs(
     frame: pd.DataFrame,  # of `classify_generated`
     least: float = 0.9,  # of the pairs of the longest result
@@ -403,7 +403,7 @@ def common_pairs(
     out.attrs["missing"] = [f"{n} is not compared: it was asked {k:,} of {asked.max():,} pairs" for n, k in few.items()]
     return out
 
-# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-056
+# %% ../../nbs/11_analysis/15_kinds.ipynb #6ec6e48f
 _OUTPUTS = ("updated", "outdated", "neither")
 
 
@@ -414,7 +414,7 @@ def _output_shares(part: pd.DataFrame) -> dict:
         out |= interval_columns(name, values, part.subject_id)
     return out | interval_columns("more", hits["updated"] - hits["outdated"], part.subject_id, share=False)
 
-# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-057
+# %% ../../nbs/11_analysis/15_kinds.ipynb #56098367
 _NO_TEXTS = (
     "no run here has generated answers to updates whose old answer is known (`wbe run --say update` stores them)"
 )
@@ -430,7 +430,7 @@ def generated_shares(
     columns = ["state", "n", *(f"{name}{end}" for name in (*_OUTPUTS, "more") for end in ("", "_low", "_high"))]
     return pd.DataFrame([rows[name] for name in display_order(rows)], columns=columns)
 
-# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-030
+# %% ../../nbs/11_analysis/15_kinds.ipynb #359ba82c
 ANSWER_LOOKS = {"updated": Look("#0072B2", "o"), "outdated": Look("#D55E00", "s")}
 
 
@@ -443,7 +443,7 @@ def _draw_generated_shares(ax, table: pd.DataFrame, names: list[str]):
     percent_axis(ax, "x")
     ax.figure.legend(*ax.get_legend_handles_labels(), loc="outside lower right", ncols=2, frameon=False, fontsize=9)
 
-# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-060
+# %% ../../nbs/11_analysis/15_kinds.ipynb #77753f76
 def draw_generated_shares(
     table: pd.DataFrame,  # of `generated_shares`
 ):
@@ -454,14 +454,14 @@ def draw_generated_shares(
     _draw_generated_shares(ax, table, names)
     return fig
 
-# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-063
+# %% ../../nbs/11_analysis/15_kinds.ipynb #96da7286
 def _forgets_without_learning(table: pd.DataFrame, base: str) -> pd.DataFrame:
     "Results that generate the outdated answer less often than the base, and mostly neither answer."
     first = table[table.state == base]
     below = table.outdated_high < (first.outdated_low.iloc[0] if len(first) else 0.5)
     return table[below & (table.neither_low > 0.5) & (table.updated_high < 0.25) & (table.state != base)]
 
-# %% ../../nbs/11_analysis/15_kinds.ipynb #cell-064
+# %% ../../nbs/11_analysis/15_kinds.ipynb #ff3fcac6
 def summarise_generated(
     table: pd.DataFrame,  # of `generated_shares`
     base: str = "none",  # the result before any edit
