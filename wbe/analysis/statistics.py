@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import pandas as pd
 
-from .style import GREY, LIGHT_GREY, draw_line, label_lines, new_figure, percent_axis
 from .tables import format_percent
 from ..benchmark.reader import Benchmark, choose_axes, subject_keys
 from ..metrics.intervals import bootstrap_interval

@@ -14,10 +14,8 @@ import pandas as pd
 
 from .statistics import UneditedAnswers, share_by
 from .style import GREY, LIGHT_GREY, look, new_figure, panel_title, percent_axis
-from .tables import format_percent
 from ..benchmark.reader import Benchmark
 from ..dates import parse_date
-from ..metrics.intervals import bootstrap_means
 from ..records import BadArgument
 
 # %% ../../nbs/11_analysis/05_temporal.ipynb #cell-009
