@@ -11,13 +11,14 @@ EXTRAS_READY := $(EXTRAS)/.ready
 # own index of CPU builds. TORCH_INDEX=https://… chooses another index; TORCH_INDEX= takes torch from where pip takes
 # everything else.
 TORCH_INDEX ?= $(shell test "$$(uname -s)" = Linux && ! command -v nvidia-smi >/dev/null && echo https://download.pytorch.org/whl/cpu)
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+PIP := $(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check
 
-.PHONY: help demo test test-extras check style export readme notebooks lab samples runs study bench docs wheel clean
+.PHONY: help demo test extras test-extras check style export readme notebooks lab samples runs study bench docs wheel clean
 
 help:
 	@echo "make demo          set up, then the demo: offline, no GPU"
 	@echo "make test          set up, then every test: the notebooks' and those in tests/"
+	@echo "make extras        install every extra but vllm in an environment of its own"
 	@echo "make test-extras   install every extra but vllm (Spark needs Java) and run the tests that need one"
 	@echo "make check         package, README and notebooks agree, stored outputs are clean, ruff passes"
 	@echo "make style         how the notebooks read, and how large the package is, as tables"
@@ -45,6 +46,8 @@ endif
 $(EXTRAS_READY): $(READY) nbs/_dev/extras.py
 	$(BIN)/python nbs/_dev/extras.py install $(EXTRAS)
 	touch $@
+
+extras: $(EXTRAS_READY)
 
 demo: $(READY)
 	$(BIN)/wbe demo

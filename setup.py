@@ -43,6 +43,7 @@ setup(
     cmdclass={"build_py": BuildWithModel},
     package_data={
         "wbe.analysis": ["report.html", "report.js", "results.ipynb", "vendor/*"],
+        "wbe.editors": ["presets.toml"],
         "wbe.runs": ["sweeps/*.toml"],
         "wbe.world": ["*.toml"],
         "wbe.writers": ["*.toml", "prompt_files/*.md", "prices.json"],

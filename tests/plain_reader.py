@@ -10,9 +10,9 @@ from pathlib import Path
 import pyarrow as pa
 
 from wbe.records import (
+    VALUE_TYPES,
     Label,
     Statement,
-    VALUE_TYPES,
     coordinate_text,
     monolingual_text,
     quantity_text,

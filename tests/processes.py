@@ -10,7 +10,9 @@ interrupt, a wheel in its own environment, the processes that a launcher starts.
 
 import atexit
 import os
+import re
 import runpy
+import shlex
 import signal
 import subprocess
 import sys
@@ -144,6 +146,16 @@ def run(words, timeout: float | None = None, **options) -> subprocess.CompletedP
     process = Process(words, **options)
     out, err = process.communicate(timeout)
     return subprocess.CompletedProcess(list(words), process.returncode, out, err)
+
+
+def shell_line(line: str):
+    "A line of a tutorial that begins with `!wbe`, in a process that is forked; the end of what it prints."
+    command, _, end = line.partition(" 2>&1")
+    program, *words = shlex.split(command)
+    last = re.fullmatch(r"(?: \| tail -(\d+))?", end)
+    assert program == "wbe" and last, f"not a line that can be forked: {line}"
+    done = run(["-m", "wbe", *words])
+    print("\n".join((done.stdout + done.stderr).splitlines()[-int(last[1] or 0) :]))
 
 
 def on_terminal(terminal: int, words, cwd) -> Process:

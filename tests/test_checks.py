@@ -68,8 +68,8 @@ BEFORE_LOADING = [
     (dict(editor="memit", corpus="nowhere.txt"), "nowhere.txt"),
     (dict(editor="rag", hparams=dict(embedder="hashd")), "did you mean 'hashed'?"),
     (dict(editor="rag", hparams=dict(index="anoy")), "did you mean 'annoy'?"),
-    (dict(under="papr"), "did you mean 'paper'?"),
-    (dict(say=("locallity",)), "did you mean 'locality'?"),
+    (dict(protocol="papr"), "did you mean 'paper'?"),
+    (dict(generate=("locallity",)), "did you mean 'locality'?"),
     (dict(texts="nowhere.txt"), "nowhere.txt"),
     (dict(lasting="nowhere.parquet"), "nowhere.parquet"),
     (dict(device="gpu"), "did you mean 'cuda'?"),
@@ -110,7 +110,7 @@ def test_a_missing_package_that_was_asked_for_is_named(index, package, tmp_path,
         (dict(editor="wise", hparams=dict(layer=77)), "layer 77"),
         (dict(editor="lora", hparams=dict(parts="qery")), "did you mean 'query'?"),
         (dict(editor="ft", hparams=dict(under="papr")), "did you mean 'paper'?"),
-        (dict(under="chat"), "chat template"),
+        (dict(protocol="chat"), "chat template"),
     ],
 )
 def test_refused_before_the_first_question(settings, message, tmp_path, tiny, never_asked):
@@ -212,7 +212,7 @@ def test_rag_edits_without_its_packages_and_records_what_it_used(tmp_path):
 def test_a_resumed_run_keeps_what_it_recorded(tmp_path, tiny):
     """Begun with the exact index and the hashed embedder in place of the published ones; then the packages are there,
     and after that one that the record names is missing."""
-    p, folder = plan(editor="rag", under="retrieval"), tmp_path / "rag"
+    p, folder = plan(editor="rag", protocol="retrieval"), tmp_path / "rag"
     lifelong.run_lifelong(p, folder, progress=False)
     config = json.loads((folder / "config.json").read_text())
     assert (config["hparams"]["embedder"], config["hparams"]["index"]) == ("hashed", "exact")

@@ -16,9 +16,9 @@ import numpy as np
 import pandas as pd
 import processes
 import pytest
+from conftest import on_terminal
 from typer.testing import CliRunner
 
-from conftest import on_terminal
 from wbe.benchmark.reader import Benchmark
 from wbe.world.files import World
 

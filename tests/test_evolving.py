@@ -291,7 +291,7 @@ def test_editors_and_text_learners_read_it_without_a_folder_of_texts(calm, tmp_p
     same = dict(benchmark=str(calm / "release"), model="toy", device="cpu", timesteps=(1, 2), sample=3, ask_lasting=3)
     quick = {"text-diff": dict(steps=2, length=48, batch_size=4), "ft": dict(steps=1)}
     for name, hparams in quick.items():
-        plan = RunPlan(editor=name, hparams=hparams, axes=("update",), say=("update",), **same)
+        plan = RunPlan(editor=name, hparams=hparams, axes=("update",), generate=("update",), **same)
         run = run_lifelong(plan, tmp_path / name, lm=toy_lm("gpt2", n_positions=256), progress=False)
         assert run.missing == [] and (run.ability.what == "lasting facts").any()
     learnt = run_lifelong(plan, tmp_path / "ft", lm=toy_lm("gpt2", n_positions=256), progress=False)

@@ -19,7 +19,7 @@ from wbe.editors.protocol import editor
 from wbe.editors.requests import EditRequest
 from wbe.lm.decoding import greedy_decode
 from wbe.lm.families import Family, ModelError
-from wbe.lm.models import LM, PartHook, load, first_input
+from wbe.lm.models import LM, PartHook, first_input, load
 from wbe.lm.scoring import score
 from wbe.lm.tokens import encode_items
 from wbe.lm.toys import OTHER_TOYS, TOY_CONFIGS, toy_lm, toy_model, toy_tokenizer

@@ -15,11 +15,10 @@ import time
 from pathlib import Path
 
 import pytest
+from conftest import on_terminal
 
 from wbe.store import StoreError
 from wbe.world.files import World, WorldFiles
-
-from conftest import on_terminal
 
 # a world of eight pieces, with three of its snapshots; the journal is written after every piece
 DATES = ["2024-02-01", "2024-03-01", "2024-05-01"]

@@ -24,9 +24,9 @@ import httpx
 import pytest
 
 from wbe import http, store
+from wbe.http import FetchError, RetryPolicy
 from wbe.store import StoreError, find_manifests
 from wbe.wikidata.dumps import Mirror, latest_dump, list_mirror
-from wbe.http import FetchError, RetryPolicy
 from wbe.wikidata.transfer import fetch_dump, fetched_dump
 
 DAY = date(2024, 2, 1)

@@ -52,7 +52,7 @@ def bench(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def plan(bench) -> RunPlan:
     usual = dict(editor="prompt", batch=1, ask_lasting=2, axes=("update", "locality"))
-    return RunPlan(benchmark=str(bench), forms="all", near="all", say=("update", "completion"), **usual)
+    return RunPlan(benchmark=str(bench), forms="all", near="all", generate=("update", "completion"), **usual)
 
 
 def scores(run: Run):
@@ -109,7 +109,7 @@ def test_a_stopped_run_ends_with_the_same_scores(toy, plan, whole, tmp_path, at)
 
 
 def test_without_them_a_run_is_what_it_was(toy, plan, whole, tmp_path):
-    few = replace(plan, forms=(), near=(), say=("update",))
+    few = replace(plan, forms=(), near=(), generate=("update",))
     run = run_lifelong(few, tmp_path / "run", toy(), progress=False)
     usual = whole.scores[whole.scores.axis.isin(["update", "locality"]) & (whole.scores.moment != "ahead")]
     same = dict(rtol=1e-3, atol=1e-5)  # other questions in a batch change the last bits

@@ -310,13 +310,14 @@ def toy(name: str, family: str = "llama", **config):
 
 def models_with_presets() -> dict:
     "Toys by the label for which editors have presets: of the family and the depth of the model that it names."
-    from wbe.lm.families import EDIT_LAYERS
+    from wbe.editors.hparams import preset_tables
     from wbe.lm.toys import toy_lm
 
     found = {"": toy("toy"), "wbe-tiny": toy("wbe-tiny-toy")}
-    for row in EDIT_LAYERS:
-        depth = "n_layer" if row.family in ("gpt2", "gptj") else "num_hidden_layers"
-        found[row.model] = toy_lm(row.family, vocab=max(row.vocab[0] + 1, 400), **{depth: row.depth})
+    for label, model in preset_tables()["models"].items():
+        depth = "n_layer" if model["family"] in ("gpt2", "gptj") else "num_hidden_layers"
+        vocab = max(model.get("vocab", [0])[0] + 1, 400)
+        found[label] = toy_lm(model["family"], vocab=vocab, **{depth: model.get("depth", 4)})
     return found
 
 

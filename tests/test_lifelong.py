@@ -15,8 +15,8 @@ import pytest
 from conftest import first_edits
 
 from wbe.records import BadArgument
-from wbe.runs.records import Run, compare_runs, load_runs
 from wbe.runs.plan import RunPlan
+from wbe.runs.records import Run, compare_runs, load_runs
 from wbe.store import StoreError
 
 pytest.importorskip("torch")
@@ -232,8 +232,8 @@ def test_a_setting_that_fails_with_every_edit_is_an_error(tmp_path, monkeypatch)
 
 
 def test_a_model_with_edits_is_not_accepted_as_the_unedited_model(tmp_path):
-    from wbe.editors.requests import EditRequest
     from wbe.editors.protocol import editor
+    from wbe.editors.requests import EditRequest
     from wbe.lm.toys import toy_lm
 
     lm, p = toy_lm("gpt2", n_positions=256), plan(max_edits=1, hparams=dict(steps=1))
@@ -257,11 +257,11 @@ def test_the_unedited_model_is_scored_again_when_scoring_has_changed(tmp_path, m
 
 
 def test_checkpoints_of_wise_stay_small(tmp_path):
-    from wbe.editors.requests import EditRequest
     from wbe.editors.protocol import editor
-    from wbe.runs.checkpoints import Checkpoint
+    from wbe.editors.requests import EditRequest
     from wbe.lm.scoring import score
     from wbe.lm.toys import toy_lm
+    from wbe.runs.checkpoints import Checkpoint
 
     lm, wise, state = (
         toy_lm("gpt2"),
@@ -294,7 +294,7 @@ def test_a_changed_model_or_benchmark_is_not_continued(tmp_path):
 
 
 def test_runs_with_different_protocols_are_reported(tmp_path):
-    for name, more in dict(a={}, b=dict(under="zero-shot")).items():
+    for name, more in dict(a={}, b=dict(protocol="zero-shot")).items():
         run_lifelong(plan(max_edits=2, **more), tmp_path / name, progress=False)
     assert compare_runs(load_runs(tmp_path)).attrs["differ"] == ["protocols"]
     assert Runner(plan(), tmp_path / "c").config()["batch"] == 1

@@ -16,10 +16,10 @@ pytest.importorskip("openai")
 
 from openai_server import FaultyServer
 
+from wbe.records import BadArgument
+from wbe.writers.base import Hop, Request
 from wbe.writers.ledger import WriterError
 from wbe.writers.llm import OpenAIWriter
-from wbe.writers.base import Hop, Request
-from wbe.records import BadArgument
 
 HERE = Path(__file__).parent
 MAYOR = Hop("P6", "head of government", "Nadia Bellweather", "person", "head of the executive power of a city")
@@ -328,8 +328,8 @@ def test_a_batch_outlives_the_process(tmp_path):
 
 def test_killed_at_any_step_of_submission(tmp_path):
     "Stopped after each step that the server sees: the next run creates no batch twice and repeats no request."
-    from wbe.writers.batches import BatchJobs
     from wbe.writers.ledger import AnswerCache
+    from wbe.writers.llm import BatchJobs
 
     moments = (
         (BatchJobs, "plan", 1),
@@ -374,11 +374,16 @@ def test_the_budget_of_batches(tmp_path):
 
 
 def test_the_prompts_are_in_the_package():
-    from wbe.writers.prompts import CHECK_PROMPTS, JUDGE_PROMPT, PASSAGE_PROMPTS, PROMPT_NAMES, QUESTION_JUDGE_PROMPT
-    from wbe.writers.prompts import SENTENCES_PROMPT
-    from wbe.writers.prompts import prompt_file
-
     import wbe.writers
+    from wbe.writers.requests import (
+        CHECK_PROMPTS,
+        JUDGE_PROMPT,
+        PASSAGE_PROMPTS,
+        PROMPT_NAMES,
+        QUESTION_JUDGE_PROMPT,
+        SENTENCES_PROMPT,
+        prompt_file,
+    )
 
     folder = Path(wbe.writers.__file__).parent
     names = {*PROMPT_NAMES, JUDGE_PROMPT, QUESTION_JUDGE_PROMPT, *CHECK_PROMPTS, *PASSAGE_PROMPTS, SENTENCES_PROMPT}

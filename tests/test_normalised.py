@@ -50,7 +50,7 @@ def run(released, tmp_path_factory) -> Run:
 
 def test_an_alias_is_a_match_and_what_was_not_generated_is_empty(run):
     s = run.scores[run.scores.moment == "before"].set_index("axis")
-    assert run.config["plan"]["say"] == ["update", "locality"]
+    assert run.config["plan"]["generate"] == ["update", "locality"]
     assert s.loc["rephrase", "normalised_match"].isna().all() and s.loc["rephrase", "answer"].isna().all()
     assert not s.loc["locality", "exact_match"].any()
     asked = run.questions[run.questions.axis == "locality"].set_index("edit_id")
@@ -72,11 +72,11 @@ def test_a_run_without_the_column_is_read_with_it(run, tmp_path):
 
 
 def test_a_run_that_was_begun_with_other_axes_continues(run, released, tmp_path):
-    plan = RunPlan(benchmark=str(released), ask_lasting=5, axes=("locality",), say=("locality",), max_edits=3)
+    plan = RunPlan(benchmark=str(released), ask_lasting=5, axes=("locality",), generate=("locality",), max_edits=3)
     first = run_lifelong(plan, tmp_path / "run", progress=False)
-    again = run_lifelong(replace(plan, say=()), tmp_path / "run", progress=False)
-    assert again.config["plan"]["say"] == ["locality"] and again.scores.equals(first.scores)
-    assert replace(plan, say=()).name == plan.name
+    again = run_lifelong(replace(plan, generate=()), tmp_path / "run", progress=False)
+    assert again.config["plan"]["generate"] == ["locality"] and again.scores.equals(first.scores)
+    assert replace(plan, generate=()).name == plan.name
 
 
 def test_the_recorded_runs():

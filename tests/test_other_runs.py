@@ -99,7 +99,7 @@ def another_world(tmp_path_factory, model) -> dict:
     bench = few_edits(Benchmark.load(whole), tmp / "another")
     lasting = whole.parent / "lasting_facts.parquet"
     editors = {"none": {}, "ft": dict(steps=2), "rag": dict(embedder="hashed", index="exact")}
-    common = dict(every=16, first=32, curve=4, sample=6, ask_lasting=10, say=("update", "locality"))
+    common = dict(every=16, first=32, curve=4, sample=6, ask_lasting=10, generate=("update", "locality"))
     short_runs(tmp / "runs", bench, model, editors, lasting=str(lasting), **common)
     facts = pd.read_parquet(lasting)
     (tmp / "corpus.txt").write_text("\n".join(f"{r.subject}: {r.property}, {r.object}" for r in facts.itertuples()))

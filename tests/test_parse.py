@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
+from plain_reader import plain_snapshot
 
 from wbe.records import Label, Statement, read_table
 from wbe.wikidata import text
@@ -28,8 +29,6 @@ from wbe.wikidata.claims import PropertyInfo, Role
 from wbe.wikidata.entities import parse_lines
 from wbe.wikidata.parse import DAMAGED_EXIT_CODE, ParsedDump, parse_dump
 from wbe.world.files import World
-
-from plain_reader import plain_snapshot
 
 REAL = Path(__file__).parent / ".." / ".." / "shared" / "data" / "wikidata_real_49.json.gz"
 TABLES = {"statements": Statement, "labels": Label, "properties": PropertyInfo, "roles": Role}

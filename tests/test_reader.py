@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wbe.benchmark.rows import FormatError
 from wbe.benchmark.published import load_published
-from wbe.benchmark.reader import Benchmark, EDIT_FIELDS, Timestep, edit_ids, read_edits
-from wbe.benchmark.rows import json_rows
+from wbe.benchmark.reader import EDIT_FIELDS, Benchmark, Timestep, edit_ids, read_edits
+from wbe.benchmark.rows import FormatError, json_rows
 from wbe.benchmark.validator import validate_benchmark
 from wbe.records import BadArgument, Edit, SchemaError, schema
 from wbe.store import StoreError
@@ -364,6 +363,7 @@ def test_our_release_is_valid(tmp_path):
     from datetime import date
 
     from test_release import rows
+
     from wbe.benchmark.release import add_timestep
     from wbe.store import write_table
 

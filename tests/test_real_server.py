@@ -23,7 +23,7 @@ from wbe.writers.base import Hop, Request
 from wbe.writers.judge import JudgeRequest, OpenAIJudge, judge_answers
 from wbe.writers.ledger import WriterError
 from wbe.writers.llm import OpenAIWriter
-from wbe.writers.prompts import prompt_for
+from wbe.writers.requests import prompt_for
 
 pytestmark = pytest.mark.extra("serve")
 

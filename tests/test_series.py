@@ -11,9 +11,9 @@ import processes
 import pytest
 
 from wbe.benchmark.reader import Benchmark
+from wbe.benchmark.series import Series, extend_benchmark, make_benchmark
 from wbe.benchmark.validator import validate_benchmark
 from wbe.records import BadArgument
-from wbe.benchmark.series import Series, extend_benchmark, make_benchmark
 from wbe.store import StoreError
 from wbe.world.files import World
 

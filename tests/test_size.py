@@ -5,8 +5,8 @@ import signal
 from collections import Counter
 from pathlib import Path
 
-import pyarrow.parquet as pq
 import processes
+import pyarrow.parquet as pq
 import pytest
 
 from wbe.benchmark.locality import find_locality

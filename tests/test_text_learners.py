@@ -13,11 +13,11 @@ pytest.importorskip("torch")
 import torch
 
 from wbe.benchmark.reader import Benchmark
-from wbe.wikipedia.texts import SourceText, write_texts
 from wbe.records import BadArgument
 from wbe.runs.lifelong import run_lifelong
 from wbe.runs.plan import RunPlan
 from wbe.runs.records import Run, compare_runs, load_runs
+from wbe.wikipedia.texts import SourceText, write_texts
 
 SAMPLES = Path(__file__).parents[1] / "data_samples"
 QUICK = dict(length=48, batch_size=4, steps=3, rate=0.01)

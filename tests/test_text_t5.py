@@ -11,7 +11,6 @@ from wbe.benchmark.reader import Benchmark
 from wbe.editors.protocol import editor
 from wbe.editors.results import commit_edits
 from wbe.editors.text.sources import text_steps
-from wbe.wikipedia.texts import SourceText, write_texts
 from wbe.lm.families import ModelError
 from wbe.lm.scoring import score
 from wbe.lm.spans import masked_loss, masked_rows
@@ -19,6 +18,7 @@ from wbe.lm.toys import toy_lm
 from wbe.runs.lifelong import run_lifelong
 from wbe.runs.plan import RunPlan
 from wbe.wikipedia.changed import SENTINEL
+from wbe.wikipedia.texts import SourceText, write_texts
 
 QUICK = dict(length=48, batch_size=4, steps=6, rate=0.01)
 LEARNERS = {
@@ -115,7 +115,7 @@ def test_a_whole_run_of_an_encoder_decoder_is_resumed(tmp_path, folder):
     (tmp_path / "bench" / path.name).write_text(json.dumps(json.loads(path.read_text())[:4]))
     assert Benchmark.load(tmp_path / "bench").timesteps == ["20240201_20240220"]
     plan = RunPlan(benchmark=str(tmp_path / "bench"), model="toy", device="cpu", texts_dir=str(folder), ask_lasting=2)
-    plan = replace(plan, editor="text-diff", hparams=QUICK, axes=("update",), say=("update",), sample=2)
+    plan = replace(plan, editor="text-diff", hparams=QUICK, axes=("update",), generate=("update",), sample=2)
 
     class Stop(BaseException):
         pass

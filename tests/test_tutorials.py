@@ -8,7 +8,6 @@ import importlib.util
 import json
 import os
 import re
-import shlex
 import shutil
 import sys
 from pathlib import Path
@@ -30,16 +29,6 @@ def code_cells(name: str) -> list[str]:
     return [c.source for c in nbformat.read(path, 4).cells if c.cell_type == "code"]
 
 
-def shell_line(line: str):
-    "A line of a tutorial that begins with `!wbe`, in a process that is forked; the end of what it prints."
-    command, _, end = line.partition(" 2>&1")
-    program, *words = shlex.split(command)
-    last = re.fullmatch(r"(?: \| tail -(\d+))?", end)
-    assert program == "wbe" and last, f"not a line that this test can run: {line}"
-    done = processes.run(["-m", "wbe", *words])
-    print("\n".join((done.stdout + done.stderr).splitlines()[-int(last[1] or 0) :]))
-
-
 @pytest.fixture
 def execute():
     "Execute a tutorial with its marked cell replaced; returns its variables and what it printed."
@@ -53,7 +42,7 @@ def execute():
     def run(name: str, cell: str, until: str = "") -> tuple[dict, str]:
         os.chdir(FOLDER)
         shell, printed = CaptureShell(mpl_format="png"), []
-        shell.system = shell_line
+        shell.system = processes.shell_line
         for source in code_cells(name):
             if until and until in source:
                 break

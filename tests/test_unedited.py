@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from wbe.analysis import statistics
 from wbe.analysis.specificity import (
     correlations,
     draw_specificity,
@@ -33,10 +34,10 @@ from wbe.analysis.temporal import (
     summarise_date_positions,
 )
 from wbe.benchmark.reader import Benchmark
-from wbe.runs.lifelong import run_lifelong
 from wbe.records import BadArgument
-from wbe.runs.records import Run
+from wbe.runs.lifelong import run_lifelong
 from wbe.runs.plan import RunPlan
+from wbe.runs.records import Run
 
 SAMPLE = Path(__file__).parents[1] / "data_samples" / "benchmark"
 

@@ -90,7 +90,7 @@ def test_the_description_names_the_back_end(runs):
 
 @pytest.mark.parametrize("name", ["prompt", "graph", "oracle"])
 def test_other_editors_of_prompts(tmp_path, plan_for, name):
-    plan = partial(plan_for, editor=name, axes=("update",), say=("locality",))  # no text
+    plan = partial(plan_for, editor=name, axes=("update",), generate=("locality",))  # no text
     plain = run_lifelong(plan(), tmp_path / "plain", progress=False)
     with stand_in_vllm():
         served = run_lifelong(plan(backend="vllm"), tmp_path / "served", progress=False)

@@ -11,8 +11,8 @@ from qwikidata.entity import WikidataItem
 from qwikidata.json_dump import WikidataJsonDump
 
 from wbe import records as rec
-from wbe.world.state import SNAPSHOTS, TIMESTEPS
 from wbe.world.properties import PROPERTIES
+from wbe.world.state import SNAPSHOTS, TIMESTEPS
 
 
 @pytest.fixture(scope="session")

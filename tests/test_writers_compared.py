@@ -20,8 +20,7 @@ from wbe.benchmark.writers_compared import (
 )
 from wbe.records import BadArgument
 from wbe.world.files import World
-from wbe.writers.base import make_writer
-from wbe.writers.by_kind import make_kind_writer, parse_writers
+from wbe.writers.base import make_kind_writer, make_writer, parse_writers
 from wbe.writers.judge import OpenAIJudge
 from wbe.writers.llm import OpenAIWriter
 
@@ -152,11 +151,9 @@ def test_a_budget_for_all(tmp_path):
     "Two writers and a judge of one job spend of one limit, whoever is first."
     facts = [fact_row(f"Town {i}.", "capital", f"Ville {i}.") for i in range(20)]
     with FaultyServer() as server:
-        from wbe.writers.llm import share_budget
-
         options = dict(cache=tmp_path / "c.sqlite", prices=(1, 4), confirm=True, budget=0.02, job="all")
         writers = {m: OpenAIWriter(m, server.url, **options) for m in ("a", "b")}
-        share_budget(writers.values())
+        writers["a"].share_budget([writers["b"]])
         table = compare_writers(facts, writers, tmp_path / "out", kinds=["update"]).table()
         spent = (server.input_tokens + 4 * server.output_tokens) / 1e6
         assert 0.01 < spent <= 0.02 and table.dollars.sum() == pytest.approx(spent)

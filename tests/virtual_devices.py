@@ -8,7 +8,6 @@ numbers of no dimension, and positions on the CPU that index a tensor elsewhere.
 
 from collections.abc import Mapping
 
-
 import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakTensorKeyDictionary

@@ -183,7 +183,7 @@ def _move_other_run(
 # %% ../nbs/12_app/01_demo.ipynb #cell-029
 DEMO_EDITORS = ("rome", "lora", "rag")
 # What the report on the demo shows: a curve over the edits, generated answers to updates, and some lasting facts.
-DEMO_QUESTIONS = dict(say=("update", "locality"), ask_lasting=100)
+DEMO_QUESTIONS = dict(generate=("update", "locality"), ask_lasting=100)
 DEMO_CURVE = dict(every=50, curve=25)
 WHOLE_TIMESTEPS = ("lora", "lora-merge")  # are trained on a timestep at a time: questions in between would divide it
 

@@ -82,8 +82,9 @@ def install_programs() -> None:
 
 
 def pip(folder: Path, *words) -> int:
-    command = [folder / "bin" / "python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    return subprocess.run([*command, "-c", "constraints.txt", *words], cwd=ROOT).returncode
+    command = [folder / "bin" / "python", "-m", "pip", "install", "--no-compile", "--quiet"]
+    options = ["--disable-pip-version-check", "-c", "constraints.txt"]
+    return subprocess.run([*command, *options, *words], cwd=ROOT).returncode
 
 
 def install(folder: Path) -> None:

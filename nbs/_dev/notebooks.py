@@ -405,6 +405,30 @@ def fail_with_figures():
     CaptureShell.cell = cell
 
 
+def fork_commands():
+    """From now on, `!wbe …` and what a sweep starts are forked from a process that has imported everything.
+
+    A fresh process imports for five seconds. `processes.py` among the tests says what is the same.
+    """
+    from execnb.shell import CaptureShell
+
+    sys.path.insert(0, str(ROOT / "tests"))
+    import processes
+
+    processes.context()  # one server for all processes that execute notebooks
+    processes.forkserver._forkserver.ensure_running = lambda: None  # it would look for it among their own children
+
+    class Command(subprocess.Popen):
+        def __new__(cls, words, *args, stdout=None, stderr=None, env=None, **options):
+            whole = isinstance(words, list) and words[:2] == [sys.executable, "-c"] and not (args or options)
+            if whole and stderr is subprocess.STDOUT and isinstance(getattr(stdout, "name", None), str):
+                return processes.Process(words[1:], env=env, streams=[stdout.name] * 2)
+            return super().__new__(cls)
+
+    subprocess.Popen = Command
+    CaptureShell.system = lambda shell, line: processes.shell_line(line)
+
+
 def time_answers_briefly():
     """From now on, a run times one question for a moment, where it times several for seconds at every timestep.
 
@@ -499,6 +523,7 @@ def prepare_tests():
     compare_outputs()
     fail_with_figures()
     time_answers_briefly()
+    fork_commands()
     look_up_fixtures()
     collect_new_objects_only()
     os.fsync = lambda _: None  # what a killed process has written is there; no test simulates a power failure
@@ -517,9 +542,12 @@ def test_one(path: Path) -> tuple[bool, float]:
 
 def print_times(times: dict):
     "The processor seconds of the notebooks, longest first, and their sum."
+    from processes import server_seconds
+
     print("\nlongest first:")
     for path, seconds in sorted(times.items(), key=lambda item: -item[1]):
         print(f"{seconds:7.1f} s  {path.relative_to(NBS).with_suffix('')}")
+    print(f"{server_seconds():7.1f} s  commands that notebooks started, with the imports of the process they come from")
     print(f"{sum(times.values()):7.1f} s  {len(times)} notebooks, in processor seconds, whatever else runs")
 
 

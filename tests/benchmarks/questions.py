@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from locality import write_facts
 
-from wbe.writers.properties import PHRASES
 from wbe.records import Label, Statement, to_table
 from wbe.store import write_table
 from wbe.wikidata.claims import PropertyInfo
+from wbe.writers.properties import PHRASES
 
 RUN = """
 import json, resource, sys, time

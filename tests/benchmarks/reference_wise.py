@@ -12,12 +12,12 @@ from pathlib import Path
 import torch
 
 from wbe.benchmark.reader import Benchmark
+from wbe.editors.memory.merging import shard_mask
+from wbe.editors.memory.routing import Shard, activation_score, prompt_positions
+from wbe.editors.memory.wise import WiseEdit, margin_loss, unrelated_prompts
 from wbe.editors.protocol import editor, frozen_model
 from wbe.editors.requests import requests_from_rows
 from wbe.editors.training.finetune import answer_nll, answer_positions
-from wbe.editors.memory.routing import Shard, activation_score, prompt_positions
-from wbe.editors.memory.wise import WiseEdit, margin_loss, unrelated_prompts
-from wbe.editors.memory.merging import shard_mask
 from wbe.lm.models import load
 from wbe.lm.passes import causal_inputs
 from wbe.lm.scoring import score

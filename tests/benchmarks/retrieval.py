@@ -41,8 +41,8 @@ QUERIES, BATCH, CHANGED = 500, 250, 1000  # CHANGED: vectors that are added, and
 
 def invented_facts(n: int) -> list[tuple]:
     "Subjects with phrases for questions about them."
-    from wbe.writers.properties import PHRASES
     from wbe.world.names import CULTURES, SeededRandom, name_stock, person_name
+    from wbe.writers.properties import PHRASES
 
     usable = [p for p in PHRASES.values() if len(p.questions) > 1 and p.kind in ("person", "place")]
     people, dice, country, stock = {}, SeededRandom("people"), 0, lru_cache(None)(name_stock)

@@ -42,7 +42,7 @@ from wbe.store import (
     scratch_folder,
     write_text,
 )
-from ..writers.calls import JobStopped, RateLimiter
+from ..writers.endpoint import JobStopped, RateLimiter
 
 # %% ../../nbs/11_analysis/07_counts.ipynb #cell-007
 _DOCUMENT_BREAK = b"\xff"  # no UTF-8 text holds this byte

@@ -46,7 +46,7 @@ from ..benchmark.own import open_benchmark
 from ..benchmark.reader import Benchmark
 from ..metrics.answers import MEASURES, OPTIONAL_MEASURES
 from ..records import BadArgument, WbeError
-from ..runs.plan import RunPlan
+from ..runs.plan import RunPlan, plan_settings
 from ..runs.records import Run, left_out_line, run_differences
 from ..store import StoreError, explain_read_errors
 
@@ -210,11 +210,11 @@ _SETTING_NAMES = dict(
     every="asked after every so many edits",
     first="… over the first so many edits",
     curve="… on so many of the edits made so far",
-    ask="edits of each timestep asked about",
+    limit="edits of each timestep asked about",
     sample="edits of each earlier timestep asked again",
-    say="axes with generated answers",
+    generate="axes with generated answers",
     ask_lasting="lasting facts asked",
-    under="prompt format",
+    protocol="prompt format",
     max_edits="edits at most",
     quant="quantisation",
 )
@@ -222,12 +222,13 @@ _SETTING_NAMES = dict(
 
 def _flat_settings(config: dict) -> dict:
     "The settings of a run, one level deep."
-    out = {k: v for k, v in config["plan"].items() if k not in ("editor", "hparams", "device")}
+    plan = {k: v for k, v in plan_settings(config["plan"]).items() if k not in ("editor", "hparams", "device")}
+    out = {_SETTING_NAMES.get(k, k): v for k, v in plan.items()}
     out |= {f"model: {k}": v for k, v in config["model"].items() if k != "name"}
     out |= {f"benchmark: {k}": v for k, v in config["benchmark"].items() if k in ("digest", "questions")}
     out |= {"protocol": config.get("protocol"), "batch": config.get("batch"), "hyperparameters": config.get("hparams")}
     out |= {"timesteps": config.get("timesteps")}
-    return {_SETTING_NAMES.get(k, k.replace("_", " ")): v for k, v in out.items()}
+    return {k.replace("_", " "): v for k, v in out.items()}
 
 # %% ../../nbs/11_analysis/23_headline.ipynb #cell-037
 def _setting_text(value) -> str:
@@ -265,15 +266,15 @@ def run_environments(runs) -> pd.DataFrame:
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("editor")
 
 # %% ../../nbs/11_analysis/23_headline.ipynb #cell-046
-_OPTION_NAMES = dict(max_edits="max-edits", hparams="set", every="eval-every", axes="axis")
+_OPTION_NAMES = dict(max_edits="max-edits", hparams="set", every="eval-every", axes="axis", generate="say", limit="ask")
 _OPTION_NAMES |= dict(trust_remote_code="trust-remote-code", ask_forms="ask-forms", ask_near="ask-near", tasks="task")
 _OPTION_NAMES |= dict(ability_size="ability-size", broken="broken-at", texts_dir="texts-dir")
 _OPTION_NAMES |= dict(backend_options="backend-option")
 _PLAN_FIELDS = (
-    "map editor model timesteps max_edits hparams batch every first curve sample axes say under lasting texts "
+    "map editor model timesteps max_edits hparams batch every first curve sample axes generate protocol lasting texts "
 )
 _PLAN_FIELDS += "corpus seed dtype quant revision trust_remote_code backend backend_options "
-_PLAN_FIELDS += "ask forms ask_forms near ask_near tasks ability ability_size broken norms texts_dir"
+_PLAN_FIELDS += "limit forms ask_forms near ask_near tasks ability ability_size broken norms texts_dir"
 PLAN_OPTIONS = {field: f"--{_OPTION_NAMES.get(field, field)}" for field in _PLAN_FIELDS.split()}
 
 
@@ -291,7 +292,7 @@ def _option_words(option: str, field: str, value) -> list[str]:
 # %% ../../nbs/11_analysis/23_headline.ipynb #cell-049
 def command_of_run(run) -> str:
     "The command that makes a run in the folder where it is."
-    plan, defaults = run.config["plan"], {f.name: f.default for f in fields(RunPlan)}
+    plan, defaults = plan_settings(run.config["plan"]), {f.name: f.default for f in fields(RunPlan)}
     words = ["wbe", "run", "--benchmark", str(plan["benchmark"])]
     for field, option in PLAN_OPTIONS.items():
         value = plan.get(field)

@@ -21,7 +21,7 @@ from .rows import write_json_rows
 from ..records import BadArgument, check_table, read_table, schema
 from ..store import Stage, StoreError, atomic_write, make_folder, sha256_of, write_table, write_text
 from ..texts import one_line
-from ..writers.by_kind import writers_of_row
+from ..writers.base import writers_of_row
 from ..writers.verbalisation import read_templates
 
 # %% ../../nbs/06_benchmark/13_release.ipynb #cell-007

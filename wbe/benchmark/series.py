@@ -30,7 +30,7 @@ from ..wikidata.dumps import WIKIMEDIA
 from ..wikidata.entities import FALLBACK
 from ..world.files import World
 from ..writers.base import WRITERS
-from ..writers.by_kind import check_kinds, make_kind_writer
+from ..writers.base import check_kinds, make_kind_writer
 
 # %% ../../nbs/06_benchmark/14_series.ipynb #cell-005
 @dataclass

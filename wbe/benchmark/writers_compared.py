@@ -28,7 +28,7 @@ from ..writers.base import ENTITY_KINDS, REQUEST_KINDS, Request, Writer, make_wr
 from ..writers.checks import TEXT_CHECKS, Candidate, feedback_on, first_failed_check
 from ..writers.judge import judge_answers
 from ..writers.llm import TextCost
-from ..writers.prompts import QUESTION_JUDGE_PROMPT, prompt_file
+from ..writers.requests import QUESTION_JUDGE_PROMPT, prompt_file
 from ..writers.question_judge import both_readings, format_facts, question_reading
 from ..writers.requests import edit_key, fact_requests, variant_requests
 

@@ -15,9 +15,25 @@ from typing import Annotated
 
 import typer
 
-from .app import CsvOption, EngineOption, FallbackOption, InsistOption, JsonOption, KindOption, LanguageOption
-from .app import MapOption, MemoryOption, MirrorOption, RolesOption, TempOption, WorkersOption
-from .app import PANELS, TableOutput, app, print_step
+from wbe.cli.app import (
+    PANELS,
+    CsvOption,
+    EngineOption,
+    FallbackOption,
+    InsistOption,
+    JsonOption,
+    KindOption,
+    LanguageOption,
+    MapOption,
+    MemoryOption,
+    MirrorOption,
+    RolesOption,
+    TableOutput,
+    TempOption,
+    WorkersOption,
+    app,
+    print_step,
+)
 from ..records import BadArgument
 
 # %% ../../nbs/12_app/04_bench.ipynb #cell-005
@@ -53,7 +69,7 @@ def _with_model(text: str, model: str | None, base_url: str | None) -> str:
 # %% ../../nbs/12_app/04_bench.ipynb #cell-007
 def _writer_settings(texts: list[str], model: str | None, base_url: str | None) -> dict:
     "The options of the writers that the texts depend on; --model and --base-url are of the one for all kinds."
-    from wbe.writers.by_kind import parse_writers, split_kind
+    from wbe.writers.base import parse_writers, split_kind
 
     every = [t for t in texts if split_kind(t)[0] is None] or ["template"]
     if len(every) > 1:
@@ -326,8 +342,7 @@ def validate_command(
 
     For example:  wbe validate mine.csv --map frage=question
     """
-    from wbe.benchmark.validator import validate_source
-    from wbe.benchmark.validator import Finding
+    from wbe.benchmark.validator import Finding, validate_source
 
     report = validate_source(path, map, strict=strict, limit=most)
     with TableOutput(csv, json) as out:

@@ -13,9 +13,25 @@ from typing import Annotated
 
 import typer
 
-from .app import CsvOption, EngineOption, FallbackOption, InsistOption, JsonOption, KindOption, LanguageOption
-from .app import MemoryOption, MirrorOption, RolesOption, TempOption, WorkersOption
-from .app import PANELS, TableOutput, app, checked, print_step
+from wbe.cli.app import (
+    PANELS,
+    CsvOption,
+    EngineOption,
+    FallbackOption,
+    InsistOption,
+    JsonOption,
+    KindOption,
+    LanguageOption,
+    MemoryOption,
+    MirrorOption,
+    RolesOption,
+    TableOutput,
+    TempOption,
+    WorkersOption,
+    app,
+    checked,
+    print_step,
+)
 from ..records import BadArgument
 
 # %% ../../nbs/12_app/03_data.ipynb #cell-005

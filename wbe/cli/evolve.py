@@ -14,9 +14,22 @@ from typing import Annotated
 
 import typer
 
-from .app import CsvOption, EngineOption, FallbackOption, InsistOption, JsonOption
-from .app import MemoryOption, MirrorOption, TempOption, WorkersOption
-from .app import PANELS, TableOutput, app, checked, print_step
+from wbe.cli.app import (
+    PANELS,
+    CsvOption,
+    EngineOption,
+    FallbackOption,
+    InsistOption,
+    JsonOption,
+    MemoryOption,
+    MirrorOption,
+    TableOutput,
+    TempOption,
+    WorkersOption,
+    app,
+    checked,
+    print_step,
+)
 from .bench import BudgetOption, PricesOption, YesOption, _spending
 from ..records import BadArgument
 

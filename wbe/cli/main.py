@@ -12,7 +12,7 @@ import sys
 
 import typer
 
-from . import data, bench, evolve, models, runs, demo, updates, wikifactdiff, writers
+from . import bench, data, demo, evolve, models, runs, updates, wikifactdiff, writers
 from .app import PANELS, app
 from ..records import WbeError, install_command
 from ..store import WRITE_REMEDIES

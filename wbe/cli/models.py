@@ -11,9 +11,25 @@ from typing import Annotated
 
 import typer
 
-from .app import AxisOption, DeviceOption, DtypeOption, ProtocolOption, QuantOption, RevisionOption, TrustOption
-from .app import BackendOption, BackendSettingOption, CompileOption, parse_settings
-from .app import PANELS, CsvOption, JsonOption, MapOption, TableOutput, app
+from wbe.cli.app import (
+    PANELS,
+    AxisOption,
+    BackendOption,
+    BackendSettingOption,
+    CompileOption,
+    CsvOption,
+    DeviceOption,
+    DtypeOption,
+    JsonOption,
+    MapOption,
+    ProtocolOption,
+    QuantOption,
+    RevisionOption,
+    TableOutput,
+    TrustOption,
+    app,
+    parse_settings,
+)
 
 # %% ../../nbs/12_app/05_models.ipynb #cell-005
 def _print_answers(

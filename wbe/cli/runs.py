@@ -26,9 +26,26 @@ from typing import Annotated
 
 import typer
 
-from .app import AxisOption, DeviceOption, DtypeOption, ProtocolOption, QuantOption, RevisionOption, TrustOption
-from .app import PANELS, BackendOption, BackendSettingOption, CsvOption, JsonOption, MapOption
-from .app import TableOutput, app, fits_terminal, parse_settings, print_step
+from wbe.cli.app import (
+    PANELS,
+    AxisOption,
+    BackendOption,
+    BackendSettingOption,
+    CsvOption,
+    DeviceOption,
+    DtypeOption,
+    JsonOption,
+    MapOption,
+    ProtocolOption,
+    QuantOption,
+    RevisionOption,
+    TableOutput,
+    TrustOption,
+    app,
+    fits_terminal,
+    parse_settings,
+    print_step,
+)
 from .bench import _spending
 from ..records import BadArgument
 
@@ -247,7 +264,7 @@ def _texts_or_folder(texts: str | None, texts_dir: str | None) -> tuple[str | No
     return None, texts
 
 # %% ../../nbs/12_app/06_runs.ipynb #cell-032
-_FIELD_OF_OPTION = dict(eval_every="every", protocol="under", axis="axes")  # where the plan has another name
+_FIELD_OF_OPTION = dict(eval_every="every", say="generate", ask="limit", axis="axes")  # where the plan has another name
 _SEVERAL = ("axis", "say", "forms", "near", "tasks", "ability")  # options that may be repeated
 _NOT_OF_PLAN = ("settings", "runs", "name", "track", "csv", "json")
 

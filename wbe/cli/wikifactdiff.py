@@ -15,8 +15,7 @@ from typing import Annotated
 
 import typer
 
-from .app import CsvOption, DeviceOption, DtypeOption, JsonOption
-from .app import PANELS, TableOutput, app
+from .app import PANELS, CsvOption, DeviceOption, DtypeOption, JsonOption, TableOutput, app
 from .runs import CorpusOption, ModelOption, SeedOption, _parse_settings
 from ..records import BadArgument
 

@@ -47,8 +47,7 @@ def _prices(texts: list[str]) -> dict | tuple | None:
 def _make_compared(texts: list[str], paid: dict) -> dict:
     "The writers by their words; equal words are one writer."
     from wbe.http import redact_url
-    from wbe.writers.base import make_writer
-    from wbe.writers.by_kind import parse_writer
+    from wbe.writers.base import make_writer, parse_writer
 
     every = [parse_writer(text) for text in dict.fromkeys(texts)]
     names = [":".join(filter(None, (s["name"], s.get("model")))) for s in every]
@@ -59,7 +58,7 @@ def _make_compared(texts: list[str], paid: dict) -> dict:
 # %% ../../nbs/12_app/11_writers.ipynb #cell-012
 def _make_question_judge(text: str, paid: dict):
     "A judge from words like openai:MODEL or local:FOLDER."
-    from wbe.writers.by_kind import parse_writer
+    from wbe.writers.base import parse_writer
 
     settings = parse_writer(text)
     name = settings.pop("name")
@@ -165,7 +164,7 @@ def writers_command(
     """
     from wbe.benchmark.writers_compared import compare_writers, facts_to_compare
     from wbe.writers.base import REQUEST_KINDS
-    from wbe.writers.llm import OpenAIWriter, share_budget
+    from wbe.writers.llm import OpenAIWriter
 
     paid = _paid_settings(out, budget, prices, yes, cache)
     judges = judge and _make_question_judge(judge, paid)
@@ -173,7 +172,8 @@ def writers_command(
     spenders = [w for w in (*writers.values(), judges) if isinstance(w, OpenAIWriter)]
     if paid.keys() - {"cache"} and not spenders:
         raise BadArgument("--budget, --prices and --yes are for a paid writer or judge: add --writer openai:MODEL")
-    share_budget(spenders)
+    if spenders:
+        spenders[0].share_budget(spenders[1:])
     rows = facts_to_compare(_read_sources(facts), sample, seed)
     compared = compare_writers(rows, writers, out, judges, kind or REQUEST_KINDS, seed, log=print_step)
     with TableOutput(csv, json) as table:

@@ -14,7 +14,16 @@ from dataclasses import asdict, dataclass, replace
 
 import torch
 
-from .hparams import HParams, check_hparam, hparam_fields, model_label
+from wbe.editors.hparams import (
+    HParams,
+    check_hparam,
+    hparam_fields,
+    lists_to_tuples,
+    preset_names,
+    preset_tables,
+    read_preset,
+    values_for,
+)
 from .requests import EditRequest, check_requests
 from wbe.editors.results import (
     EditResult,
@@ -94,6 +103,11 @@ def _append_result(results: list[EditResult], result: EditResult):
     else:
         results.append(result)
 
+# %% ../../nbs/09_editors/04_protocol.ipynb #04ce7a95
+EDITOR_CLASSES = {  # name: (where its class is, what it does)
+    name: (table["class"], table["about"]) for name, table in preset_tables().items() if "class" in table
+}
+
 # %% ../../nbs/09_editors/04_protocol.ipynb #cell-014
 def _kebab_case(name: str) -> str:
     "GentleStep → gentle-step."
@@ -125,7 +139,10 @@ class Editor:
         if "name" not in vars(cls):
             cls.name = _kebab_case(cls.__name__)
         if "about" not in vars(cls):
-            cls.about = (cls.__doc__ or "").strip().partition("\n")[0]
+            cls.about = EDITOR_CLASSES.get(cls.name, ("", (cls.__doc__ or "").strip().partition("\n")[0]))[1]
+        presets = {preset: read_preset(cls.name, preset) for preset in preset_names(cls.name)}
+        if presets and "presets" not in vars(cls):
+            cls.presets, cls.named_presets = presets.pop("ours").values, presets
 
     def __init__(
         self,
@@ -207,18 +224,11 @@ def hparams_for(self: Editor, lm: LM) -> HParams:
     "The hyper-parameters for a model."
     if self.hparams is not None:
         return replace(self.hparams, **self.overrides)
-    label, presets = model_label(lm), self.named_presets[self.preset].values if self.preset else self.presets
-    values, source = presets.get(label if label in presets else "", ({}, "defaults"))
-    values = {k: v(lm) if callable(v) else v for k, v in values.items()}
-    source = source(lm) if callable(source) else source
+    values, source = values_for(self.named_presets[self.preset].values if self.preset else self.presets, lm)
     source = f"{self.preset}: {source}" if self.preset else source
     if self.overrides:
         source = f"{source}; given: {', '.join(self.overrides)}"
     return self.HParams(**{**dict(source=source), **values, **self.overrides})
-
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-036
-def _lists_to_tuples(value):
-    return tuple(map(_lists_to_tuples, value)) if isinstance(value, (list, tuple)) else value
 
 # %% ../../nbs/09_editors/04_protocol.ipynb #cell-037
 @patch
@@ -228,7 +238,7 @@ def use_recorded(
 ):
     "Use recorded hyper-parameters in place of presets and overrides."
     known = hparam_fields(self.HParams)
-    self.hparams = self.HParams(**{k: _lists_to_tuples(v) for k, v in hparams.items() if k in known})
+    self.hparams = self.HParams(**{k: lists_to_tuples(v) for k, v in hparams.items() if k in known})
     self.overrides = {}
 
 # %% ../../nbs/09_editors/04_protocol.ipynb #cell-044
@@ -366,107 +376,6 @@ def edit(
         for r in reversed(in_effect):
             r.undo(lm)
     return combine_edits(results)
-
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-075
-EDITOR_CLASSES = {  # name: (where its class is, what it does)
-    "rome": (
-        "wbe.editors.weights.rome:ROME",
-        "a rank-one change of one MLP layer that maps the subject's key to a new value",
-    ),
-    "r-rome": ("wbe.editors.weights.rome:RROME", "ROME with the same key on both sides of its formula"),
-    "memit": ("wbe.editors.weights.memit:MEMIT", "a least-squares change of several MLP layers for many edits at once"),
-    "alphaedit": (
-        "wbe.editors.weights.alphaedit:AlphaEdit",
-        "MEMIT in the null space of common keys, with the keys of earlier edits kept in place",
-    ),
-    "ultraedit": (
-        "wbe.editors.weights.ultraedit:UltraEdit",
-        "one step against gradients that running statistics have normalised",
-    ),
-    "wise": ("wbe.editors.memory.wise:Wise", "a side memory beside one MLP layer, used for prompts that activate it"),
-    "grace": (
-        "wbe.editors.memory.grace:Grace",
-        "a codebook beside one MLP layer: a value for prompts within the radius of a key",
-    ),
-    "horen": (
-        "wbe.editors.memory.grace:Horen",
-        "a codebook beside one MLP layer: a value for prompts that point the way of a key",
-    ),
-    "memoir": (
-        "wbe.editors.memory.memoir:Memoir",
-        "a matrix beside one MLP layer: prompts use the columns of the edit that they resemble",
-    ),
-    "ft": ("wbe.editors.training.finetune:FT", "fine-tuning of one MLP layer on the answer"),
-    "ft-l": ("wbe.editors.training.finetune:FTL", "the same, with every weight kept near its old value"),
-    "locft": (
-        "wbe.editors.training.locft:LocFT",
-        "fine-tuning of one MLP layer over all edits of a batch, to the end of the text",
-    ),
-    "crispedit": (
-        "wbe.editors.training.crispedit:CrispEdit",
-        "fine-tuning of some MLP layers in directions along which the loss of texts is flat",
-    ),
-    "rledit": (
-        "wbe.editors.training.rledit:RLEdit",
-        "a least-squares change of keys and gradients that a trained network has rewritten",
-    ),
-    "mend": (
-        "wbe.editors.training.mend:Mend",
-        "one step along a gradient that a trained network has rewritten",
-    ),
-}
-
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-077
-EDITOR_CLASSES |= {
-    "prompt": (
-        "wbe.editors.memory.prompt:PromptEditor",
-        "the edited facts in front of every question, weights untouched",
-    ),
-    "lora": ("wbe.editors.training.lora:LoraFT", "low-rank adapters of the attention, trained on and on"),
-    "lora-merge": (
-        "wbe.editors.training.lora:LoraMerge",
-        "the same, a new one each time, a quarter of which goes into the weights",
-    ),
-    "rag": (
-        "wbe.editors.memory.retrieval:RetrievalEditor",
-        "question-answer pairs in a memory, the nearest prepended to a question",
-    ),
-    "graph": (
-        "wbe.editors.memory.connected:GraphEditor",
-        "facts in a graph; the path that fits a question best is prepended to it",
-    ),
-    "mello": (
-        "wbe.editors.memory.mello:MelloEditor",
-        "the model asks itself sub-questions, and the nearest edit corrects its answers",
-    ),
-    "oracle": (
-        "wbe.editors.memory.oracle:OracleEditor",
-        "the true facts prepended to every question: a ceiling, and no method",
-    ),
-}
-
-# %% ../../nbs/09_editors/04_protocol.ipynb #cell-079
-EDITOR_CLASSES |= {
-    "text-diff": ("wbe.editors.text.continued:TextDiff", "continued training on what is new"),
-    "text-full": ("wbe.editors.text.continued:TextFull", "continued training on all articles of the newer day"),
-    "text-recadam": (
-        "wbe.editors.text.recadam:TextRecAdam",
-        "the same as text-diff, pulled back to the weights before",
-    ),
-    "text-mix-review": (
-        "wbe.editors.text.mix_review:TextMixReview",
-        "the same as text-diff, with as many rows of old articles",
-    ),
-    "text-lora": ("wbe.editors.text.adapters:TextLora", "low-rank adapters of the attention, trained on what is new"),
-    "text-k-adapter": (
-        "wbe.editors.text.k_adapter:TextKAdapter",
-        "transformer blocks beside the frozen model, trained on what is new",
-    ),
-    "text-passages": (
-        "wbe.editors.text.passages:TextPassages",
-        "passages of the day's articles in front of a question, weights untouched",
-    ),
-}
 
 # %% ../../nbs/09_editors/04_protocol.ipynb #cell-081
 EDITORS = Registry("editor", "wbe.editors", EDITOR_CLASSES, "wbe.editors.protocol:Editor")

@@ -19,10 +19,10 @@ from .prompts import Protocol, _chat_messages, get_protocol
 from .tokens import QAItem
 from ..progress import progress_bar
 from ..records import patch
-from ..writers.calls import RESPONSE_FORMATS, CallOutcome, JobStopped, RateLimiter, _counted_tokens, redact_key
+from ..writers.endpoint import RESPONSE_FORMATS, CallOutcome, JobStopped, RateLimiter, _counted_tokens, redact_key
 from ..writers.endpoint import Endpoint
 from ..writers.ledger import CachedAnswer, SpendingLimit, WriterError, token_upper_bound
-from ..writers.prompts import ChatPrompt
+from ..writers.requests import ChatPrompt
 
 # %% ../../nbs/07_lm/15_endpoint.ipynb #cell-007
 def _parse_text(

@@ -20,7 +20,7 @@ from ..writers.fact_checks import TRUTH_FORM, check_prompt, check_versions
 from ..writers.judge import VERDICT_FORM, judge_prompt, judge_prompt_version
 from ..writers.ledger import AnswerCache, CachedAnswer
 from ..writers.passages import PAIR_FORM, passage_prompt
-from wbe.writers.prompts import (
+from wbe.writers.requests import (
     PASSAGE_PROMPTS,
     PROMPT_NAMES,
     QUESTION_FORM,

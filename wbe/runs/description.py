@@ -96,7 +96,7 @@ def describe_run(
         batch=batch_size,
         model=_describe_model(lm, fingerprint),
         benchmark=benchmark,
-        protocol=get_protocol(plan.under).key,
+        protocol=get_protocol(plan.protocol).key,
         timesteps=list(benchmark["timesteps"]),
         versions=versions(),
         hardware=_hardware(lm),

@@ -15,7 +15,7 @@ from ..lm.models import LM
 from ..records import BadArgument
 from .checkpoints import Checkpoint
 from .lifelong import _load_model
-from .plan import RunPlan
+from .plan import RunPlan, plan_settings
 from .records import Run
 from ..store import StoreError, make_folder, versions, write_text
 
@@ -115,7 +115,7 @@ def _model_card(run: Run) -> str:
         last=steps[-1],
         version=versions()["wbe"],
         refused=f"{refused:,} further edits were refused." if refused else "",
-        protocol=config["protocol"] if isinstance(config["protocol"], str) else plan["under"],
+        protocol=config["protocol"] if isinstance(config["protocol"], str) else plan_settings(plan)["protocol"],
         scores=_scores_table(run),
         source=config["hparams"].get("source", "not recorded"),
         settings=_settings_lines(config["hparams"]),

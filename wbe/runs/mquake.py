@@ -28,7 +28,7 @@ from .batches import edit_batches
 from .lifelong import _require_unedited
 from .records import PartitionedTable
 from ..store import explain_read_errors, lock, make_folder, sha256_of, versions, write_text
-from ..writers.calls import split_parameters
+from ..writers.endpoint import split_parameters
 
 # %% ../../nbs/10_runs/10_mquake.ipynb #cell-007
 _INSTANCE_FIELDS = ("requested_rewrite", "questions", "answer", "new_answer", "single_hops", "new_single_hops")

@@ -21,7 +21,7 @@ from pathlib import Path
 from ..plugins import adopt_import_path, export_import_path
 from ..progress import progress_bar
 from ..records import BadArgument, WbeError, check_choice
-from .plan import RunPlan, _safe_name, check_plan, parse_timesteps
+from .plan import RunPlan, _safe_name, check_plan, parse_timesteps, plan_settings
 from .records import Run
 from ..store import StoreError, explain_read_errors, make_folder
 
@@ -52,7 +52,7 @@ def _combinations(
     return [dict(zip(table, combination)) for combination in itertools.product(*values)]
 
 # %% ../../nbs/10_runs/09_sweep.ipynb #cell-011
-_LIST_SETTINGS = ("axes", "forms", "near", "say", "tasks", "ability", "timesteps")
+_LIST_SETTINGS = ("axes", "forms", "near", "generate", "tasks", "ability", "timesteps")
 
 
 def _expand(table: dict) -> list[dict]:
@@ -121,8 +121,8 @@ def read_sweep(
     "Read a sweep file."
     path = Path(path)
     sweep, plans = _read_toml(path), {}
-    common = sweep.get("common", {})
-    for n, table in enumerate(sweep.get("run") or [{}], 1):
+    common = plan_settings(sweep.get("common", {}))
+    for n, table in enumerate(map(plan_settings, sweep.get("run") or [{}]), 1):
         hparams = {**common.get("hparams", {}), **table.get("hparams", {})}
         for settings in _expand({**common, **table, "hparams": hparams}):
             template = settings.pop("name", None)

@@ -4,16 +4,20 @@
 
 # %% auto #0
 __all__ = ['ENTITY_KINDS', 'REQUEST_KINDS', 'PERSONAS', 'WRITER_CLASSES', 'WRITERS', 'Hop', 'Request', 'WrittenText', 'Writer',
-           'make_by_name', 'make_writer']
+           'make_by_name', 'make_writer', 'split_kind', 'parse_writer', 'parse_writers', 'check_kinds', 'KindWriter',
+           'make_kind_writer', 'written_by', 'writers_of_row']
 
 # %% ../../nbs/03_writers/01_base.ipynb #cell-002
 import inspect
+import json
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from ..http import redact_url
 from ..plugins import Registry
-from ..records import BadArgument, check_choice
+from ..records import BadArgument, check_choice, patch
 
 # %% ../../nbs/03_writers/01_base.ipynb #cell-005
 ENTITY_KINDS = ("person", "organisation", "place", "work", "event", "thing")  # thing: everything else, and unknown
@@ -119,3 +123,159 @@ def make_writer(
 ) -> Writer:
     "A writer by name."
     return make_by_name(WRITERS, name, **options)
+
+# %% ../../nbs/03_writers/01_base.ipynb #1f81c551
+def split_kind(text: str) -> tuple[str | None, str]:
+    "The kind of question before an equals sign, if there is one, and the rest."
+    kind, equals, rest = text.partition("=")
+    if not equals or not re.fullmatch(r"[\w-]+", kind):  # an address may have an equals sign, too
+        return None, text
+    return check_choice(kind, REQUEST_KINDS, "kind of question"), rest
+
+# %% ../../nbs/03_writers/01_base.ipynb #00888129
+def parse_writer(
+    text: str,  # NAME, NAME:MODEL or NAME:MODEL@ADDRESS
+) -> dict:  # name, model and base_url, as far as they are given
+    "The settings of a writer from words of a command."
+    name, _, rest = text.partition(":")
+    if name not in WRITERS.names():  # one of one's own, module:Class
+        WRITERS.get(text)
+        return dict(name=text)
+    model, _, address = rest.partition("@http")
+    found = dict(name=name, model=model, base_url=address and f"http{address}")
+    return _check_writer_settings({k: v for k, v in found.items() if v})
+
+# %% ../../nbs/03_writers/01_base.ipynb #7fd4b554
+def _check_writer_settings(settings: dict) -> dict:
+    "The settings of a writer, or an error for those that cannot work together."
+    name, model, address = (settings.get(k) for k in ("name", "model", "base_url"))
+    WRITERS.get(name)
+    if name == "template" and (model or address):
+        raise BadArgument("the writer template has no model: choose openai:MODEL or local:MODEL")
+    if name in ("openai", "local") and not model:
+        raise BadArgument(
+            f"the writer {name} needs a model, like {name}:{'gpt-4o-mini' if name == 'openai' else 'FOLDER'}"
+        )
+    if address and name != "openai":
+        raise BadArgument(f"the writer {name} has no address: choose openai:MODEL@{address}")
+    return settings
+
+# %% ../../nbs/03_writers/01_base.ipynb #374d8993
+def parse_writers(
+    texts: Iterable[str],  # like `template` and `persona=openai:gpt-4o`
+) -> dict:  # name, model, base_url, and `kinds`: the same for some kinds of questions
+    "The settings of the writers of a benchmark from words of a command."
+    found = {}
+    for kind, text in map(split_kind, texts):
+        if kind in found:
+            whose = f"the kind {kind}" if kind else "all kinds: write KIND=NAME:MODEL for one kind"
+            raise BadArgument(f"two writers for {whose} ({text})")
+        found[kind] = parse_writer(text)
+    kinds = {kind: settings for kind, settings in found.items() if kind}
+    return check_kinds(found.get(None, dict(name="template")) | (dict(kinds=kinds) if kinds else {}))
+
+# %% ../../nbs/03_writers/01_base.ipynb #b6a44e22
+def check_kinds(settings: dict) -> dict:
+    "The settings of several writers, or an error for kinds and addresses that cannot be."
+    for kind, writer in (settings.get("kinds") or {}).items():
+        check_choice(kind, REQUEST_KINDS, "kind of question")
+        _check_writer_settings(writer)
+        address = writer.get("base_url")
+        if address and redact_url(address) != address:
+            what = f"{redact_url(address)} (for {kind}) has a password or a key, which is not stored"
+            raise BadArgument(f"{what}: set the environment variable OPENAI_API_KEY instead")
+    return settings
+
+# %% ../../nbs/03_writers/01_base.ipynb #e4a5966f
+class KindWriter:
+    "Gives every request to the writer of its kind."
+
+    name = "by kind"
+
+    def __init__(
+        self,
+        default: Writer,  # of the other kinds
+        kinds: dict[str, Writer],  # by the kind of question
+    ):
+        for kind in kinds:
+            check_choice(kind, REQUEST_KINDS, "kind of question")
+        self.default, self.kinds = default, kinds
+
+    def __repr__(self) -> str:
+        kinds = ", ".join(f"{kind}: {writer!r}" for kind, writer in self.kinds.items())
+        return f"KindWriter({self.default!r}, {kinds})"
+
+    @property
+    def repairs(self) -> bool:
+        "Whether one of the writers can write another text with feedback."
+        return any(w.repairs for w in (self.default, *self.kinds.values()))
+
+    def key(self) -> dict:
+        "What the texts depend on."
+        return dict(writer=self.name, default=self.default.key(), kinds={k: w.key() for k, w in self.kinds.items()})
+
+# %% ../../nbs/03_writers/01_base.ipynb #fb7979cf
+@patch
+def write(self: KindWriter, requests: Iterable[Request], progress: bool = False) -> Iterator[WrittenText]:
+    "One text for every request, in the same order."
+    requests = list(requests)
+    groups = {}
+    for i, r in enumerate(requests):
+        writer = self.kinds.get(r.kind, self.default)
+        groups.setdefault(id(writer), (writer, []))[1].append(i)
+    texts = {}
+    for writer, places in groups.values():
+        texts |= zip(places, writer.write([requests[i] for i in places], progress), strict=True)
+    return iter([texts[i] for i in range(len(requests))])
+
+# %% ../../nbs/03_writers/01_base.ipynb #b06f4bc5
+def make_kind_writer(
+    settings: dict,  # as `parse_writers` gives them
+    options: dict | None = None,  # of writers behind an endpoint: budget, prices, confirm, job, …
+) -> Writer:
+    "The writer of a benchmark: one for all kinds, or a `KindWriter`."
+    made, options = {}, options or {}
+    only = not settings.get("kinds")
+
+    def make(about: dict) -> Writer:
+        key = json.dumps(about, sort_keys=True)
+        if key not in made:  # a single writer gets the options in any case: it says which of them it does not know
+            made[key] = make_writer(**about, **(options if only or about["name"] == "openai" else {}))
+        return made[key]
+
+    default = make({k: v for k, v in settings.items() if k != "kinds"})
+    kinds = {kind: make(about) for kind, about in (settings.get("kinds") or {}).items()}
+    spenders = [w for w in made.values() if hasattr(w, "share_budget")]
+    if spenders:
+        spenders[0].share_budget(spenders[1:])
+    return KindWriter(default, kinds) if kinds else default
+
+# %% ../../nbs/03_writers/01_base.ipynb #eb13e871
+def written_by(
+    texts: dict[str, WrittenText],  # of a row, by kind
+) -> dict[str, str]:  # writer, model, prompt
+    "Who wrote the questions of a row: the writer of its update, and those of other kinds where they are others."
+    update, out = texts["update"], {}
+    others = {k: t for k, t in texts.items() if (t.writer, t.model) != (update.writer, update.model)}
+    for name in ("writer", "model", "prompt"):
+        parts = [getattr(update, name), *(f"{k}: {getattr(t, name)}" for k, t in others.items() if getattr(t, name))]
+        out[name] = "; ".join(filter(None, parts))
+    return out
+
+# %% ../../nbs/03_writers/01_base.ipynb #028aaf8c
+def _by_kind(field: str) -> dict[str, str]:
+    "The parts of a field of `written_by`; that of the update has no kind."
+    parts = field.split("; ") if field else []
+    pairs = [
+        (kind, value) if value and kind in REQUEST_KINDS else ("", p)
+        for p in parts
+        for kind, _, value in [p.partition(": ")]
+    ]
+    return dict(pairs)
+
+# %% ../../nbs/03_writers/01_base.ipynb #a37e92bf
+def writers_of_row(writer: str, model: str, prompt: str) -> list[str]:
+    "The writers that the fields of `written_by` name, one by one."
+    fields = [_by_kind(f or "") for f in (writer, model, prompt)]
+    name = lambda kind: " ".join(filter(None, (f.get(kind) for f in fields))) + (f" ({kind})" if kind else "")
+    return [name(kind) for kind in fields[0]]

@@ -13,11 +13,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from .properties import expresses_property
-
 from ..records import col
 from ..texts import one_line
 from .base import REQUEST_KINDS, Request, WrittenText
+from .properties import expresses_property
 
 # %% ../../nbs/03_writers/07_checks.ipynb #cell-005
 _QUOTES = str.maketrans({"’": "'", "‘": "'", "ʼ": "'", "“": '"', "”": '"', "–": "-", "\u00a0": " "})

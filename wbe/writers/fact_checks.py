@@ -16,7 +16,7 @@ from ..records import BadArgument, check_choice
 from ..texts import one_line
 from .base import make_by_name
 from .llm import OpenAIWriter
-from .prompts import CHECK_PROMPTS, AnswerForm, BadAnswer, ChatPrompt, chat_prompt, prompt_file
+from .requests import CHECK_PROMPTS, AnswerForm, BadAnswer, ChatPrompt, chat_prompt, prompt_file
 
 # %% ../../nbs/03_writers/17_fact_checks.ipynb #cell-005
 @dataclass(frozen=True)

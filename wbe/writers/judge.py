@@ -14,7 +14,7 @@ from ..metrics.answers import VERDICTS, combine_readings, parse_verdict
 from ..texts import one_line
 from .base import WrittenText
 from .llm import OpenAIWriter
-from .prompts import JUDGE_PROMPT, AnswerForm, BadAnswer, ChatPrompt, chat_prompt, prompt_file
+from .requests import JUDGE_PROMPT, AnswerForm, BadAnswer, ChatPrompt, chat_prompt, prompt_file
 
 # %% ../../nbs/03_writers/16_judge.ipynb #cell-005
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from ..records import BadArgument
 from ..texts import one_line
 from .base import make_by_name
 from .llm import OpenAIWriter
-from .prompts import PASSAGE_PROMPTS, AnswerForm, BadAnswer, ChatPrompt, chat_prompt, prompt_file
+from .requests import PASSAGE_PROMPTS, AnswerForm, BadAnswer, ChatPrompt, chat_prompt, prompt_file
 
 # %% ../../nbs/03_writers/18_passages.ipynb #cell-005
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from ..texts import one_line
 from .base import Request
-from .prompts import QUESTION_JUDGE_PROMPT, ChatPrompt, chat_prompt, prompt_file
+from .requests import QUESTION_JUDGE_PROMPT, ChatPrompt, chat_prompt, prompt_file
 
 # %% ../../nbs/03_writers/20_question_judge.ipynb #cell-005
 def format_facts(request: Request) -> str:

@@ -14,9 +14,8 @@ from functools import cache, lru_cache
 from hashlib import blake2b
 from typing import NamedTuple
 
-from .properties import PHRASES, STATEMENTS, Phrases, noun_phrase, object_kind, phrases_for
-
 from .base import Hop, Request, WrittenText
+from .properties import PHRASES, STATEMENTS, Phrases, noun_phrase, object_kind, phrases_for
 
 # %% ../../nbs/03_writers/06_templates.ipynb #cell-005
 _RANKS = (

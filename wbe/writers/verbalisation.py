@@ -15,15 +15,14 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
-from .properties import STATEMENTS
-
 from ..plugins import Registry
 from ..records import BadArgument
 from ..store import StoreError, explain_read_errors, write_text
 from ..texts import one_line
 from .base import WrittenText, make_by_name
 from .llm import OpenAIWriter
-from .prompts import SENTENCES_PROMPT, AnswerForm, BadAnswer, ChatPrompt, chat_prompt, prompt_file
+from .properties import STATEMENTS
+from .requests import SENTENCES_PROMPT, AnswerForm, BadAnswer, ChatPrompt, chat_prompt, prompt_file
 from .templates import statement_prompts
 
 # %% ../../nbs/03_writers/22_verbalisation.ipynb #cell-007

@@ -315,9 +315,7 @@ def graph_memory(lm: LM) -> GraphRetriever | None:
 class GraphEditor(Editor):
     "Facts in a graph."
 
-    name, about = "graph", "facts in a graph; the path that fits a question best is prepended to it"
-    HParams, needs_subject, causal, only_prompts = GraphHParams, False, False, True
-    presets = {"": ({}, "ours: a walk guided by relations; HippoRAG's PageRank and retrieval in rounds as settings")}
+    name, HParams, needs_subject, causal, only_prompts = "graph", GraphHParams, False, False, True
 
     def check_installed(self):
         given = self.overrides if self.hparams is None else vars(self.hparams) | self.overrides

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import torch
 
-from ..hparams import HParams, NamedPreset, hp
+from ..hparams import HParams, hp
 from wbe.editors.memory.codebook import (
     CODEBOOK_SETTINGS,
     Codebook,
@@ -316,52 +316,6 @@ def _train_values(
             values.copy_(torch.where(learns[:, None], values, before))
     return values.detach(), losses
 
-# %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-048
-def _at_depth(layer: int):
-    "The layer at the relative depth that a layer has among 32."
-    return lambda lm: min(round(layer / 32 * lm.layers), lm.layers - 1)
-
-
-_PROTOCOL = "protocol in editing: ours"
-_EASYEDIT = f"EasyEdit; {_PROTOCOL}"
-_GRACE_PRESETS = {
-    "Llama 2 7B": (dict(layer=27), _EASYEDIT),
-    "Llama 3 8B": (dict(layer=27, steps=100), f"official WikiBigEdit code; {_PROTOCOL}"),
-    "GPT-J 6B": (dict(layer=25, steps=200), _EASYEDIT),
-    "GPT-2 XL": (dict(layer=35, part="mlp_in", steps=200), _EASYEDIT),
-    "Qwen 2 and 2.5 7B": (dict(layer=18), _EASYEDIT),
-    "wbe-tiny": (
-        dict(layer=3, radius=4.5, enough=0.02),
-        "layer, radius, loss at which training ends: chosen in a trial of 40 edits in two batches; the rest: EasyEdit",
-    ),
-    "": (dict(layer=_at_depth(27)), f"layer: the relative depth of Llama 2 7B's; the rest: {_EASYEDIT}"),
-}
-
-# %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-049
-_HOREN = dict(match="cosine", query=0.5, adds=True)
-_HOREN_SOURCE = f"HoReN (authors' code); {_PROTOCOL}"
-_HOREN_PRESETS = {
-    "Llama 3 8B": (dict(_HOREN, layer=29), _HOREN_SOURCE),
-    "Qwen 2 and 2.5 7B": (dict(_HOREN, layer=24, query=0.6, threshold=0.55), _HOREN_SOURCE),
-    "wbe-tiny": (
-        dict(_HOREN, layer=3, query=0.0, enough=0.02),
-        "layer, query, loss at which training ends: chosen in a trial of 40 edits in two batches; "
-        "the rest: HoReN (authors' code)",
-    ),
-    "": (dict(_HOREN, layer=_at_depth(29)), f"layer: the relative depth of Llama 3 8B's; the rest: {_HOREN_SOURCE}"),
-}
-
-# %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-051
-def _as_published(presets: dict) -> dict:
-    "The preset `as_published` of an editor."
-    published = dict(again="add", labels="mean", decides="each token", under="plain")
-    values = {
-        model: (values | published, source.removesuffix(f"; {_PROTOCOL}"))
-        for model, (values, source) in presets.items()
-        if model != "wbe-tiny"
-    }
-    return {"as_published": NamedPreset("equal to the authors' code", values)}
-
 # %% ../../../nbs/09_editors/memory/16_grace.ipynb #15c2053b
 def _edit_label(c: EncodedItem, labels: str) -> tuple[int, ...]:
     "What two edits with the same answer have in common."
@@ -467,15 +421,13 @@ def _edit(self: CodebookEditor, lm: LM, requests: list[EditRequest], hparams: Co
 class Grace(CodebookEditor):
     "A codebook whose keys have radii."
 
-    name, about = "grace", "a codebook beside one MLP layer: a value for prompts within the radius of a key"
-    presets, named_presets = _GRACE_PRESETS, _as_published(_GRACE_PRESETS)
+    name = "grace"
 
 # %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-060
 class Horen(CodebookEditor):
     "A codebook of directions."
 
-    name, about = "horen", "a codebook beside one MLP layer: a value for prompts that point the way of a key"
-    presets, named_presets = _HOREN_PRESETS, _as_published(_HOREN_PRESETS)
+    name = "horen"
 
 # %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-063
 def codebook_hits(

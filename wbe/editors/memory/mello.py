@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from ..hparams import HParams, NamedPreset, hp
+from ..hparams import HParams, hp
 from .embed import check_embedder, embedder
 from .prompt import format_fact
 from .retrieval import PairMemory, QAPair
@@ -305,21 +305,10 @@ class MelloHParams(HParams):
     line_tokens: int = hp(48, minimum=1)  # of a line that a local model writes
 
 # %% ../../../nbs/09_editors/memory/14_mello.ipynb #cell-043
-_AS_PUBLISHED = dict(rounds=4, embedder="contriever")
-
-
 class MelloEditor(Editor):
     "Sub-questions, each with the nearest edit behind it."
 
-    name, about = "mello", "the model asks itself sub-questions, and the nearest edit corrects its answers"
-    HParams, needs_subject, causal, own_answers, only_prompts = MelloHParams, False, False, True, True
-    presets = {"": ({}, "ours: six rounds, hashed n-grams")}
-    named_presets = {
-        "as_published": NamedPreset(
-            "four rounds and Contriever, as in the authors' code; chains of four facts get no final answer",
-            {"": (_AS_PUBLISHED, "princeton-nlp/MQuAKE fb43dad; the prompt and the cosine are ours")},
-        )
-    }
+    name, HParams, needs_subject, causal, own_answers, only_prompts = "mello", MelloHParams, False, False, True, True
 
     def check(self, lm: LM, hparams: MelloHParams):
         check_embedder(hparams.embedder)

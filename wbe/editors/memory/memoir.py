@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import torch
 
-from ..hparams import HParams, NamedPreset, hp
+from ..hparams import HParams, hp
 from .codebook import prompt_queries
 from wbe.editors.memory.routing import (
     RoutedLayer,
@@ -316,50 +316,11 @@ def _train_columns(
     matrix[:, columns] = some.detach()
     return losses
 
-# %% ../../../nbs/09_editors/memory/17_memoir.ipynb #cell-045
-def _two_sevenths(lm: LM) -> int:
-    "The number of columns in a mask for a model without published values."
-    layer = min(round(27 / 32 * lm.layers), lm.layers - 1)
-    return round(2 / 7 * linear_shape(lm.module("mlp_out", layer))[1])
-
-
-_NAS = "MEMOIR, as re-implemented in NAS; background and protocol in editing: ours"
-_MEMOIR_PRESETS = {
-    "Llama 3 8B": (dict(layer=27, contexts=True), _NAS),
-    "GPT-J 6B": (dict(layer=21, threshold=0.46, steps=70, contexts=True), _NAS),
-    "wbe-tiny": (
-        dict(layer=3, top=292, features="last", threshold=0.62),
-        "layer, columns, features, threshold: chosen in a trial of twenty edits; no contexts; the rest: "
-        "MEMOIR, as re-implemented in NAS",
-    ),
-    "": (
-        dict(layer=lambda lm: min(round(27 / 32 * lm.layers), lm.layers - 1), top=_two_sevenths, contexts=True),
-        f"layer, columns: the relative depth and the share of Llama 3 8B's; the rest: {_NAS}",
-    ),
-}
-
-# %% ../../../nbs/09_editors/memory/17_memoir.ipynb #d3e85a9b
-_MEMOIR_NAMED = {
-    "as_published": NamedPreset(
-        "equal to the re-implementation in NAS, with a background of our own",
-        {
-            model: (
-                dict(values, mean="row", under="plain"),
-                source.replace("background and protocol in editing", "background"),
-            )
-            for model, (values, source) in _MEMOIR_PRESETS.items()
-            if model != "wbe-tiny"
-        },
-    )
-}
-
 # %% ../../../nbs/09_editors/memory/17_memoir.ipynb #cell-046
 class Memoir(Editor):
     "A matrix beside one layer, of which each edit uses some columns."
 
-    name, about = "memoir", "a matrix beside one MLP layer: prompts use the columns of the edit that they resemble"
-    HParams, presets, named_presets = MemoirHParams, _MEMOIR_PRESETS, _MEMOIR_NAMED
-    needs_subject, batch = False, 16
+    name, HParams, needs_subject, batch = "memoir", MemoirHParams, False, 16
 
     def changed_parts(self, hparams: MemoirHParams) -> tuple:
         return (hparams.part,)

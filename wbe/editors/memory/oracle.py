@@ -152,9 +152,7 @@ def _warn_of_missing(text: str):
 class OracleEditor(Editor):
     "The true facts before every question."
 
-    name, about = "oracle", "the true facts prepended to every question: a ceiling, and no method"
-    HParams, needs_subject, causal, sees_probes, only_prompts = OracleHParams, False, False, True, True
-    presets = {"": ({}, "ours: a ceiling; facts as question and answer, as rag prepends them")}
+    name, HParams, needs_subject, causal, sees_probes, only_prompts = "oracle", OracleHParams, False, False, True, True
 
     def _edit(self, lm: LM, requests: list[EditRequest], hparams: OracleHParams) -> OracleEdit:
         if not any(r.probes for r in requests):

@@ -85,16 +85,7 @@ class PromptEdit(EditResult):
 class PromptEditor(Editor):
     "The fact in front of the question."
 
-    name, about, HParams = "prompt", "the edited facts in front of every question, weights untouched", PromptHParams
-    batch, needs_subject, causal, only_prompts = None, False, False, True
-    presets = {
-        "": (
-            {},
-            "a sentence in front: WikiFactDiff (section 5), which puts the edited fact itself there; "
-            "the latest 8, whatever is asked: ours",
-        ),
-        "wbe-tiny": (dict(most=4), "as for others, but the latest 4, which fit into its 192 tokens"),
-    }
+    name, HParams, needs_subject, causal, only_prompts = "prompt", PromptHParams, False, False, True
 
     def _edit(self, lm: LM, requests: list[EditRequest], hparams: PromptHParams) -> PromptEdit:
         return PromptEdit(facts=list(requests))

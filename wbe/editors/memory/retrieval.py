@@ -417,19 +417,7 @@ def _use_installed(
 class RetrievalEditor(Editor):
     "Question-answer pairs in a memory."
 
-    name, about = "rag", "question-answer pairs in a memory, the nearest prepended to a question"
-    HParams, needs_subject, causal, only_prompts = RetrievalHParams, False, False, True
-    presets = {
-        "": (
-            dict(subjects="require"),
-            "WikiBigEdit (section 4, official code): top 2, all-mpnet-base-v2, Annoy with 100 trees; "
-            "nodes it looks at: by measured recall; the test of subjects: ours (the paper: subjects=ignore)",
-        ),
-        "wbe-tiny": (
-            dict(embedder="hashed", index="exact", subjects="require"),
-            "top 2 as in the paper; embedder and index that need nothing; the test of subjects: ours",
-        ),
-    }
+    name, HParams, needs_subject, causal, only_prompts = "rag", RetrievalHParams, False, False, True
 
     def hparams_for(self, lm: LM) -> RetrievalHParams:
         h = super().hparams_for(lm)

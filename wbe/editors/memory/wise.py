@@ -14,16 +14,16 @@ from typing import ClassVar
 
 import torch
 
-from ..hparams import HParams, NamedPreset, hp
+from ..hparams import HParams, hp
 from .merging import MERGE_METHODS, shard_mask
 from wbe.editors.memory.routing import (
-    check_routed_fits,
-    check_settings_agree,
     WISE_SETTINGS,
     Shard,
     WiseLayer,
     activation_function,
     activation_score,
+    check_routed_fits,
+    check_settings_agree,
     part_device,
     prompt_positions,
     without_attached,
@@ -34,7 +34,7 @@ from ..results import EditError, EditResult, combine_edits, unedited_model
 from ..tail import TailPass
 from ..training.finetune import answer_nll, answer_positions
 from ..weights.keys import capture_activations, encode_subjects
-from ...lm.families import edit_layers, linear_shape
+from ...lm.families import linear_shape
 from ...lm.models import LM
 from ...lm.passes import causal_inputs, run_in_batches, teacher_forced
 from ...lm.prompts import PROTOCOLS, get_protocol
@@ -407,71 +407,11 @@ def _train_shard(
     delta.requires_grad_(False)
     return losses
 
-# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-059
-_LLAMA_2_SOURCE = "official WikiBigEdit code, as far as it can be said in these hyper-parameters"
-
-# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-060
-def _layer_by_depth(lm: LM) -> int:
-    "The layer for a model without published values."
-    return edit_layers(lm, "wise")[0][-1]
-
-# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-061
-def _last_layer(lm: LM) -> int:
-    return lm.layers - 1
-
-# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-062
-def _source_by_depth(lm: LM) -> str:
-    return f"layer: {edit_layers(lm, 'wise')[1]}; over: ours; the rest: {_LLAMA_2_SOURCE}"
-
-# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-063
-_EASYEDIT = (dict(alpha=15.0, beta=40.0, gamma=20.0, over="mean"), "EasyEdit; the rest as for Llama 2 7B")
-_WISE_PRESETS = {
-    "Llama 2 7B": (dict(layer=27, over="mean"), _LLAMA_2_SOURCE),
-    "Llama 3 8B": (dict(layer=29, lr=0.9, ratio=0.5, alpha=2.0, over="mean"), _LLAMA_2_SOURCE),
-    "Mistral 7B": (dict(layer=27, over="mean"), _LLAMA_2_SOURCE),
-    "GPT-J 6B": (dict(layer=21, steps=70) | _EASYEDIT[0], _EASYEDIT[1]),
-    "GPT-2 XL": (dict(layer=8, part="mlp_in", steps=40) | _EASYEDIT[0], _EASYEDIT[1]),
-    "": (dict(layer=_layer_by_depth), _source_by_depth),
-    "wbe-tiny": (
-        dict(layer=_last_layer, steps=30, lr=0.3, alpha=2.0, beta=8.0, gamma=4.0, ratio=0.95)
-        | dict(save_every=20, merge_every=40, under="zero-shot,paper", unrelated="both", draws=4),
-        "found by trial, which is not recorded: 60 edits in sequence with layers 3 to 5, rates of 0.1 to 1 and several "
-        "margins; shards scaled to hundreds of edits",
-    ),
-}
-
-# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-065
-_WISE_AS_PUBLISHED = dict(
-    over="text",
-    measure="activated",
-    contexts=True,
-    margins="violated",
-    decay=1e-5,
-    stop="settled",
-    threshold="before",
-    answer_mean="one more",
-)
-_PUBLISHED_ELSEWHERE = f"layer: by depth; the rest: {_LLAMA_2_SOURCE}"
-_WISE_NAMED = {
-    "as_published": NamedPreset(
-        "equal to the authors' code in training; a prompt keeps the route of its first pass, padding never counts",
-        {
-            **{
-                model: (values | _WISE_AS_PUBLISHED, source)
-                for model, (values, source) in _WISE_PRESETS.items()
-                if model not in ("", "wbe-tiny")
-            },
-            "": (dict(_WISE_AS_PUBLISHED, layer=_layer_by_depth), _PUBLISHED_ELSEWHERE),
-        },
-    )
-}
-
 # %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-067
 class Wise(Editor):
     "A side memory beside one layer."
 
-    name, about, HParams = "wise", "a side memory beside one MLP layer, used for prompts that activate it", WiseHParams
-    batch, needs_subject, presets, named_presets = 1, False, _WISE_PRESETS, _WISE_NAMED
+    name, HParams, batch, needs_subject = "wise", WiseHParams, 1, False
 
     def changed_parts(self, hparams: WiseHParams) -> tuple:
         return (hparams.part,)

@@ -11,14 +11,9 @@ from importlib.util import find_spec
 
 import torch
 
-from ..hparams import NamedPreset, hp
+from ..hparams import hp
 from ..results import Delta
 from wbe.editors.text.continued import (
-    _EVOLVING,
-    _EVOLVING_SOURCE,
-    EVOLVING_NAMED,
-    TEXT_NAMED,
-    TEXT_PRESETS,
     TextLearner,
     training_work,
 )
@@ -67,23 +62,7 @@ def head_parameter(lm: LM) -> tuple[str, tuple]:  # its name; part and layer
 class TextLora(TextLearner):
     "Adapters that are trained on what is new."
 
-    name, about, HParams = "text-lora", "low-rank adapters of the attention, trained on what is new", TextLoraHParams
-    presets = {
-        "": TEXT_PRESETS[""],
-        "wbe-tiny": (TEXT_PRESETS["wbe-tiny"][0] | dict(rate=5e-3), TEXT_PRESETS["wbe-tiny"][1]),
-    }
-    named_presets = {
-        name: NamedPreset(
-            f"{p.about}; the scale is rank / alpha, and the output matrix is trained",
-            {"": (p.values[""][0] | dict(scaling="rank/alpha", head=True), p.values[""][1])},
-        )
-        for name, p in TEXT_NAMED.items()
-    } | {
-        name: NamedPreset(
-            f"{p.about}; the scale is rank / alpha", {"": (_EVOLVING | dict(scaling="rank/alpha"), _EVOLVING_SOURCE)}
-        )
-        for name, p in EVOLVING_NAMED.items()
-    }
+    name, HParams = "text-lora", TextLoraHParams
 
     def changed_parts(self, hparams: TextLoraHParams) -> tuple:
         return tuple(p.strip() for p in hparams.parts.split(","))

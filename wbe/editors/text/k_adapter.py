@@ -14,15 +14,10 @@ from typing import ClassVar
 import torch
 import torch.nn.functional as F
 
-from ..hparams import NamedPreset, hp
+from ..hparams import hp
 from ..results import CarriedState, Delta, EditError, EditResult, EditStack, WeightEdit, carried_state
 from .adapters import head_parameter
 from wbe.editors.text.continued import (
-    _EVOLVING,
-    _EVOLVING_SOURCE,
-    EVOLVING_NAMED,
-    TEXT_NAMED,
-    TEXT_PRESETS,
     TextLearner,
     training_work,
 )
@@ -227,35 +222,10 @@ def _adapter_shape(lm: LM, h: KAdapterHParams) -> dict:
     return dict(width=lm.width, places=list(places), heads=heads, bottleneck=h.bottleneck, scale=h.scale, gain=h.gain)
 
 # %% ../../../nbs/09_editors/text/08_k_adapter.ipynb #cell-030
-_RELEASED_ADAPTER = dict(places=(1, 11), gain=1.0, head=True)
-_EVOLVING_ADAPTER = dict(batch_size=360, places=(2, -1), gain=1.0)
-
-
 class TextKAdapter(TextLearner):
     "Blocks beside the model that are trained on what is new."
 
-    name, about, HParams = (
-        "text-k-adapter",
-        "transformer blocks beside the frozen model, trained on what is new",
-        KAdapterHParams,
-    )
-    presets = {
-        "": TEXT_PRESETS[""],
-        "wbe-tiny": (TEXT_PRESETS["wbe-tiny"][0] | dict(rate=2e-3), TEXT_PRESETS["wbe-tiny"][1]),
-    }
-    named_presets = {
-        name: NamedPreset(
-            f"{p.about}; hidden states 1 and 11, the output matrix trained",
-            {"": (p.values[""][0] | _RELEASED_ADAPTER, p.values[""][1])},
-        )
-        for name, p in TEXT_NAMED.items()
-    } | {
-        name: NamedPreset(
-            f"{p.about}; after the second and the last layer (text)",
-            {"": (_EVOLVING | _EVOLVING_ADAPTER, f"{_EVOLVING_SOURCE}; the gain: TemporalWiki's code")},
-        )
-        for name, p in EVOLVING_NAMED.items()
-    }
+    name, HParams = "text-k-adapter", KAdapterHParams
 
 # %% ../../../nbs/09_editors/text/08_k_adapter.ipynb #cell-031
 @patch

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ..hparams import hp
-from .continued import TEXT_NAMED, TEXT_PRESETS, ContinuedTraining
+from .continued import ContinuedTraining
 from .sources import TextStep
 from .training import TextHParams, _shuffled, text_rows
 from ...lm.models import LM
@@ -49,12 +49,7 @@ def _mixed_rows(
 class TextMixReview(ContinuedTraining):
     "Continued training on what is new and on old articles."
 
-    name, about, HParams = (
-        "text-mix-review",
-        "the same as text-diff, with as many rows of old articles",
-        MixReviewHParams,
-    )
-    presets, named_presets, uses = TEXT_PRESETS, TEXT_NAMED, ("diff", "first")
+    name, HParams, uses = "text-mix-review", MixReviewHParams, ("diff", "first")
 
     def _rows_of(self, lm: LM, texts: TextStep, hparams: MixReviewHParams) -> Callable:
         return _mixed_rows(text_rows(lm, texts.diff, hparams), text_rows(lm, texts.first, hparams), hparams)

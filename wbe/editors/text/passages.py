@@ -18,7 +18,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from ..hparams import HParams, NamedPreset, hp
+from ..hparams import HParams, hp
 from ..memory.embed import check_embedder
 from ..memory.index import INDEX_CLASSES, vector_index
 from ..memory.prompt import with_context
@@ -198,22 +198,8 @@ class PassageHParams(HParams):
 class TextPassages(TextLearner):
     "Retrieval over the articles of the newer day."
 
-    name, about, HParams = (
-        "text-passages",
-        "passages of the day's articles in front of a question, weights untouched",
-        PassageHParams,
-    )
+    name, HParams = "text-passages", PassageHParams
     uses, causal, only_prompts = ("articles",), False, True
-    presets = {
-        "": ({}, "one passage of 100 words: EvolvingQA; BM25 in place of DPR: ours, it needs no other model"),
-        "wbe-tiny": (dict(words=60), "as for others, but passages that fit into its 192 tokens"),
-    }
-    named_presets = {
-        "as_evolvingqa": NamedPreset(
-            "the best passage by vectors; DPR's embedder is to be given, as embedder=FOLDER",
-            {"": (dict(search="dense", k=1, words=100), "EvolvingQA (text and code, 052115e)")},
-        )
-    }
 
     def check(self, lm: LM, hparams: PassageHParams):
         if hparams.search == "dense":

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import torch
 
-from ..hparams import NamedPreset, hp
-from .continued import TEXT_NAMED, TEXT_PRESETS, ContinuedTraining
+from ..hparams import hp
+from .continued import ContinuedTraining
 from .training import TextHParams, adamw
 
 # %% ../../../nbs/09_editors/text/05_recadam.ipynb #cell-007
@@ -69,21 +69,7 @@ class RecAdamHParams(TextHParams):
 class TextRecAdam(ContinuedTraining):
     "Continued training on what is new with RecAdam."
 
-    name, about, HParams = "text-recadam", "the same as text-diff, pulled back to the weights before", RecAdamHParams
-    presets = {
-        "": TEXT_PRESETS[""],
-        "wbe-tiny": (
-            TEXT_PRESETS["wbe-tiny"][0] | dict(anneal_k=0.5, anneal_t0=20.0, gamma=200.0),
-            f"{TEXT_PRESETS['wbe-tiny'][1]}; k, t0 and gamma for few steps: ours",
-        ),
-    }
-    named_presets = {
-        name: NamedPreset(
-            f"{p.about}; RecAdam's pull is never applied",
-            {"": (p.values[""][0] | dict(penalty=False), p.values[""][1])},
-        )
-        for name, p in TEXT_NAMED.items()
-    }
+    name, HParams = "text-recadam", RecAdamHParams
 
     def _optimiser(self, named: dict, hparams: RecAdamHParams) -> torch.optim.Optimizer:
         if not hparams.penalty:

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import torch
 
-from ..hparams import NamedPreset, hp
-from ..protocol import frozen_model
+from ..hparams import hp
 from ..partial import partial_work
+from ..protocol import frozen_model
 from ..requests import EditRequest
 from wbe.editors.results import (
     CarriedState,
@@ -26,7 +26,7 @@ from wbe.editors.results import (
     unedited_model,
     write_tensors,
 )
-from .finetune import OutputTrainer, relative_depth
+from .finetune import OutputTrainer
 from .locft import BreadthFirstHParams, train_breadth_first, with_end_token
 from wbe.editors.weights.moments import (
     KeyValueEditor,
@@ -170,49 +170,11 @@ class CrispHParams(BreadthFirstHParams):
     project: str = hp("gradient", choices=("gradient", "change"))  # what stays in directions of low curvature
     optimiser: str = hp("fresh", choices=("fresh", "carried"))  # whether Adam goes on from batch to batch
 
-# %% ../../../nbs/09_editors/training/06_crispedit.ipynb #cell-025
-_CRISP = "CrispEdit (authors' code), its sequential form; protocol in training, order of mini-batches: ours"
-_CRISP_LAYERS = (19, 20, 21, 22, 23)  # of 32
-
-
-def _layers_at_crisp_depth(lm: LM) -> tuple:
-    "The layers at the relative depth of Llama 3's."
-    return tuple(sorted({relative_depth(n, 32)(lm) for n in _CRISP_LAYERS}))
-
-
-_CRISP_PRESETS = {
-    "Llama 3 8B": (dict(layers=_CRISP_LAYERS), _CRISP),
-    "Mistral 7B": (dict(layers=_CRISP_LAYERS), _CRISP),
-    "Qwen 2 and 2.5 7B": (dict(layers=(15, 16, 17, 18, 19)), _CRISP),
-    "wbe-tiny": (
-        dict(layers=(3, 4), lr=1e-3, batch_size=5, under="paper"),
-        "energy: chosen in a trial of 40 edits in two batches; layers: the relative depth of Llama 3 8B's; rate, "
-        f"size of a mini-batch, protocol in training: as LocFT's preset of this model; the rest: {_CRISP}",
-    ),
-    "": (dict(layers=_layers_at_crisp_depth), f"layers: the relative depth of Llama 3 8B's; the rest: {_CRISP}"),
-}
-
-# %% ../../../nbs/09_editors/training/06_crispedit.ipynb #2c012697
-_CRISP_PUBLISHED = dict(mean="tokens", shuffle=False, optimiser="carried", under="plain")
-_CRISP_OURS = "; protocol in training, order of mini-batches: ours"
-_CRISP_NAMED = {
-    "as_published": NamedPreset(
-        "equal to the authors' code in a sequence, with the curvature of the texts computed once",
-        {
-            model: (values | _CRISP_PUBLISHED, source.removesuffix(_CRISP_OURS))
-            for model, (values, source) in _CRISP_PRESETS.items()
-            if model != "wbe-tiny"
-        },
-    )
-}
-
 # %% ../../../nbs/09_editors/training/06_crispedit.ipynb #cell-028
 class CrispEdit(OutputTrainer, KeyValueEditor):
     "Fine-tuning in directions of low curvature."
 
-    name, about = "crispedit", "fine-tuning of some MLP layers in directions along which the loss of texts is flat"
-    HParams, presets, named_presets = CrispHParams, _CRISP_PRESETS, _CRISP_NAMED
-    batch, needs_subject = 100, False
+    name, HParams, batch, needs_subject = "crispedit", CrispHParams, 100, False
 
     def check(self, lm: LM, hparams: CrispHParams):
         super().check(lm, hparams)

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ..hparams import HParams, NamedPreset, hp
+from ..hparams import HParams, hp
 from ..partial import PartialWork, partial_work, restore_training, training_state
 from ..requests import EditRequest
 from ..results import CarriedState, Delta, WeightEdit, carried_state
-from .finetune import OutputTrainer, answer_objective, relative_depth
+from .finetune import OutputTrainer, answer_objective
 from ...lm.models import LM
 from ...lm.tokens import EncodedItem, QAItem, encode_items
 from ...records import patch
@@ -75,51 +75,11 @@ class LocFTHParams(BreadthFirstHParams):
     layer: int = hp(0, minimum=0)  # whose output projection is trained
     replay: bool = False  # whether all earlier edits are trained again with each batch
 
-# %% ../../../nbs/09_editors/training/05_locft.ipynb #cell-018
-_llama_depth = relative_depth(22, 32)
-_LOCFT = "LocFT-BF (authors' code), there over all edits at once; protocol in training: ours"
-_LOCFT_PRESETS = {
-    "Llama 3 8B": (dict(layer=22), _LOCFT),
-    "Mistral 7B": (
-        dict(layer=23, lr=5e-5),
-        f"the output projection alone, where the authors train the block; the rest: {_LOCFT}",
-    ),
-    "Qwen 2 and 2.5 7B": (dict(layer=6), _LOCFT),
-    "wbe-tiny": (
-        dict(layer=3, lr=1e-3, batch_size=5, under="paper"),
-        "layer, rate, size of a mini-batch, protocol in training: chosen in a trial of 40 edits in two batches; "
-        f"the rest: {_LOCFT}",
-    ),
-    "": (dict(layer=_llama_depth), f"layer: the relative depth of Llama 3 8B's; the rest: {_LOCFT}"),
-}
-
-# %% ../../../nbs/09_editors/training/05_locft.ipynb #cell-019
-_LOCFT_NAMED = {
-    "replay": NamedPreset(
-        "all earlier edits are trained again with each batch, which is no lifelong editing",
-        {
-            k: (dict(values, replay=True), f"replay of all earlier edits; {s}")
-            for k, (values, s) in _LOCFT_PRESETS.items()
-        },
-    )
-}
-
-# %% ../../../nbs/09_editors/training/05_locft.ipynb #d211aa7d
-_LOCFT_NAMED["as_published"] = NamedPreset(
-    "equal to the authors' code, where all edits are one batch",
-    {
-        model: (dict(values, under="plain"), source.removesuffix("; protocol in training: ours"))
-        for model, (values, source) in _LOCFT_PRESETS.items()
-        if model != "wbe-tiny"
-    },
-)
-
 # %% ../../../nbs/09_editors/training/05_locft.ipynb #cell-021
 class LocFT(OutputTrainer):
     "Fine-tuning of one module, breadth first, with the end of the text."
 
-    name, about = "locft", "fine-tuning of one MLP layer over all edits of a batch, to the end of the text"
-    HParams, presets, named_presets = LocFTHParams, _LOCFT_PRESETS, _LOCFT_NAMED
+    name, HParams = "locft", LocFTHParams
 
 # %% ../../../nbs/09_editors/training/05_locft.ipynb #cell-022
 def train_breadth_first(

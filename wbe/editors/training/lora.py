@@ -18,7 +18,7 @@ from typing import ClassVar
 import torch
 import torch.nn.functional as F
 
-from ..hparams import HParams, NamedPreset, hp
+from ..hparams import HParams, hp
 from ..partial import PartialWork, partial_work, restore_training, training_state
 from ..protocol import Editor
 from ..requests import EditRequest
@@ -323,38 +323,11 @@ class LoraEdit(WeightEdit):
         base = WeightEdit._from_saved({k: v for k, v in tensors.items() if k not in own}, {}, folder)
         return cls(deltas=base.deltas, adapters=_adapters_of(own), losses=settings["losses"])
 
-# %% ../../../nbs/09_editors/training/02_lora.ipynb #cell-044
-def _published_batch_size(lm: LM) -> int:
-    return 16 if lm.family.name == "gemma" else 32
-
-
-_LORA_PRESETS = {
-    "": (
-        dict(batch_size=_published_batch_size),
-        "official WikiBigEdit code; how questions are put in training: as under the protocol zero-shot, chosen here",
-    ),
-    "wbe-tiny": (
-        dict(rank=4, rate=0.06, epochs=20, under="paper"),
-        "found by trial on a timestep of 184 edits: rate, epochs, how questions are put in training; "
-        "the rest: official WikiBigEdit code",
-    ),
-}
-
-# %% ../../../nbs/09_editors/training/02_lora.ipynb #cell-046
-_LORA_NAMED = {
-    "as_published": NamedPreset(
-        "equal to the official WikiBigEdit code: the rate is set once per epoch, and the order of the facts is kept",
-        {"": (dict(batch_size=_published_batch_size, schedule="epoch", shuffle=False), "official WikiBigEdit code")},
-    )
-}
-
 # %% ../../../nbs/09_editors/training/02_lora.ipynb #cell-048
 class LoraFT(Editor):
     "One adapter that is trained further in every batch."
 
-    name, about, presets = "lora", "low-rank adapters of the attention, trained on and on", _LORA_PRESETS
-    named_presets = _LORA_NAMED
-    HParams, needs_subject, causal = LoraHParams, False, False
+    name, HParams, needs_subject, causal = "lora", LoraHParams, False, False
 
     def changed_parts(self, hparams: LoraHParams) -> tuple:
         return tuple(p.strip() for p in hparams.parts.split(","))
@@ -419,7 +392,7 @@ def _train(
 class LoraMerge(LoraFT):
     "A new adapter for every batch, of which a share is merged into the weights."
 
-    name, about = "lora-merge", "the same, a new one each time, a quarter of which goes into the weights"
+    name = "lora-merge"
 
     def _edit(self, lm: LM, requests: list[EditRequest], hparams: LoraHParams) -> LoraEdit:
         found, losses = self._train(lm, requests, hparams, {})

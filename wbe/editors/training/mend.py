@@ -290,9 +290,7 @@ def _check_mend_fits(lm: LM, network: MendNetwork, about: dict, folder: Path):
 class Mend(Editor):
     "A gradient that a trained network has rewritten."
 
-    name, about, HParams = "mend", "one step along a gradient that a trained network has rewritten", MendHParams
-    batch, needs_subject, parts = 1, False, ("mlp_in", "mlp_out")
-    presets = {"": ({}, "Mitchell et al., 2022 (authors' code): the last three blocks; the rest is in the network")}
+    name, HParams, batch, needs_subject, parts = "mend", MendHParams, 1, False, ("mlp_in", "mlp_out")
 
     def network_for(self, lm: LM, hparams: MendHParams) -> MendNetwork:
         "The trained network, read once."

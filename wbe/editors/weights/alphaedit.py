@@ -10,26 +10,20 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ..hparams import NamedPreset, hp
+from ..hparams import hp
 from ..partial import partial_work
 from ..results import CarriedState, Delta, carried_state
 from .filters import DELTA_FILTERS
 from .keys import optimise_values, subject_activations
 from wbe.editors.weights.memit import (
-    _AUTHORS_VALUES,
-    _MEMIT_AS_PUBLISHED,
-    _TINY_VALUES,
-    _WIKIBIGEDIT_VALUES,
     MEMIT,
     MEMITHParams,
-    _layers_by_depth,
     _target_part,
     key_gram,
     key_products,
     solve_change,
 )
 from .moments import SecondMoments
-from ...lm.families import edit_layers
 from ...lm.models import LM
 from ...records import BadArgument, patch
 
@@ -156,82 +150,6 @@ class AlphaEditHParams(MEMITHParams):
     filter: str = hp("none", choices=("none", *DELTA_FILTERS))  # of each change
     filter_strength: float = hp(0.5, minimum=0)  # of the filter sphere, as published with AlphaEdit
 
-# %% ../../../nbs/09_editors/weights/07_alphaedit.ipynb #cell-041
-_VALUES = _AUTHORS_VALUES | dict(lr=0.1)  # those of MEMIT's authors, at another rate
-_GPTJ_VALUES = dict(_VALUES, layers=(3, 4, 5, 6, 7, 8), lr=0.5)
-_OURS = "contexts, mean key, ridge, openings of contexts, protocol in editing: ours"
-_TINY_ALPHA = _WIKIBIGEDIT_VALUES | _TINY_VALUES | dict(moment_weight=15_000.0)  # of no use in the null space
-_TINY_SOURCE = (
-    "chosen in a trial of 40 edits in two batches; layers, values, contexts, protocol in editing: "
-    "as MEMIT's preset of this model"
-)
-
-# %% ../../../nbs/09_editors/weights/07_alphaedit.ipynb #cell-042
-def _family_presets(source: str, tiny: str, tiny_values: dict, **more) -> dict:
-    "The presets of an editor of this family; `more` is the same for all models."
-    depth = lambda lm: f"layers: {edit_layers(lm, 'memit')[1]}; the rest: {source}; {_OURS}"
-    return {
-        "Llama 3 8B": (dict(_VALUES, **more), f"{source}; {_OURS}"),
-        "GPT-J 6B": (dict(_GPTJ_VALUES, **more), f"{source}; {_OURS}"),
-        "wbe-tiny": (dict(_TINY_ALPHA | more, **tiny_values), f"{tiny}: {_TINY_SOURCE}; the rest: {source}"),
-        "": (dict(_VALUES | more, layers=_layers_by_depth), depth),
-    }
-
-# %% ../../../nbs/09_editors/weights/07_alphaedit.ipynb #cell-043
-_ALPHA = "AlphaEdit (authors' code)"
-_ALPHAEDIT_PRESETS = _family_presets(_ALPHA, "threshold, l2", dict(threshold=2e-2, l2=1.0))
-_QWEN_VALUES = dict(_VALUES, lr=0.5, weight_decay=1e-3, clamp=4.0, l2=1.0)
-_ALPHAEDIT_PRESETS["Qwen 2 and 2.5 7B"] = (_QWEN_VALUES, f"EasyEdit; {_OURS}")
-_ALPHAEDIT_NAMED = {
-    "nas": NamedPreset(
-        "NAS: all outputs that the last edited MLP should have are of one length",
-        _family_presets(f"{_ALPHA} with NAS", "threshold, l2", dict(threshold=2e-2, l2=1.0), anchor=True),
-    ),
-    "encore": NamedPreset(
-        "ENCORE: moments and a norm term, and an early stop",
-        _family_presets(
-            "ENCORE (authors' code)",
-            "moment weight, norm term, steps after the answer is right",
-            dict(moment_weight=500.0, norm=1.0, stop_after=2),
-            form="ridge",
-            norm=20.0,
-            stop_after=1,
-        ),
-    ),
-    "beta": NamedPreset(
-        "BetaEdit: common keys weighed inside a null space that is computed again",
-        _family_presets(
-            "BetaEdit (authors' code)",
-            "edits between two null spaces: for 1,577 edits; l2, weight of common keys",
-            dict(l2=1.0, common_weight=1.0, refresh=400),
-            common_weight=3000.0,
-            refresh=1000,
-        ),
-    ),
-    "sphere": NamedPreset(
-        "SPHERE: half of what a change does along the main directions of the matrix's rows is left out",
-        _family_presets(f"{_ALPHA} with SPHERE", "threshold, l2", dict(threshold=2e-2, l2=1.0), filter="sphere"),
-    ),
-    "rls": NamedPreset(
-        "RLSEdit: an inverse that is updated",
-        _family_presets("RLSEdit (authors' code)", "moment weight", dict(moment_weight=500.0), form="recursive"),
-    ),
-}
-
-# %% ../../../nbs/09_editors/weights/07_alphaedit.ipynb #cell-045
-_ALPHAEDIT_NAMED["as_published"] = NamedPreset(
-    "equal to the authors' code",
-    {
-        "Llama 3 8B": (dict(_VALUES, **_MEMIT_AS_PUBLISHED), _ALPHA),
-        "GPT-J 6B": (dict(_GPTJ_VALUES, **_MEMIT_AS_PUBLISHED), _ALPHA),
-        "Qwen 2 and 2.5 7B": (_QWEN_VALUES | _MEMIT_AS_PUBLISHED, "EasyEdit"),
-        "": (
-            dict(_VALUES | _MEMIT_AS_PUBLISHED, layers=_layers_by_depth),
-            lambda lm: f"layers: {edit_layers(lm, 'memit')[1]}; the rest: {_ALPHA}",
-        ),
-    },
-)
-
 # %% ../../../nbs/09_editors/weights/07_alphaedit.ipynb #cell-048
 @dataclass
 class _BatchState:
@@ -249,9 +167,7 @@ class _BatchState:
 class AlphaEdit(MEMIT):
     "MEMIT in the null space of common keys, with a memory of earlier keys."
 
-    name, about = "alphaedit", "MEMIT in the null space of common keys, with the keys of earlier edits kept in place"
-    HParams, presets, named_presets = AlphaEditHParams, _ALPHAEDIT_PRESETS, _ALPHAEDIT_NAMED
-    batch = 100
+    name, HParams, batch = "alphaedit", AlphaEditHParams, 100
 
     def check(self, lm: LM, hparams: AlphaEditHParams):
         super().check(lm, hparams)

@@ -10,22 +10,19 @@ from dataclasses import dataclass
 
 import torch
 
-from ..hparams import NamedPreset, hp
+from ..hparams import hp
 from ..partial import partial_work
 from ..requests import EditRequest
 from ..results import CarriedState, Delta, WeightEdit, _with_details, combine_edits
 from ..tail import output_scale
 from wbe.editors.weights.keys import (
-    AS_PUBLISHED_VALUES,
-    OWN_CHOICES,
     SubjectEncoding,
-    ValueHParams,
     SubjectWalk,
+    ValueHParams,
     encode_in_contexts,
     optimise_values,
 )
 from .moments import KeyValueEditor, SecondMoments
-from ...lm.families import edit_layers
 from ...lm.models import LM
 from ...records import BadArgument, patch
 
@@ -92,83 +89,6 @@ class MEMITHParams(ValueHParams):
     ridge: float = hp(1e-6, minimum=0)  # what is added to their diagonal, relative to its mean
     key_mean: str = hp("contexts", choices=("contexts", "lengths"))  # what counts the same in the mean key
 
-# %% ../../../nbs/09_editors/weights/04_memit.ipynb #cell-020
-_WIKIBIGEDIT_VALUES = dict(layers=(4, 5, 6, 7, 8), steps=25, lr=0.5, weight_decay=1e-3, clamp=4.0, kl=0.0625)
-_WIKIBIGEDIT_VALUES["moment_weight"] = 15_000.0
-_OWN_MEMIT_CHOICES = f"batch, number of contexts, mean key, ridge, {OWN_CHOICES}"
-
-# %% ../../../nbs/09_editors/weights/04_memit.ipynb #cell-021
-def _layers_by_depth(lm: LM) -> tuple:
-    "The layers for a model without published values."
-    return edit_layers(lm, "memit")[0]
-
-# %% ../../../nbs/09_editors/weights/04_memit.ipynb #cell-022
-def _tiny_layers(lm: LM) -> tuple:
-    "Layers 1 to 3 of six, 1 to 2 of four."
-    return tuple(range(1, lm.layers // 2 + 1))
-
-# %% ../../../nbs/09_editors/weights/04_memit.ipynb #cell-023
-def _source_by_depth(lm: LM) -> str:
-    return f"layers: {edit_layers(lm, 'memit')[1]}; {_OWN_MEMIT_CHOICES}; the rest: official WikiBigEdit code"
-
-# %% ../../../nbs/09_editors/weights/04_memit.ipynb #cell-024
-_OFFICIAL_SOURCE = f"official WikiBigEdit code; {_OWN_MEMIT_CHOICES}"
-_AUTHORS_VALUES = dict(_WIKIBIGEDIT_VALUES, weight_decay=0.5, clamp=0.75)
-_AUTHORS_SOURCE = f"MEMIT (authors' code); {_OWN_MEMIT_CHOICES}"
-_TINY_VALUES = dict(
-    layers=_tiny_layers, moment_weight=500.0, contexts=((2, 5), (2, 10)), under="paper", samples=1000, ridge=1e-2
-)
-_MEMIT_PRESETS = {
-    **{model: (_WIKIBIGEDIT_VALUES, _OFFICIAL_SOURCE) for model in ("Llama 2 7B", "Mistral 7B")},
-    "Llama 3 8B": (
-        dict(_WIKIBIGEDIT_VALUES, samples=100),
-        f"official WikiBigEdit code (with its sample of 100 texts); {_OWN_MEMIT_CHOICES}",
-    ),
-    "GPT-J 6B": (dict(_AUTHORS_VALUES, layers=(3, 4, 5, 6, 7, 8)), _AUTHORS_SOURCE),
-    "GPT-2 XL": (dict(_AUTHORS_VALUES, layers=(13, 14, 15, 16, 17), steps=20, moment_weight=20_000.0), _AUTHORS_SOURCE),
-    "Qwen 2 and 2.5 7B": (_WIKIBIGEDIT_VALUES, f"EasyEdit; {_OWN_MEMIT_CHOICES}"),
-    "wbe-tiny": (
-        _WIKIBIGEDIT_VALUES | _TINY_VALUES,
-        "layers, moment weight, samples, ridge, number of contexts, protocol in editing: chosen in trials on a batch "
-        "of 40 edits of an earlier training, and for a sequence; batch, openings of contexts, mean key: "
-        "ours; the rest: official WikiBigEdit code",
-    ),
-    "": (dict(_WIKIBIGEDIT_VALUES, layers=_layers_by_depth), _source_by_depth),
-}
-
-# %% ../../../nbs/09_editors/weights/04_memit.ipynb #cell-026
-_MEMIT_AS_PUBLISHED = dict(AS_PUBLISHED_VALUES, openings="five words", contexts=((5, 10),), key_mean="lengths")
-
-# %% ../../../nbs/09_editors/weights/04_memit.ipynb #cell-027
-def _as_published(values: dict, source: str) -> tuple[dict, str]:
-    return dict(values | _MEMIT_AS_PUBLISHED), source.removesuffix(f"; {_OWN_MEMIT_CHOICES}")
-
-# %% ../../../nbs/09_editors/weights/04_memit.ipynb #cell-028
-def _without_batch(source):
-    "A source, or a function that gives it, without the batch as a choice of ours."
-    if callable(source):
-        return lambda lm: _without_batch(source(lm))
-    return source.replace("; batch, ", "; ", 1)
-
-# %% ../../../nbs/09_editors/weights/04_memit.ipynb #cell-029
-_MEMIT_NAMED = {
-    "as_published": NamedPreset(
-        "equal to the authors' code",
-        {
-            **{k: _as_published(*_MEMIT_PRESETS[k]) for k in _MEMIT_PRESETS if k not in ("wbe-tiny", "")},
-            "": (
-                dict(_WIKIBIGEDIT_VALUES | _MEMIT_AS_PUBLISHED, layers=_layers_by_depth),
-                lambda lm: f"layers: {edit_layers(lm, 'memit')[1]}; the rest: official WikiBigEdit code",
-            ),
-        },
-    ),
-    "one_by_one": NamedPreset(
-        "one edit at a time, as the official WikiBigEdit runs",
-        {k: (values, _without_batch(source)) for k, (values, source) in _MEMIT_PRESETS.items()},
-        batch=1,
-    ),
-}
-
 # %% ../../../nbs/09_editors/weights/04_memit.ipynb #cell-032
 def _target_part(
     lm: LM,
@@ -187,8 +107,7 @@ def _target_part(
 class MEMIT(KeyValueEditor):
     "A least-squares change of several MLP layers for a whole batch."
 
-    name, about = "memit", "a least-squares change of several MLP layers for many edits at once"
-    HParams, presets, named_presets = MEMITHParams, _MEMIT_PRESETS, _MEMIT_NAMED
+    name, HParams = "memit", MEMITHParams
 
     def needs(self, hparams: MEMITHParams) -> list[int]:
         return list(hparams.layers)

@@ -10,19 +10,16 @@ from dataclasses import dataclass
 
 import torch
 
-from ..hparams import NamedPreset, hp
+from ..hparams import hp
 from ..requests import EditRequest
 from ..results import Delta, WeightEdit
 from wbe.editors.weights.keys import (
-    AS_PUBLISHED_VALUES,
-    OWN_CHOICES,
     TargetValues,
     ValueHParams,
     encode_in_contexts,
     optimise_values,
 )
 from .moments import KeyValueEditor
-from ...lm.families import edit_layers
 from ...lm.models import LM
 
 # %% ../../../nbs/09_editors/weights/03_rome.ipynb #cell-007
@@ -44,66 +41,11 @@ class ROMEHParams(ValueHParams):
     samples: int = hp(100_000, minimum=1)  # number of texts for the second moments
     ridge: float = hp(1e-6, minimum=0)  # what is added to their diagonal, relative to its mean
 
-# %% ../../../nbs/09_editors/weights/03_rome.ipynb #cell-012
-_WIKIBIGEDIT_VALUES = dict(layer=5, steps=25, lr=0.5, weight_decay=1e-3, clamp=4.0, kl=0.0625, adjust=False)
-
-
-def _layer_by_depth(lm: LM) -> int:
-    "The layer for a model without published values."
-    return edit_layers(lm, "rome")[0][0]
-
-# %% ../../../nbs/09_editors/weights/03_rome.ipynb #cell-013
-def _source_by_depth(lm: LM) -> str:
-    return f"layer: {edit_layers(lm, 'rome')[1]}; {OWN_CHOICES}; the rest: official WikiBigEdit code"
-
-# %% ../../../nbs/09_editors/weights/03_rome.ipynb #cell-014
-_OFFICIAL = (_WIKIBIGEDIT_VALUES, f"official WikiBigEdit code; {OWN_CHOICES}")
-_AUTHORS_VALUES = dict(_WIKIBIGEDIT_VALUES, steps=20, weight_decay=0.5, adjust=True)
-_AUTHORS_SOURCE = f"ROME (authors' code); ridge, {OWN_CHOICES}"
-_TINY_VALUES = dict(
-    layer=1, clamp=16.0, contexts=((2, 5), (2, 10)), under="paper", adjust=True, samples=1000, ridge=1e-2
-)
-_ROME_PRESETS = {
-    **{model: _OFFICIAL for model in ("Llama 2 7B", "Llama 3 8B", "Mistral 7B")},
-    "GPT-J 6B": (_AUTHORS_VALUES, _AUTHORS_SOURCE),
-    "GPT-2 XL": (dict(_AUTHORS_VALUES, layer=17), _AUTHORS_SOURCE),
-    "Qwen 2 and 2.5 7B": (_WIKIBIGEDIT_VALUES, f"EasyEdit; {OWN_CHOICES}"),
-    "wbe-tiny": (
-        _WIKIBIGEDIT_VALUES | _TINY_VALUES,
-        "clamp, second moments with samples and ridge, number of contexts, protocol in editing: chosen in trials with "
-        "20 to 30 edits of an earlier training, single edits of today's model do not tell them apart; layer: relative "
-        "depth as in Llama 2 7B; openings of contexts: ours; the rest: official WikiBigEdit code",
-    ),
-    "": (dict(_WIKIBIGEDIT_VALUES, layer=_layer_by_depth), _source_by_depth),
-}
-
-# %% ../../../nbs/09_editors/weights/03_rome.ipynb #cell-016
-_AS_PUBLISHED = dict(AS_PUBLISHED_VALUES, openings="five words")
-_OFFICIAL_AS_PUBLISHED = (_WIKIBIGEDIT_VALUES | _AS_PUBLISHED, "official WikiBigEdit code, which is EasyEdit's")
-_AUTHORS_AS_PUBLISHED = dict(_AUTHORS_VALUES | _AS_PUBLISHED, openings="end of text")
-_ROME_NAMED = {
-    "as_published": NamedPreset(
-        "equal to the authors' code",
-        {
-            **{model: _OFFICIAL_AS_PUBLISHED for model in ("Llama 2 7B", "Llama 3 8B", "Mistral 7B")},
-            "GPT-J 6B": (_AUTHORS_AS_PUBLISHED, "ROME (authors' code)"),
-            "GPT-2 XL": (dict(_AUTHORS_AS_PUBLISHED, layer=17), "ROME (authors' code)"),
-            "Qwen 2 and 2.5 7B": (_OFFICIAL_AS_PUBLISHED[0], "EasyEdit"),
-            "": (
-                dict(_OFFICIAL_AS_PUBLISHED[0], layer=_layer_by_depth),
-                lambda lm: f"layer: {edit_layers(lm, 'rome')[1]}; the rest: {_OFFICIAL_AS_PUBLISHED[1]}",
-            ),
-        },
-    ),
-}
-
 # %% ../../../nbs/09_editors/weights/03_rome.ipynb #cell-017
 class ROME(KeyValueEditor):
     "A rank-one change of one MLP layer."
 
-    name, about = "rome", "a rank-one change of one MLP layer that maps the subject's key to a new value"
-    HParams, presets, batch, one_by_one = ROMEHParams, _ROME_PRESETS, 1, True
-    named_presets = _ROME_NAMED
+    name, HParams, batch, one_by_one = "rome", ROMEHParams, 1, True
     same_key = False  # whether the mean key stands on both sides of the formula
 
     def needs(self, hparams: ROMEHParams) -> list[int]:
@@ -128,4 +70,4 @@ class ROME(KeyValueEditor):
 class RROME(ROME):
     "ROME with the same key on both sides of its formula."
 
-    name, about, same_key = "r-rome", "ROME with the same key on both sides of its formula", True
+    name, same_key = "r-rome", True

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from ..hparams import HParams, NamedPreset, hp
+from ..hparams import HParams, hp
 from ..protocol import Editor
 from ..requests import EditRequest
 from ..results import CarriedState, Delta, WeightEdit, carried_state
@@ -174,66 +174,6 @@ class UltraEditHParams(HParams):
     def layers(self) -> list[int]:
         return [layer for _, layer in self.matrices]
 
-# %% ../../../nbs/09_editors/weights/05_ultraedit.ipynb #cell-032
-_OFFICIAL = "UltraEdit (authors' code, WikiBigEdit's layers where they differ); protocol in editing: ours"
-_MISTRAL_DEPTH = (29, 30)  # of 32 layers
-
-
-def _layers_at_depth(lm: LM) -> tuple:
-    "The layers at the relative depth of Mistral's."
-    return tuple(sorted({min(round(n / 32 * lm.layers), lm.layers - 1) for n in _MISTRAL_DEPTH}))
-
-# %% ../../../nbs/09_editors/weights/05_ultraedit.ipynb #cell-033
-_ULTRAEDIT_PRESETS = {
-    "Llama 3 8B": (dict(gate_layers=tuple(range(11, 16)), in_layers=tuple(range(18, 25))), _OFFICIAL),
-    "Mistral 7B": (dict(out_layers=_MISTRAL_DEPTH), _OFFICIAL),
-    "GPT-J 6B": (dict(out_layers=tuple(range(19, 27))), _OFFICIAL),
-    "Qwen 2 and 2.5 7B": (dict(gate_layers=tuple(range(19, 27)), in_layers=tuple(range(19, 27))), _OFFICIAL),
-    "wbe-tiny": (
-        dict(out_layers=(2, 3, 4), lr=3e-4, under="paper"),
-        "layers, rate, protocol in editing: chosen in a trial of 300 edits in three batches; "
-        "the rest: UltraEdit (authors' code)",
-    ),
-    "": (
-        dict(out_layers=_layers_at_depth),
-        "layers: the relative depth of Mistral 7B's; the rest: UltraEdit (authors' code); protocol in editing: ours",
-    ),
-}
-
-# %% ../../../nbs/09_editors/weights/05_ultraedit.ipynb #cell-034
-_STABLE = dict(whiten=True, ridge=10.0)
-_STABLE_SOURCE = "StableEdit (authors' code), without the warm-up, which needs a corpus of questions"
-_ULTRAEDIT_NAMED = {
-    "stable": NamedPreset(
-        "StableEdit: whitened gradients and a larger ridge",
-        {
-            "Llama 3 8B": (dict(_STABLE, out_layers=(11, 12, 22, 23, 28, 29, 30)), _STABLE_SOURCE),
-            "Mistral 7B": (dict(_STABLE, out_layers=(28, 29, 30)), _STABLE_SOURCE),
-            "GPT-J 6B": (dict(_STABLE, out_layers=(*range(8, 15), *range(22, 25)), lr=2e-6), _STABLE_SOURCE),
-            "wbe-tiny": (
-                dict(_STABLE, out_layers=(2, 3, 4), lr=1e-3, under="paper"),
-                "rate: chosen in a trial of 300 edits in three batches; layers, protocol in editing: as UltraEdit's "
-                f"for this model; the rest: {_STABLE_SOURCE}",
-            ),
-            "": (
-                dict(_STABLE, out_layers=_layers_at_depth),
-                f"layers: the relative depth of Mistral 7B's; the rest: {_STABLE_SOURCE}",
-            ),
-        },
-    )
-}
-
-# %% ../../../nbs/09_editors/weights/05_ultraedit.ipynb #0391cec3
-_PUBLISHED = dict(deviation="published", order="longest first", under="plain")
-_ULTRAEDIT_NAMED["as_published"] = NamedPreset(
-    "equal to the authors' code",
-    {
-        model: (values | _PUBLISHED, source.removesuffix("; protocol in editing: ours"))
-        for model, (values, source) in _ULTRAEDIT_PRESETS.items()
-        if model != "wbe-tiny"
-    },
-)
-
 # %% ../../../nbs/09_editors/weights/05_ultraedit.ipynb #cell-036
 def _read_pairs(
     corpus,  # pairs of question and answer, or the path of a file with a tab between them
@@ -254,9 +194,7 @@ def _read_pairs(
 class UltraEdit(Editor):
     "One normalised gradient step by ridge regression."
 
-    name, about = "ultraedit", "one step against gradients that running statistics have normalised"
-    HParams, presets, named_presets = UltraEditHParams, _ULTRAEDIT_PRESETS, _ULTRAEDIT_NAMED
-    batch, needs_subject, takes_corpus = 100, False, True
+    name, HParams, batch, needs_subject, takes_corpus = "ultraedit", UltraEditHParams, 100, False, True
 
     def __init__(
         self,
