@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from wbe.analysis import statistics
 from wbe.analysis.specificity import (
     correlations,
     draw_specificity,
