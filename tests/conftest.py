@@ -78,10 +78,10 @@ def short_timings(monkeypatch):
     "A run times its answers for seconds at every timestep; here one token more than the first is enough."
     if "torch" not in sys.modules:  # no test of this process has a model
         return
-    from wbe.runs import lifelong
+    from wbe.runs import moments
 
-    rounds = lifelong.time_rounds
-    monkeypatch.setattr(lifelong, "time_rounds", lambda lm, asked, under, _: rounds(lm, asked[:1], under, 2, 1))
+    rounds = moments.time_rounds
+    monkeypatch.setattr(moments, "time_rounds", lambda lm, asked, under, _: rounds(lm, asked[:1], under, 2, 1))
 
 
 @pytest.fixture(autouse=True)

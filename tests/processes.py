@@ -26,16 +26,16 @@ PRELOADED = (
     "transformers.models.gpt2.modeling_gpt2", "transformers.models.llama.modeling_llama",
     "wbe.cli.main", "wbe.demo", "wbe.world.files", "wbe.wikidata.build", "wbe.wikidata.audit", "wbe.benchmark.series",
     "wbe.benchmark.evolving_series", "wbe.benchmark.locality", "wbe.wikipedia.comparison", "wbe.lm.models",
-    "wbe.runs.lifelong", "wbe.analysis.report", "wbe.analysis.counts",
+    "wbe.runs.loop", "wbe.analysis.report", "wbe.analysis.counts",
 )  # fmt: skip
 
 
 def time_answers_briefly():
     "From now on, a run times one question for a moment, where it times several for seconds at every timestep."
-    from wbe.runs import lifelong
+    from wbe.runs import moments
 
-    rounds = lifelong.time_rounds
-    lifelong.time_rounds = lambda lm, asked, under, _: rounds(lm, asked[:1], under, 2, 1)
+    rounds = moments.time_rounds
+    moments.time_rounds = lambda lm, asked, under, _: rounds(lm, asked[:1], under, 2, 1)
 
 
 def context():

@@ -13,7 +13,7 @@ from wbe.runs.records import compare_runs
 
 pytest.importorskip("torch")
 from wbe.lm.general import AbilityTask, QuestionTask
-from wbe.runs.lifelong import run_lifelong
+from wbe.runs.loop import run_lifelong
 
 
 @pytest.fixture(scope="module")

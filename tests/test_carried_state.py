@@ -15,7 +15,7 @@ from wbe.editors.training.rledit import rledit_training, train_rledit
 from wbe.lm.models import load
 from wbe.lm.toys import toy_lm
 from wbe.runs.export import restored_model
-from wbe.runs.lifelong import run_lifelong
+from wbe.runs.loop import run_lifelong
 from wbe.runs.plan import RunPlan
 from wbe.runs.records import Run, compare_runs
 

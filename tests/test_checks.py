@@ -15,7 +15,7 @@ from wbe.records import WbeError
 pytest.importorskip("torch")
 import torch
 
-import wbe.runs.lifelong as lifelong
+from wbe.runs import loop, moments, schedule
 from wbe.editors.memory.retrieval import _warn_of_replacements
 from wbe.editors.protocol import editor
 from wbe.editors.requests import EditRequest
@@ -48,12 +48,12 @@ def never_asked(monkeypatch):
         raise AssertionError("the model was asked")
 
     for name in ("score_questions", "score"):
-        monkeypatch.setattr(lifelong, name, fail)
+        monkeypatch.setattr(moments, name, fail)
 
 
 def refusal(p: RunPlan, folder: Path, lm=None) -> str:
     with pytest.raises(WbeError) as e:
-        lifelong.run_lifelong(p, folder / "runs" / "one", lm, progress=False)
+        loop.run_lifelong(p, folder / "runs" / "one", lm, progress=False)
     assert "\n" not in str(e.value) and not (folder / "runs").exists()
     return str(e.value)
 
@@ -83,7 +83,7 @@ BEFORE_LOADING = [
 @pytest.mark.parametrize("settings,message", BEFORE_LOADING)
 def test_refused_before_a_model_is_loaded(settings, message, tmp_path, monkeypatch, never_asked):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(lifelong, "load", lambda *a, **k: pytest.fail("the model was loaded"))
+    monkeypatch.setattr(schedule, "load", lambda *a, **k: pytest.fail("the model was loaded"))
     assert message in refusal(plan(**settings), tmp_path)
 
 
@@ -141,13 +141,13 @@ def test_edits_without_a_subject_are_refused_where_all_lack_it(tmp_path, never_a
     rows = [r | dict(subject="Nobody at all") for r in table.slice(0, 3).to_pylist()]
     path = tmp_path / "wiki_big_edit_20240201_20240220.json"
     path.write_text(json.dumps(rows, default=str))
-    monkeypatch.setattr(lifelong, "load", lambda *a, **k: pytest.fail("the model was loaded"))
+    monkeypatch.setattr(schedule, "load", lambda *a, **k: pytest.fail("the model was loaded"))
     assert "rome can make none of the edits" in refusal(plan(benchmark=str(path), editor="rome"), tmp_path)
 
 
 def test_what_failed_does_not_block_the_name(tmp_path, tiny):
     refusal(plan(editor="ft", hparams=dict(layer=99)), tmp_path, tiny)
-    run = lifelong.run_lifelong(plan(editor="prompt"), tmp_path / "runs" / "one", progress=False)
+    run = loop.run_lifelong(plan(editor="prompt"), tmp_path / "runs" / "one", progress=False)
     assert run.missing == []
 
 
@@ -213,14 +213,14 @@ def test_a_resumed_run_keeps_what_it_recorded(tmp_path, tiny):
     """Begun with the exact index and the hashed embedder in place of the published ones; then the packages are there,
     and after that one that the record names is missing."""
     p, folder = plan(editor="rag", protocol="retrieval"), tmp_path / "rag"
-    lifelong.run_lifelong(p, folder, progress=False)
+    loop.run_lifelong(p, folder, progress=False)
     config = json.loads((folder / "config.json").read_text())
     assert (config["hparams"]["embedder"], config["hparams"]["index"]) == ("hashed", "exact")
     config["hparams"]["k"] = 1  # a preset that a later version chooses otherwise
     (folder / "config.json").write_text(json.dumps(config))
-    assert lifelong.run_lifelong(p, folder, progress=False).config["hparams"]["k"] == 1
+    assert loop.run_lifelong(p, folder, progress=False).config["hparams"]["k"] == 1
     config["hparams"]["index"] = "annoy"
     (folder / "config.json").write_text(json.dumps(config))
     with hidden("annoy"), pytest.raises(WbeError, match="annoy"):
-        lifelong.run_lifelong(p, folder, progress=False)
+        loop.run_lifelong(p, folder, progress=False)
     assert (folder / "config.json").exists()

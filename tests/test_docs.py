@@ -116,7 +116,7 @@ def test_formulas_are_mathml(site):
 
 def test_parameters_are_explained(site):
     "The API pages show the text of the docments."
-    text = (site / "api" / "wbe.runs.lifelong.html").read_text(encoding="utf-8")
+    text = (site / "api" / "wbe.runs.loop.html").read_text(encoding="utf-8")
     assert "run_lifelong" in text and text.count("<li>") > 5
 
 

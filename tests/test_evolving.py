@@ -20,8 +20,8 @@ from wbe.benchmark.reader import Benchmark
 from wbe.benchmark.release import check_release
 from wbe.benchmark.validator import validate_benchmark
 from wbe.records import read_table
-from wbe.wikipedia.sentences import split_sentences
-from wbe.wikipedia.written import write_wiki_texts
+from wbe.texts import split_sentences
+from wbe.wikipedia.days import write_wiki_texts
 from wbe.world.files import World
 
 DAYS = ["2024-02-01", "2024-02-20", "2024-03-01"]
@@ -284,7 +284,7 @@ def test_from_passages_by_a_model_without_wikidata(dumps, tmp_path, monkeypatch)
 def test_editors_and_text_learners_read_it_without_a_folder_of_texts(calm, tmp_path):
     torch = pytest.importorskip("torch")
     from wbe.lm.toys import toy_lm
-    from wbe.runs.lifelong import run_lifelong
+    from wbe.runs.loop import run_lifelong
     from wbe.runs.plan import RunPlan
 
     torch.set_num_threads(1)

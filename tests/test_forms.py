@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torch")
 from wbe.lm.toys import toy_lm
 from wbe.records import BadArgument
-from wbe.runs.lifelong import run_lifelong
+from wbe.runs.loop import run_lifelong
 from wbe.runs.plan import RunPlan
 from wbe.runs.records import Run, compare_runs
 from wbe.writers.forms import FORMS

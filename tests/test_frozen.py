@@ -502,7 +502,7 @@ def make_plans() -> dict:
 
 def continued(folder: Path) -> Run:
     "An old run, continued to the end of the second timestep."
-    from wbe.runs.lifelong import run_lifelong
+    from wbe.runs.loop import run_lifelong
 
     settings = Run.load(folder).config["plan"]
     plan = replace(RunPlan.from_config(settings), timesteps=(1, 2)).with_say(settings)

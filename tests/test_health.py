@@ -10,7 +10,7 @@ from wbe.runs.records import compare_runs
 
 pytest.importorskip("torch")
 from wbe.lm.models import load
-from wbe.runs.lifelong import run_lifelong
+from wbe.runs.loop import run_lifelong
 
 
 @pytest.fixture(scope="module")

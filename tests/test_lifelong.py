@@ -20,7 +20,7 @@ from wbe.runs.records import Run, compare_runs, load_runs
 from wbe.store import StoreError
 
 pytest.importorskip("torch")
-from wbe.runs.lifelong import Runner, run_lifelong
+from wbe.runs.loop import Runner, run_lifelong
 
 BENCH = Path(__file__).parents[1] / "data_samples" / "benchmark"
 # an axis whose answers are not generated
@@ -39,7 +39,7 @@ def scores(folder):
 
 def work(folder: Path, words: tuple):
     "The command `wbe run` with a checkpoint after every batch; what it prints goes to a file."
-    import wbe.runs.lifelong as module
+    import wbe.runs.loop as module
 
     processes.time_answers_briefly()
     module.run_lifelong = partial(module.run_lifelong, checkpoint_seconds=0.0)
@@ -251,7 +251,7 @@ def test_the_unedited_model_is_scored_again_when_scoring_has_changed(tmp_path, m
     run_lifelong(plan(editor="none", max_edits=1), tmp_path / "a", progress=False)
     run_lifelong(plan(editor="none", max_edits=1), tmp_path / "b", progress=False)
     assert kept() == 1
-    monkeypatch.setattr("wbe.runs.lifelong.SCORING_VERSION", -1)
+    monkeypatch.setattr("wbe.runs.moments.SCORING_VERSION", -1)
     run_lifelong(plan(editor="none", max_edits=1), tmp_path / "c", progress=False)
     assert kept() == 2
 

@@ -23,7 +23,7 @@ torch.set_num_threads(1)
 import wbe.editors.training.lora as lora
 from wbe.editors.protocol import editor
 from wbe.editors.requests import EditRequest
-from wbe.runs.lifelong import run_lifelong
+from wbe.runs.loop import run_lifelong
 from wbe.lm.scoring import process_rank
 from wbe.lm.toys import toy_lm
 from wbe.runs.plan import RunPlan

@@ -14,7 +14,7 @@ import pytest
 
 from wbe.benchmark.reader import choose_axes
 from wbe.metrics.answers import MEASURES, OPTIONAL_MEASURES, exact_match, normalised_match
-from wbe.runs.lifelong import run_lifelong
+from wbe.runs.loop import run_lifelong
 from wbe.runs.plan import RunPlan
 from wbe.runs.records import Run, compare_measures, compare_runs, load_runs, with_normalised_match
 

@@ -20,7 +20,7 @@ from wbe.analysis.report import make_report
 from wbe.benchmark.reader import Benchmark
 from wbe.benchmark.series import make_benchmark
 from wbe.lm.toys import toy_lm
-from wbe.runs.lifelong import run_lifelong
+from wbe.runs.loop import run_lifelong
 from wbe.runs.plan import RunPlan
 from wbe.world.files import World
 

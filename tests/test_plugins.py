@@ -20,7 +20,7 @@ from wbe.editors.requests import EditRequest
 from wbe.editors.results import EditResult
 from wbe.lm.scoring import score
 from wbe.lm.toys import toy_lm
-from wbe.runs.lifelong import run_lifelong
+from wbe.runs.loop import run_lifelong
 from wbe.runs.plan import RunPlan
 from wbe.runs.sweep import read_sweep, run_sweep
 

@@ -23,7 +23,7 @@ import torch
 
 from wbe.benchmark.reader import Benchmark
 from wbe.lm.toys import toy_lm
-from wbe.runs.lifelong import run_lifelong
+from wbe.runs.loop import run_lifelong
 from wbe.runs.plan import RunPlan
 from wbe.runs.records import RUN_TABLES, PartitionedTable, Run
 from wbe.store import StoreError

@@ -9,8 +9,8 @@ import toy_runs
 from wbe.runs.records import VERDICT_KEY, PartitionedTable, Run
 
 pytest.importorskip("torch")
-from wbe.runs import lifelong
-from wbe.runs.batches import planned_edits
+from wbe.runs import loop, moments
+from wbe.runs.schedule import planned_edits
 from wbe.runs.judged import _write_verdicts
 
 
@@ -26,8 +26,11 @@ def test_a_resumed_run_keeps_the_part_of_its_checkpoint_and_drops_the_later_ones
 
 def test_the_curve_is_due_after_every_so_many_of_the_first_edits():
     def due(done, every=20, first=60):
-        return lifelong.Runner._curve_is_due(
-            SimpleNamespace(plan=SimpleNamespace(every=every, first=first), edits_done=done)
+        return loop.Runner._curve_is_due(
+            SimpleNamespace(
+                job=SimpleNamespace(plan=SimpleNamespace(every=every, first=first)),
+                updater=SimpleNamespace(edits_done=done),
+            )
         )
 
     assert [n for n in range(1, 101) if due(n)] == [20, 40, 60]
@@ -53,9 +56,9 @@ def test_lasting_facts_that_are_all_wrong_have_the_interval_of_a_share_of_zero(m
     "With no right answer in `n`, the upper end is the share at which that has a chance of 2.5%."
     n = 20
     scores = dict(exact_match=[False] * n, token_accuracy=[1.0] * n, id=[f"Q{i}" for i in range(n)])
-    monkeypatch.setattr(lifelong, "score", lambda *_, **__: scores)
-    plan = SimpleNamespace(under="paper", tasks=(), texts=None)
-    exact, tokens = lifelong.Runner.score_lasting(SimpleNamespace(plan=plan, lm=None, lasting=[]))
+    monkeypatch.setattr(moments, "score", lambda *_, **__: scores)
+    plan = SimpleNamespace(protocol="paper", tasks=(), texts=None)
+    exact, tokens = moments.Asker.score_lasting(SimpleNamespace(plan=plan, lm=None, lasting=[]))
     assert (exact["value"], exact["low"], tokens["value"], tokens["high"]) == (0, 0, 1, 1)
     assert (1 - exact["high"]) ** n == pytest.approx(0.025)
     assert tokens["low"] ** n == pytest.approx(0.025)

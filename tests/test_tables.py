@@ -190,7 +190,7 @@ PARAPHRASED = pd.DataFrame(
 def test_two_paraphrases_of_a_row_are_two_scored_questions(toy, tmp_path):
     from wbe.metrics.intervals import bootstrap_interval
     from wbe.metrics.summary import summarise
-    from wbe.runs.lifelong import run_lifelong
+    from wbe.runs.loop import run_lifelong
     from wbe.runs.plan import RunPlan
     from wbe.runs.records import compare_runs
 
@@ -220,7 +220,7 @@ def test_two_paraphrases_of_a_row_are_two_scored_questions(toy, tmp_path):
 
 
 def test_a_run_on_a_data_frame_is_resumable_and_describes_itself(toy, tmp_path):
-    from wbe.runs.lifelong import run_lifelong
+    from wbe.runs.loop import run_lifelong
     from wbe.runs.plan import RunPlan
 
     rows = PARAPHRASED.head(2).rename(columns=dict(question="frage")).assign(year=[1999, None], notes=["a", None])
@@ -238,18 +238,18 @@ def test_a_run_on_a_data_frame_is_resumable_and_describes_itself(toy, tmp_path):
 
 def test_without_subjects_an_editor_that_needs_them_refuses_before_anything(tmp_path, monkeypatch):
     pytest.importorskip("torch")
-    import wbe.runs.lifelong as lifelong
+    from wbe.runs import loop, schedule
     from wbe.runs.plan import RunPlan
 
-    monkeypatch.setattr(lifelong, "_load_model", lambda plan: pytest.fail("the model was loaded"))
+    monkeypatch.setattr(schedule, "_load_model", lambda plan: pytest.fail("the model was loaded"))
     rows = PARAPHRASED.drop(columns="subject").head(2)
     with pytest.raises(BadArgument, match="rome .*subject"):
-        lifelong.run_lifelong(RunPlan(benchmark=rows, editor="rome"), tmp_path / "r", progress=False)
+        loop.run_lifelong(RunPlan(benchmark=rows, editor="rome"), tmp_path / "r", progress=False)
     assert not (tmp_path / "r").exists()
 
 
 def test_several_timesteps_of_a_table_are_asked_in_their_order(toy, tmp_path):
-    from wbe.runs.lifelong import run_lifelong
+    from wbe.runs.loop import run_lifelong
     from wbe.runs.plan import RunPlan
 
     rows = PARAPHRASED.head(2).assign(timestep=[10, 9])

@@ -14,7 +14,7 @@ import torch
 
 from wbe.benchmark.reader import Benchmark
 from wbe.records import BadArgument
-from wbe.runs.lifelong import run_lifelong
+from wbe.runs.loop import run_lifelong
 from wbe.runs.plan import RunPlan
 from wbe.runs.records import Run, compare_runs, load_runs
 from wbe.wikipedia.texts import SourceText, write_texts

@@ -15,7 +15,7 @@ from wbe.lm.families import ModelError
 from wbe.lm.scoring import score
 from wbe.lm.spans import masked_loss, masked_rows
 from wbe.lm.toys import toy_lm
-from wbe.runs.lifelong import run_lifelong
+from wbe.runs.loop import run_lifelong
 from wbe.runs.plan import RunPlan
 from wbe.wikipedia.changed import SENTINEL
 from wbe.wikipedia.texts import SourceText, write_texts

@@ -33,8 +33,8 @@ from wbe.analysis.temporal import (
     summarise_date_positions,
 )
 from wbe.benchmark.reader import Benchmark
+from wbe.runs.loop import run_lifelong
 from wbe.records import BadArgument
-from wbe.runs.lifelong import run_lifelong
 from wbe.runs.plan import RunPlan
 from wbe.runs.records import Run
 

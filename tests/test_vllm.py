@@ -27,7 +27,7 @@ from wbe.lm.scoring import score
 from wbe.lm.toys import toy_model, toy_tokenizer
 from wbe.lm.vllm import StandInLLM, stand_in_vllm
 from wbe.records import WbeError
-from wbe.runs.lifelong import run_lifelong
+from wbe.runs.loop import run_lifelong
 from wbe.runs.plan import RunPlan
 
 torch.set_num_threads(1)

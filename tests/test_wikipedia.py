@@ -16,7 +16,7 @@ import pytest
 from wbe.wikipedia.comparison import compare_wikipedia
 from wbe.wikipedia.diffs import write_diffset
 from wbe.wikipedia.plain import plain_text
-from wbe.wikipedia.sentences import split_sentences
+from wbe.texts import split_sentences
 from wbe.wikipedia.snapshot import parse_wikipedia
 from wbe.world.articles import ARTICLE_SENTENCES
 

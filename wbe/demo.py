@@ -199,7 +199,7 @@ def edit_demo(
     callbacks=(),  # observe the runs
 ) -> list:  # of runs
     "Run the unedited model and some editors over the first timesteps of the demo's benchmark."
-    from wbe.runs.lifelong import run_lifelong
+    from wbe.runs.loop import run_lifelong
     from wbe.runs.plan import RunPlan
 
     folder, runs = Path(folder), []

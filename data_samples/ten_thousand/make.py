@@ -31,7 +31,7 @@ from wbe.lm.scoring import score
 from wbe.lm.tokens import QAItem
 from wbe.lm.untouched import static_items
 from wbe.metrics.answers import normalised_match
-from wbe.runs.batches import edit_batches, validate_requests
+from wbe.runs.schedule import edit_batches, validate_requests
 from wbe.runs.checkpoints import Checkpoint
 from wbe.world.files import World
 

@@ -48,7 +48,7 @@ from wbe.wikipedia.comparison import WikipediaComparison
 from wbe.wikipedia.diffs import Diffset
 from wbe.wikipedia.snapshot import WikipediaSnapshot
 from wbe.wikipedia.texts import SourceText
-from wbe.wikipedia.written import write_wiki_texts
+from wbe.wikipedia.days import write_wiki_texts
 from wbe.world.files import World
 
 WORDS = 45  # of a passage, so that every prompt fits

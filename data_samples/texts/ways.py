@@ -20,7 +20,7 @@ from wbe.benchmark.reader import Benchmark
 from wbe.editors.text.answers import answer_scores
 from wbe.editors.text.by_month import write_month_rows
 from wbe.lm.models import load
-from wbe.runs.lifelong import run_lifelong
+from wbe.runs.loop import run_lifelong
 from wbe.runs.plan import RunPlan
 from wbe.world.files import World
 

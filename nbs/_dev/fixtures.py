@@ -30,8 +30,6 @@ STORE = ROOT / ".fixtures"
 # Notebooks whose stages are always run, and why.
 FRESH = {
     "02_world/": "the tests of the world itself",
-    "04_wikidata/12_spark": "compares engines",
-    "05_wikipedia/12_spark": "compares engines",
 }
 WAIT = 120  # seconds for another process that builds the same
 
@@ -126,7 +124,7 @@ def stored_result(results: Results, stage) -> tuple[Path, dict] | None:
 
 def larger_world(results: Results, stage) -> tuple[Path, dict] | None:
     "A stored world of the same seed and size that has all files of this one: each depends on seed, size and date only."
-    from wbe.dates import parse_date
+    from wbe.texts import parse_date
     from wbe.world.files import WorldPlan
 
     p, choices = stage.params, ("dates", "formats", "articles", "views", "truth")

@@ -437,7 +437,7 @@ def time_answers_briefly():
     from execnb.shell import CaptureShell
 
     from wbe.lm import cost
-    from wbe.runs import lifelong
+    from wbe.runs import moments
 
     rounds, begin, calls = cost.time_rounds, CaptureShell.__init__, []
     briefly = lambda lm, asked, under, *_: rounds(lm, asked[:1], under, 2, 1)
@@ -450,7 +450,7 @@ def time_answers_briefly():
         begin(self, *args, **options)
         calls.clear()
 
-    lifelong.time_rounds, cost.time_rounds, CaptureShell.__init__ = briefly, first_whole, start
+    moments.time_rounds, cost.time_rounds, CaptureShell.__init__ = briefly, first_whole, start
 
 
 def collect_new_objects_only():
@@ -485,7 +485,7 @@ def notebooks() -> list[Path]:
 SLOW_NOTEBOOKS = (
     "11_analysis/04_statistics",  # asks all questions of the recorded benchmark; others are served its answers
     "research/17_outdated_answers",
-    "10_runs/07_lifelong",
+    "10_runs/08_loop",
     "06_benchmark/14_series",
     "research/07_later_and_authors",
     "10_runs/09_sweep",

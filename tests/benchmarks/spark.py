@@ -39,11 +39,7 @@ sys.stdin.readline()
 start = time.perf_counter()
 if what == "parse":
     from wbe.wikidata.parse import parse_dump
-    from wbe.wikidata.spark import parse_on_spark
-    if engine == "spark":
-        made = parse_on_spark(paths[0], paths[1], progress=False, session=session)
-    else:
-        made = parse_dump(paths[0], paths[1], workers=1, progress=False)
+    made = parse_dump(paths[0], paths[1], workers=1, engine=engine.replace("one process", "duckdb"), progress=False)
     rows = made.counts["statements"]
 else:
     from wbe.wikidata.changes import compare_snapshots

@@ -27,7 +27,7 @@ from urllib.parse import quote, urlsplit
 
 import numpy as np
 
-from ..dates import parse_date
+from ..texts import parse_date
 from ..http import USER_AGENT, FetchError, RetryPolicy, TransientError, open_url
 from ..progress import progress_bar
 from ..records import BadArgument, install_command, patch

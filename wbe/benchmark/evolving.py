@@ -12,8 +12,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..writers.properties import object_kind
-
 from .probes import holds_name
 from .questions import BenchmarkRow, write_checked
 from ..records import col
@@ -21,8 +19,9 @@ from ..texts import question_key, stable_hash
 from ..wikipedia.changed import ChangedText, salient_spans
 from ..wikipedia.texts import SourceText
 from ..writers.base import Hop, Request, Writer
-from ..writers.fact_checks import FactCheck, check_facts
-from ..writers.passages import PassageRequest, pair_fault, read_pair
+from ..writers.judge import read_twice
+from ..writers.passages import FactCheck, PassageRequest, pair_fault, read_pair
+from ..writers.properties import object_kind
 
 # %% ../../nbs/06_benchmark/25_evolving.ipynb #cell-005
 EVOLVING_CATEGORIES = ("unchanged", "new", "edited")
@@ -316,9 +315,9 @@ def filter_questions(
     if checker is None:
         return rows, dropped
     checks = [_checks_of(row, str(i)) for i, row in enumerate(rows)]
-    outcomes, kept = iter(check_facts(checker, [c for some in checks for c in some], progress)), []
+    outcomes, kept = iter(read_twice(checker, [c for some in checks for c in some], progress)), []
     for row, some in zip(rows, checks):
-        failed = [c.kind for c, o in [(c, next(outcomes)) for c in some] if not o.passes(c.kind)]
+        failed = [c.kind for c, o in [(c, next(outcomes)) for c in some] if not c.passes(o)]
         dropped.update(f"{failed[0]}, by the model" for _ in failed[:1])
         kept += [] if failed else [row]
     return kept, dropped

@@ -43,11 +43,12 @@ from ..texts import stable_hash
 from ..wikidata.entities import FALLBACK
 from ..wikipedia.changed import CHANGED_CHARACTERS, ChangedText, changed_set
 from ..wikipedia.comparison import WikipediaComparison
-from ..wikipedia.days import DumpsOfDay, compare_days, dumps_by_day, parse_articles
+from ..wikipedia.comparison import compare_wikipedia
+from ..wikipedia.days import DumpsOfDay, dumps_by_day, parse_articles
 from ..wikipedia.snapshot import WikipediaSnapshot
 from ..wikipedia.texts import changed_source, snapshot_articles, write_in_pieces, write_texts
 from ..writers.base import WRITERS, make_writer
-from ..writers.fact_checks import CHECKERS, make_checker
+from ..writers.passages import CHECKERS, make_checker
 from ..writers.passages import PASSAGE_WRITERS, make_passage_writer
 
 # %% ../../nbs/06_benchmark/26_evolving_series.ipynb #cell-005
@@ -123,7 +124,7 @@ def _write_step_texts(
     "Write the changed set of a timestep, its texts and, where wanted, all articles."
     how, release = dict(engine=engine, workers=workers, progress=progress), make_folder(series.folder / "release")
     snapshots = {day: _parse_day(series, day, **how) for day in (step.old, step.new)}
-    changed = _write_changed(series, step, compare_days(*snapshots.values(), step.work / "compared", **how))
+    changed = _write_changed(series, step, compare_wikipedia(*snapshots.values(), step.work / "compared", **how))
     write_texts(release / f"wiki_texts_{step.name}.parquet", map(changed_source, _changed_rows(changed)))
     for day, snapshot in snapshots.items():
         path = release / f"wiki_articles_{day:%Y%m%d}.parquet"

@@ -15,8 +15,8 @@ from ..records import BadArgument, col, patch, to_table
 from ..texts import stable_hash
 from ..wikipedia.comparison import WikipediaComparison
 from ..wikipedia.diffs import Diffset, article_parts
-from ..wikipedia.html import page_paragraphs
-from ..wikipedia.sentences import split_sentences
+from ..wikipedia.plain import page_paragraphs
+from ..texts import split_sentences
 from ..wikipedia.snapshot import WikipediaSnapshot
 
 # %% ../../nbs/06_benchmark/22_probes.ipynb #cell-007

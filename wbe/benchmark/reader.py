@@ -20,7 +20,7 @@ from html import escape
 from pathlib import Path
 
 from .rows import JsonRow, json_rows
-from ..dates import date_or_none
+from ..texts import date_or_none
 from ..records import BadArgument, Edit, SchemaError, check_choice, install_command, patch
 from ..store import StoreError, explain_read_errors, logger, sha256_of
 from ..texts import question_key

@@ -26,11 +26,9 @@ from ..store import Manifest, Stage, StoreError, make_folder, write_table
 from ..texts import stable_hash
 from ..writers.base import ENTITY_KINDS, REQUEST_KINDS, Request, Writer, make_writer
 from ..writers.checks import TEXT_CHECKS, Candidate, feedback_on, first_failed_check
-from ..writers.judge import judge_answers
+from ..writers.judge import both_readings, format_facts, judge_answers, question_reading
 from ..writers.llm import TextCost
-from ..writers.requests import QUESTION_JUDGE_PROMPT, prompt_file
-from ..writers.question_judge import both_readings, format_facts, question_reading
-from ..writers.requests import edit_key, fact_requests, variant_requests
+from ..writers.requests import edit_key, fact_requests, prompt_file, variant_requests
 
 # %% ../../nbs/06_benchmark/27_writers_compared.ipynb #cell-005
 def _kind_number(kind: str | None) -> int | None:
@@ -243,7 +241,7 @@ def _judged_texts(folder: Path, judge, texts, wanted: list[WantedText]):
     passed = passed[passed.failed.isna()]
     by_id = {w.request.id: w.request for w in wanted}
     readings = [question_reading(by_id[i], text) for i, text in zip(passed.id, passed.text)]
-    key = judge.key() | dict(prompt=prompt_file(QUESTION_JUDGE_PROMPT).version)
+    key = judge.key() | dict(prompt=prompt_file("judge-question").version)
     params = dict(judge=key, texts=hashlib.sha256(repr([r.content for r in readings]).encode()).hexdigest()[:16])
 
     def work():

@@ -296,13 +296,9 @@ def parse_command(
     """
     from wbe.wikidata.entities import FALLBACK
     from wbe.wikidata.parse import parse_dump
-    from wbe.wikidata.spark import parse_on_spark
 
-    fallback, how = tuple(fallback or FALLBACK), dict(force=force, warn=False)
-    if engine == "spark":
-        parsed = parse_on_spark(dump, folder, language, fallback, roles, **how)
-    else:
-        parsed = parse_dump(dump, folder, language, fallback, roles, workers, **how)
+    how = dict(force=force, engine=engine, warn=False)
+    parsed = parse_dump(dump, folder, language, tuple(fallback or FALLBACK), roles, workers, **how)
     with TableOutput(csv, json) as out:
         out.table("counts", ("what", "count"), [(k, n) for k, n in parsed.counts.items() if type(n) is int])
         out.line(f"The tables: {folder}")

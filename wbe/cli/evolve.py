@@ -276,7 +276,7 @@ def texts_command(
     For example:  wbe texts written enwiki-20240201-pages-articles.xml.bz2 enwiki-20240301-pages-articles.xml.bz2
     """
     from wbe.wikipedia.days import dumps_by_day
-    from wbe.wikipedia.written import texts_table, write_wiki_texts
+    from wbe.wikipedia.days import texts_table, write_wiki_texts
 
     files = _files_of(dumps, fetched or folder / "dumps", (wikipedia,), mirror)
     days = {day.replace("-", ""): found.articles for day, found in dumps_by_day(files, ["wikipedia"]).items()}

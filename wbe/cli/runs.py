@@ -96,7 +96,7 @@ def _carry_out(
     "Carry out a run with a progress table and trackers, and print its result."
     _check_run_name(name)
     from wbe.lm.scoring import process_rank
-    from wbe.runs.lifelong import run_lifelong
+    from wbe.runs.loop import run_lifelong
     from wbe.runs.watch import ProgressTable, tracker
 
     folder, first = runs / (name or plan.name), process_rank()[0] == 0

@@ -16,8 +16,8 @@ from .passes import padding_token
 from .tokens import pad_tokens
 from ..texts import stable_hash
 from ..wikipedia.changed import MAX_SENTINELS, SENTINEL, mask_spans, salient_spans
-from ..wikipedia.packing import shuffled_by_id
-from ..wikipedia.sentences import split_sentences
+from ..wikipedia.texts import shuffled_by_id
+from ..texts import split_sentences
 from ..wikipedia.texts import SourceText
 
 # %% ../../nbs/07_lm/20_spans.ipynb #cell-007

@@ -16,22 +16,11 @@ from .scoring import decode_first_line
 from ..progress import progress_bar
 from ..records import BadArgument, patch
 from ..writers.base import Request, WrittenText
-from ..writers.fact_checks import TRUTH_FORM, check_prompt, check_versions
-from ..writers.judge import VERDICT_FORM, judge_prompt, judge_prompt_version
+from ..writers.judge import JUDGING
 from ..writers.ledger import AnswerCache, CachedAnswer
-from ..writers.passages import PAIR_FORM, passage_prompt
-from wbe.writers.requests import (
-    PASSAGE_PROMPTS,
-    PROMPT_NAMES,
-    QUESTION_FORM,
-    SENTENCES_PROMPT,
-    BadAnswer,
-    ChatPrompt,
-    parse_answer,
-    prompt_file,
-    prompt_for,
-)
-from ..writers.verbalisation import SENTENCES_FORM, sentences_prompt
+from ..writers.passages import CHECKING, PASSAGES
+from ..writers.requests import QUESTIONS, BadAnswer, ChatPrompt, parse_answer, prompt_for
+from ..writers.verbalisation import SENTENCES
 
 # %% ../../nbs/07_lm/12_writer.ipynb #cell-005
 _ROLE_LABELS = {"system": "", "user": "\nRequest: ", "assistant": "\nAnswer: "}
@@ -51,7 +40,7 @@ class LocalWriter:
 
     name = "local"
     repairs = True
-    form = QUESTION_FORM  # of its answers
+    task = QUESTIONS
 
     def __init__(
         self,
@@ -80,7 +69,7 @@ def key(self: LocalWriter) -> dict:
         quant=self.lm.quant,
         max_tokens=self.max_tokens,
         mix=self.mix,
-        prompts=[prompt_file(name).version for name in PROMPT_NAMES],
+        prompts=list(self.task.versions.values()),
     )
 
 # %% ../../nbs/07_lm/12_writer.ipynb #cell-013
@@ -107,7 +96,7 @@ def generate(self: LocalWriter, prompts: list[ChatPrompt]) -> list[str]:
 def _as_text(self: LocalWriter, name: str, p: ChatPrompt, answer: str) -> WrittenText:
     "The question in an answer, or the reason why there is none."
     try:
-        text, error = parse_answer(answer, p.item, True, self.form), None
+        text, error = parse_answer(answer, p.item, True, self.task.form), None
     except BadAnswer as e:
         text, error = None, str(e)
     return WrittenText(name, text, self.name, self.model, p.version, error)
@@ -135,9 +124,9 @@ def _weights_digest(lm: LM) -> str:
 
 # %% ../../nbs/07_lm/12_writer.ipynb #550c5147
 class CachedLocalWriter(LocalWriter):
-    "A language model on this machine with a cache of its texts; subclasses have the prompt and the form of an answer."
+    "A language model on this machine with a cache of its texts; subclasses have the task."
 
-    role, tokens = "writer", 120  # what it is called in the key; tokens of an answer by default
+    tokens = 120  # of an answer by default
 
     def __init__(
         self,
@@ -153,15 +142,11 @@ class CachedLocalWriter(LocalWriter):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.model!r})"
 
-    @staticmethod
-    def prompt_versions():
-        "The versions of the prompts that the texts depend on."
-        raise NotImplementedError
-
     def key(self) -> dict:
         about = dict(model=self.model, revision=self.lm.revision, quant=self.lm.quant, weights=self._digest)
-        about |= dict(max_tokens=self.max_tokens, prompt=self.prompt_versions())
-        return {self.role: self.name, **about} if self.role == "judge" else about | {self.role: self.name}
+        about |= dict(max_tokens=self.max_tokens, prompt=self.task.versions)
+        who = {self.task.role: self.name}
+        return who | about if self.task is JUDGING else about | who
 
     def write(self, requests: Iterable, progress: bool = False) -> Iterator[WrittenText]:
         "A text for every request, in the same order, or the reason why there is none."
@@ -201,33 +186,22 @@ def _answer_batch(self: CachedLocalWriter, prompts: dict[str, ChatPrompt]) -> di
 class LocalJudge(CachedLocalWriter):
     "Judges answers with a language model on this machine."
 
-    form, role, tokens = VERDICT_FORM, "judge", 40
-    _prompt, prompt_versions = staticmethod(judge_prompt), staticmethod(judge_prompt_version)
+    task, tokens = JUDGING, 40
 
 # %% ../../nbs/07_lm/12_writer.ipynb #ed3c8e9e
 class LocalChecker(CachedLocalWriter):
     "Checks questions and answers with a language model on this machine."
 
-    form, role, tokens = TRUTH_FORM, "checker", 40
-    _prompt, prompt_versions = staticmethod(check_prompt), staticmethod(check_versions)
+    task, tokens = CHECKING, 40
 
 # %% ../../nbs/07_lm/12_writer.ipynb #5d95eb86
 class LocalPassageWriter(CachedLocalWriter):
     "Writes questions from passages with a language model on this machine."
 
-    form, _prompt = PAIR_FORM, staticmethod(passage_prompt)
-
-    @staticmethod
-    def prompt_versions():
-        return {n: prompt_file(n).version for n in PASSAGE_PROMPTS}
+    task = PASSAGES
 
 # %% ../../nbs/07_lm/12_writer.ipynb #e718b8f5
 class LocalVerbaliser(CachedLocalWriter):
     "Writes sentences that end in the object with a language model on this machine."
 
-    form, tokens = SENTENCES_FORM, 800  # ten sentences, as in the paper
-    _prompt = staticmethod(sentences_prompt)
-
-    @staticmethod
-    def prompt_versions():
-        return prompt_file(SENTENCES_PROMPT).version
+    task, tokens = SENTENCES, 800  # ten sentences, as in the paper

@@ -14,7 +14,7 @@ from ..editors.weights.moments import model_fingerprint
 from ..lm.models import LM
 from ..records import BadArgument
 from .checkpoints import Checkpoint
-from .lifelong import _load_model
+from .schedule import _load_model
 from .plan import RunPlan, plan_settings
 from .records import Run
 from ..store import StoreError, make_folder, versions, write_text

@@ -12,7 +12,7 @@ from ..records import QUESTION_KEY, BadArgument, check_choice
 from .questions import sample_ids
 from .records import EVALUATION_MOMENTS, VERDICT_KEY, Run, main_judge, write_frame
 from ..store import lock
-from ..writers.judge import JudgeRequest, judge_answers, judge_prompt_version
+from ..writers.judge import JUDGING, JudgeRequest, judge_answers
 
 # %% ../../nbs/10_runs/12_judged.ipynb #cell-005
 def _answers_to_judge(
@@ -47,7 +47,7 @@ def _requests(answers) -> list[JudgeRequest]:  # answers: of `_answers_to_judge`
 def _verdict_rows(answers, judgements: list, judge):
     "The rows of the table `verdicts`."
     columns = {name: [getattr(j, name) for j in judgements] for name in ("verdict", "first", "turned", "error")}
-    return answers[[*VERDICT_KEY, "answer"]].assign(**columns, judge=judge.model, prompt=judge_prompt_version())
+    return answers[[*VERDICT_KEY, "answer"]].assign(**columns, judge=judge.model, prompt=JUDGING.versions)
 
 # %% ../../nbs/10_runs/12_judged.ipynb #cell-011
 def _write_verdicts(run: Run, rows):

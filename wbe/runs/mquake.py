@@ -24,8 +24,8 @@ from ..lm.tokens import QAItem
 from ..metrics.answers import alias_match
 from ..progress import progress_bar
 from ..records import BadArgument, check_choice
-from .batches import edit_batches
-from .lifelong import _require_unedited
+from .schedule import edit_batches
+from .schedule import _require_unedited
 from .records import PartitionedTable
 from ..store import explain_read_errors, lock, make_folder, sha256_of, versions, write_text
 from ..writers.endpoint import split_parameters

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['EVALUATION_MOMENTS', 'RUN_TABLES', 'VERDICT_KEY', 'OUTCOME_COLUMNS', 'RUN_KINDS', 'write_frame', 'PartitionedTable',
-           'with_probe_column', 'with_normalised_match', 'main_judge', 'check_scored_once', 'Run', 'left_out_line',
-           'recorded_plan', 'broken_after', 'measure_title', 'load_runs', 'compare_measures', 'run_differences',
-           'compare_runs']
+           'RunTables', 'with_probe_column', 'with_normalised_match', 'main_judge', 'check_scored_once', 'Run',
+           'left_out_line', 'recorded_plan', 'broken_after', 'measure_title', 'load_runs', 'compare_measures',
+           'run_differences', 'compare_runs']
 
 # %% ../../nbs/10_runs/02_records.ipynb #cell-002
 import hashlib
@@ -199,6 +199,27 @@ def drop_after(self: PartitionedTable, last: str):
 # %% ../../nbs/10_runs/02_records.ipynb #cell-027
 EVALUATION_MOMENTS = ("before", "current", "past", "curve", "ahead")
 RUN_TABLES = ("scores", "batches", "moments", "ability", "refused", "norms")  # tables that grow with a run
+
+
+class RunTables(dict):
+    "The tables of a run, by name."
+
+    def __init__(
+        self,
+        folder: Path,  # of the run
+        names,
+        writes: bool = True,  # whether this process writes; of several processes only the first one does
+    ):
+        super().__init__({name: PartitionedTable(folder, name) for name in names})
+        self.writes = writes
+
+    def add(self, key: str, **rows):
+        "Write one part of some tables, lists of dicts or data frames; the last table marks the part as done."
+        import pandas as pd
+
+        for name, found in rows.items():
+            if self.writes and len(found):
+                self[name].add(key, found if isinstance(found, pd.DataFrame) else pd.DataFrame(found))
 
 # %% ../../nbs/10_runs/02_records.ipynb #cell-029
 def with_probe_column(

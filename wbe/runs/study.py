@@ -10,7 +10,7 @@ from pathlib import Path
 
 import wbe
 from ..records import BadArgument, check_choice
-from .batches import planned_edits
+from .schedule import planned_edits
 from .plan import RunPlan
 from .questions import near_facts, planned_moments, step_questions
 from .records import Run

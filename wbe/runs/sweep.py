@@ -154,7 +154,7 @@ BUSY_EXIT_CODE = 75  # exit code of a run's process that finds another process a
 
 def _run_in_this_process():
     "The program of a run's process: the plan, the folder and where modules are found are its arguments."
-    from wbe.runs.lifelong import run_lifelong
+    from wbe.runs.loop import run_lifelong
 
     adopt_import_path(json.loads(sys.argv[3]))
     try:

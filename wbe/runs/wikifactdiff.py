@@ -29,7 +29,7 @@ from ..lm.tokens import QAItem, StopTokens, encode_items
 from ..metrics.answers import ngram_entropy, tokenise_words
 from ..progress import progress_bar
 from ..records import BadArgument, check_choice
-from .lifelong import _require_unedited
+from .schedule import _require_unedited
 from .records import PartitionedTable
 from ..store import lock, make_folder, sha256_of, versions, write_text
 

@@ -14,7 +14,7 @@ from datetime import date
 from functools import partial
 from pathlib import Path
 
-from ..dates import dates_in_name, parse_date
+from ..texts import dates_in_name, parse_date
 from ..engine import open_engine
 from ..records import BadArgument, Fact, check_choice, patch, read_table
 from ..store import Manifest, StoreError, atomic_write, format_bytes, make_folder, write_text
@@ -25,7 +25,6 @@ from .entities import FALLBACK
 from .filters import filter_facts
 from .parse import DAMAGED_EXIT_CODE, ParsedDump, parse_dump
 from .rules import classify
-from .spark import parse_on_spark, spark_can_read
 from .transfer import fetch_dump, fetched_dump
 
 # %% ../../nbs/04_wikidata/13_build.ipynb #cell-005
@@ -164,13 +163,11 @@ class BuiltFacts:
 
 # %% ../../nbs/04_wikidata/13_build.ipynb #cell-026
 def _parse_snapshot(path: Path, folder: Path, language, fallback, roles, engine, workers, progress) -> ParsedDump:
-    "Parse a dump, on Spark where that is the engine and can read it; roles that are there already are kept."
+    "Parse a dump; roles that are there already are kept."
     known = Manifest.of(folder, "parse")
     roles = roles or bool(known and known.params.get("roles"))
     how = dict(roles=roles, progress=progress, warn=False)  # `check_snapshot` reports damage
-    if engine == "spark" and spark_can_read(path):
-        return parse_on_spark(path, folder, language, fallback, **how)
-    return parse_dump(path, folder, language, fallback, workers=workers, **how)
+    return parse_dump(path, folder, language, fallback, workers=workers, engine=engine, **how)
 
 # %% ../../nbs/04_wikidata/13_build.ipynb #cell-027
 def _parse_pair(files, folders, parse, insist: bool, on_step) -> dict:

@@ -16,7 +16,7 @@ from itertools import islice
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from ..dates import date_or_none, parse_date
+from ..texts import date_or_none, parse_date
 from ..http import FetchError, RetryPolicy, open_url, redact_url, response_blocks, without_password
 from ..progress import progress_bar
 from ..records import BadArgument, check_choice, patch

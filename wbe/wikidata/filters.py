@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import narwhals as nw
 
-from ..dates import day_number, parse_date
+from ..texts import day_number, parse_date
 from ..engine import open_engine
 from ..records import BadArgument, Fact, schema
 from ..store import Manifest, Stage

@@ -15,11 +15,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from uuid import uuid4
 
 from ..progress import progress_bar
 from ..records import BadArgument, Label, Statement, check_choice, col, patch, read_table, schema, to_table
-from ..spool import Spool, parallel_map
+from ..engine import parallel_map
+from ..spool import Spool
 from ..store import Stage, StageFolder, atomic_write, check_disk_space, format_bytes, logger, write_table
 from .entities import FALLBACK, ParsedLines, parse_lines
 from .claims import PropertyInfo, Role
@@ -206,11 +206,6 @@ def _piece_tables(roles: bool) -> dict:
     "The Parquet files that are written piece by piece, with their records."
     return {"statements": Statement, "labels": Label} | ({"roles": Role} if roles else {})
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-040
-def _parse_in_worker(batch: TextBatch, language: str, fallback: tuple, roles: bool) -> tuple[ParsedLines, int, bool]:
-    "The work of a process: a batch parsed, the position in the file, and whether it is XML."
-    return _parse_batch(batch, language, fallback, roles), batch.position, batch.xml
-
 # %% ../../nbs/04_wikidata/06_parse.ipynb #cell-041
 def _json_lines(rows) -> bytes:
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
@@ -230,6 +225,8 @@ def _drop_entities(
     ids: set,  # of entities that were read before
 ) -> ParsedLines:
     "Parsed lines without some entities, which are counted as duplicates."
+    if not ids:
+        return parsed
     tables = {n: getattr(parsed, n) for n in ("statements", "labels", "properties", "roles")}
     kept = {n: t if t is None else _without_entities(t, ids) for n, t in tables.items()}
     lost = {n: len(t) - len(kept[n]) for n, t in tables.items() if t is not None}
@@ -260,16 +257,14 @@ class SeenIds:
 
 # %% ../../nbs/04_wikidata/06_parse.ipynb #cell-048
 def make_piece(
-    results: list,  # of `_parse_in_worker`
+    parsed: list[ParsedLines],
     roles: bool,
 ) -> dict:
     "What some parsed batches add to every file, and their counts."
     import pyarrow as pa
 
-    seen, parsed = SeenIds(), []
-    for p, _, _ in results:
-        again = seen.add(p.labels["id"].to_pylist())
-        parsed.append(_drop_entities(p, again) if again else p)
+    seen = SeenIds()
+    parsed = [_drop_entities(p, seen.add(p.labels["id"].to_pylist())) for p in parsed]
     whole = {name: pa.concat_tables([getattr(p, name) for p in parsed]) for name in _piece_tables(roles)}
     counts, rejected = Counter(), [r for p in parsed for r in p.rejected]
     for p in parsed:
@@ -278,12 +273,17 @@ def make_piece(
     return dict(
         parquet={name: (parquet_piece(t), len(t)) for name, t in whole.items() if len(t)},
         counts=dict(counts),
-        xml=results[-1][2],
         rejected=gzip.compress(_json_lines(rejected), mtime=0) if rejected else b"",
         properties=_json_lines(row for p in parsed for row in p.properties.to_pylist()),
         redirects=_json_lines(dict(id=id, target=target) for p in parsed for id, target in p.redirects),
         ids="".join(f"{id}\n" for id in whole["labels"]["id"].to_pylist()).encode(),
     )
+
+# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-040
+def _parse_piece(batches: tuple[TextBatch, ...], language: str, fallback: tuple, roles: bool) -> dict:
+    "The work of a process: some batches as a piece, with their position in the file, and whether they are XML."
+    made = make_piece([_parse_batch(batch, language, fallback, roles) for batch in batches], roles)
+    return made | dict(position=batches[-1].position, xml=batches[-1].xml)
 
 # %% ../../nbs/04_wikidata/06_parse.ipynb #cell-051
 def _piece_bytes(
@@ -320,7 +320,7 @@ def _unique_piece(
     tables = {n: to_table(known.get(n, []), record) for n, record in _piece_tables(roles).items()}
     about = to_table([json.loads(line) for line in piece["properties"].decode().splitlines()], PropertyInfo)
     parsed = ParsedLines(tables["statements"], tables["labels"], about, tables.get("roles"), [], piece["counts"])
-    made = make_piece([(_drop_entities(parsed, again), 0, piece["xml"])], roles)
+    made = make_piece([_drop_entities(parsed, again)], roles)
     return piece | {name: made[name] for name in ("parquet", "counts", "properties", "ids")}
 
 # %% ../../nbs/04_wikidata/06_parse.ipynb #cell-056
@@ -331,13 +331,6 @@ def _seen_before(spool: Spool) -> SeenIds:
         while some := list(islice(f, 100_000)):
             seen.add(line.strip() for line in some)
     return seen
-
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-057
-def _with_progress(results, bar):
-    "The results, shown on a progress bar by their position in the file."
-    for result in results:
-        bar.update(result[1] - bar.n)
-        yield result
 
 # %% ../../nbs/04_wikidata/06_parse.ipynb #cell-058
 def _begin_files(spool: Spool, names):
@@ -359,29 +352,23 @@ def _end_files(spool: Spool, names: dict, damage: str | None = None, unclosed: b
     spool.checkpoint()
 
 # %% ../../nbs/04_wikidata/06_parse.ipynb #cell-061
-def _parse_to_spool(spool: Spool, source: DumpText, size: int, options: dict, workers: int, progress: bool):
+def _parse_to_spool(
+    spool: Spool, source: DumpText, size: int, options: dict, workers: int, engine: str, progress: bool
+):
     "Parse and append what the spool does not hold yet."
     names = _piece_tables(options["roles"])
     if spool.done == 0:
         _begin_files(spool, names)
     before, seen = spool.done - 1, _seen_before(spool)
-    todo = islice(text_batches(source, size), BATCHES_PER_ROW_GROUP * before, None)
+    batches = text_batches(source, size)
+    todo = islice(iter(lambda: tuple(islice(batches, BATCHES_PER_ROW_GROUP)), ()), before, None)
     desc = f"{'resuming' if before else 'parsing'} {source.path.name}"
     with progress_bar(total=source.size, unit="B", unit_scale=True, desc=desc, show=progress) as bar:
-        results = parallel_map(partial(_parse_in_worker, **options), todo, workers)
-        while some := list(islice(_with_progress(results, bar), BATCHES_PER_ROW_GROUP)):
-            spool.append(_piece_bytes(spool.state, _unique_piece(make_piece(some, options["roles"]), seen)))
+        for made in parallel_map(partial(_parse_piece, **options), todo, workers, engine):
+            spool.append(_piece_bytes(spool.state, _unique_piece(made, seen)))
+            bar.update(made["position"] - bar.n)
         bar.update(source.size - bar.n if not source.damage else 0)
     _end_files(spool, names, source.damage, source.unclosed)
-
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-063
-def _collect_pieces(spool: Spool, pieces, options: dict):
-    "Append pieces that were made elsewhere."
-    names, seen = _piece_tables(options["roles"]), SeenIds()
-    _begin_files(spool, names)
-    for made in pieces:
-        spool.append(_piece_bytes(spool.state, _unique_piece(made, seen)))
-    _end_files(spool, names)
 
 # %% ../../nbs/04_wikidata/06_parse.ipynb #cell-065
 def _write_properties(spool: Spool, folder: Path) -> dict:
@@ -510,14 +497,6 @@ def _scratch_files(roles: bool) -> list[str]:
     "Names of the files that are needed only while a dump is parsed."
     return [*(f"{name}.groups" for name in _piece_tables(roles)), "properties.jsonl", "redirects.jsonl", "ids.txt"]
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-081
-def _fill_spool(spool: Spool, source: DumpText, options: dict, size: int, workers: int, progress: bool, pieces):
-    "Parse a dump into the spool, or collect the pieces that are made elsewhere; nothing if all of it is there."
-    if pieces:
-        _collect_pieces(spool, pieces(source.path, options, progress), options)
-    elif not spool.state.get("ended"):
-        _parse_to_spool(spool, source, size, options, workers, progress)
-
 # %% ../../nbs/04_wikidata/06_parse.ipynb #cell-083
 PARSE_VERSION = 2  # raised with every change that alters the files
 
@@ -533,7 +512,7 @@ def parse_dump(
     force: bool = False,  # parse again even if it is done
     size: int = BATCH_BYTES,  # bytes of text in a batch
     every: float = 2.0,  # seconds between two entries of the journal
-    pieces=None,  # makes the pieces elsewhere, from path, options and progress: see `wbe.wikidata.spark`
+    engine: str = "duckdb",  # or spark: its machines parse, and the files are the same
     warn: bool = True,  # warn of damage; a caller that reports it does without
 ) -> ParsedDump:
     "Parse a dump into Parquet tables, or do nothing when that is done; killed work is resumed."
@@ -551,10 +530,10 @@ def parse_dump(
         check_disk_space(folder, source.size // (8 if source.form == "plain" else 1))
         scratch = _scratch_files(roles)
         names = [f"{name}.parquet" for name in _piece_tables(roles)] + ["rejected.jsonl.gz"] + scratch
-        # pieces from elsewhere may be split in other places the next time
-        spool = Spool(folder, names, stage.key() if pieces is None else uuid4().hex, every)
+        spool = Spool(folder, names, stage.key(), every)
         try:
-            _fill_spool(spool, source, options, size, workers, progress, pieces)
+            if not spool.state.get("ended"):
+                _parse_to_spool(spool, source, size, options, workers, engine, progress)
             typed = _write_typed(spool, folder, roles)
         finally:
             spool.close()

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import narwhals as nw
 
-from ..dates import day_number, day_text
+from ..texts import day_number, day_text
 from ..engine import open_engine
 from ..records import BadArgument
 from ..store import Manifest, Stage, StoreError, atomic_write, explain_read_errors, scratch_folder

@@ -15,7 +15,7 @@ from dataclasses import asdict, replace
 from datetime import date
 from pathlib import Path
 
-from ..dates import parse_date
+from ..texts import parse_date
 from ..http import FetchError, TransientError, content_span, is_chunked, open_url, response_blocks
 from ..progress import progress_bar
 from ..records import patch

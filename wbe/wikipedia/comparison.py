@@ -19,10 +19,10 @@ import numpy as np
 
 from ..progress import progress_bar
 from ..records import BadArgument, col, patch, read_table, to_table
-from ..spool import parallel_map
+from ..engine import parallel_map
 from ..store import Stage, StageFolder, format_bytes
 from ..wikidata.parse import parquet_piece
-from .html import page_paragraphs
+from .plain import page_paragraphs
 from .plain import Paragraph
 from .snapshot import PieceFiles, WikipediaSnapshot
 
@@ -258,7 +258,7 @@ def compare_wikipedia(
     force: bool = False,  # compare again even if it is done
     size: int = PAIRS_PER_PIECE,  # articles in a piece
     every: float = 2.0,  # seconds between two entries of the journal
-    mapped=None,  # maps the work over its items elsewhere, in order: see `wbe.wikipedia.spark`
+    engine: str = "duckdb",  # or spark: its machines, which can read the snapshots, compare; the file is the same
 ) -> WikipediaComparison:
     "Write the articles that differ between two snapshots as plain text; killed work is resumed."
     if workers is not None and workers < 1:
@@ -277,7 +277,7 @@ def compare_wikipedia(
             if not files.state["ended"]:
                 todo = islice(_pieces_of_work(*indexes, pairs, size), files.done, None)
                 work = partial(_comparison_piece, old=str(old.path), new=str(new.path), tables=tables)
-                made = mapped(work, todo) if mapped else parallel_map(work, todo, workers)
+                made = parallel_map(work, todo, workers, engine)
                 _append_made(files, made, len(pairs.new), progress)
         finally:
             files.spool.close()

@@ -18,11 +18,11 @@ from pathlib import Path
 
 from ..progress import progress_bar
 from ..records import check_choice, col, patch, read_table, to_table
-from ..spool import parallel_map
+from ..engine import parallel_map
 from ..store import Stage, StageFolder, format_bytes
 from ..wikidata.parse import parquet_piece
 from .comparison import ChangedArticle, WikipediaComparison
-from .sentences import split_sentences, text_key
+from ..texts import split_sentences, text_key
 from .snapshot import PieceFiles
 
 # %% ../../nbs/05_wikipedia/08_diffs.ipynb #cell-007

@@ -16,16 +16,15 @@ from collections import Counter
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from uuid import uuid4
 
 from ..progress import progress_bar
 from ..records import BadArgument, patch, read_table, to_table
-from ..spool import Spool, parallel_map
+from ..engine import parallel_map
+from ..spool import Spool
 from ..store import Stage, StageFolder, check_disk_space, format_bytes, logger, make_folder
 from ..wikidata.parse import parquet_footer, parquet_piece, shift_row_group
 from ..wikidata.text import DumpText, TextBatch, text_batches
-from .html import read_enterprise_page
-from .pages import BadPage, WikiPage, read_pages
+from .pages import BadPage, WikiPage, read_enterprise_page, read_pages
 
 # %% ../../nbs/05_wikipedia/05_snapshot.ipynb #cell-006
 class PieceFiles:
@@ -138,28 +137,16 @@ def _batches(sources: list[DumpText], size: int, bar):
         before += source.size
 
 # %% ../../nbs/05_wikipedia/05_snapshot.ipynb #cell-019
-def _append_pages(files: PieceFiles, sources: list[DumpText], size: int, namespaces, workers: int, progress: bool):
+def _append_pages(files: PieceFiles, sources: list[DumpText], size: int, namespaces, how: dict, progress: bool):
     "Read and append what is not there yet."
     desc = f"{'resuming' if files.done else 'reading'} {sources[0].path.name}"
     total = sum(s.size for s in sources)
     with progress_bar(total=total, unit="B", unit_scale=True, desc=desc, show=progress) as bar:
         todo = islice(_batches(sources, size, bar), files.done, None)
-        for made in parallel_map(partial(page_piece, namespaces=namespaces), todo, workers):
+        for made in parallel_map(partial(page_piece, namespaces=namespaces), todo, **how):
             files.append(made["parquet"], made["counts"], made["others"])
     damage = [f"{s.path.name}: {s.damage}" for s in sources if s.damage]
     files.end(damage="; ".join(damage) or None, unclosed=[s.path.name for s in sources if s.unclosed])
-
-# %% ../../nbs/05_wikipedia/05_snapshot.ipynb #cell-021
-def _collect_pages(files: PieceFiles, sources: list[DumpText], pieces, namespaces, progress: bool):
-    "Append the pieces of several files that were made elsewhere."
-    unclosed = []
-    for source in sources:
-        closed = True
-        for made in pieces(source.path, namespaces, progress):
-            files.append(made["parquet"], made["counts"], made["others"])
-            closed = made.get("closed", closed)
-        unclosed += [] if closed else [source.path.name]
-    files.end(damage=None, unclosed=unclosed)
 
 # %% ../../nbs/05_wikipedia/05_snapshot.ipynb #cell-023
 class WikipediaSnapshot(StageFolder):
@@ -219,7 +206,7 @@ def parse_wikipedia(
     force: bool = False,  # parse again even if it is done
     size: int = SNAPSHOT_BATCH_BYTES,  # bytes of XML in a piece
     every: float = 2.0,  # seconds between two entries of the journal
-    pieces=None,  # makes the pieces elsewhere, from path, namespaces and progress: see `wbe.wikipedia.spark`
+    engine: str = "duckdb",  # or spark: its machines parse, and the files are the same
 ) -> WikipediaSnapshot:
     "Write the pages of a Wikipedia dump to Parquet, or do nothing when that is done; killed work is resumed."
     if workers is not None and workers < 1:
@@ -236,23 +223,18 @@ def parse_wikipedia(
     for source in sources:
         source.threads = workers
     check_disk_space(make_folder(folder), total)
-    options = dict(namespaces=tuple(namespaces), progress=progress)
-    if pieces:
-        return _write_pages(
-            stage, partial(_collect_pages, sources=sources, pieces=pieces, **options), every, uuid4().hex
-        )
-    return _write_pages(stage, partial(_append_pages, sources=sources, size=size, workers=workers, **options), every)
+    options = dict(namespaces=tuple(namespaces), how=dict(workers=workers, engine=engine), progress=progress)
+    return _write_pages(stage, partial(_append_pages, sources=sources, size=size, **options), every)
 
 # %% ../../nbs/05_wikipedia/05_snapshot.ipynb #cell-027
 def _write_pages(
     stage: Stage,
     append,  # adds all pieces to a `PieceFiles`, and ends it
     every: float,
-    key: str | None = None,  # for work that cannot be resumed: one of its own
 ) -> WikipediaSnapshot:
     "Write `pages.parquet` and what was rejected."
     with stage:
-        files = PieceFiles(stage.folder, {"pages": WikiPage}, key or stage.key(), ["rejected.jsonl.gz"], every)
+        files = PieceFiles(stage.folder, {"pages": WikiPage}, stage.key(), ["rejected.jsonl.gz"], every)
         try:
             if not files.state["ended"]:
                 append(files)
@@ -299,14 +281,14 @@ def _enterprise_piece(lines: tuple, namespaces=(0,)) -> dict:
 ENTERPRISE_LINES = 200  # in a piece
 
 
-def _append_enterprise(files: PieceFiles, path, namespaces, workers: int, progress: bool):
+def _append_enterprise(files: PieceFiles, path, namespaces, how: dict, progress: bool):
     "Read and append what is not there yet."
     lines = enumerate(_enterprise_lines(path), 1)
     pieces = islice(iter(lambda: tuple(islice(lines, ENTERPRISE_LINES)), ()), files.done, None)
     damage = None
     try:
         with progress_bar(desc=f"reading {Path(path).name}", unit=" pieces", show=progress) as bar:
-            for made in parallel_map(partial(_enterprise_piece, namespaces=namespaces), pieces, workers):
+            for made in parallel_map(partial(_enterprise_piece, namespaces=namespaces), pieces, **how):
                 files.append(made["parquet"], made["counts"], made["others"])
                 bar.update(1)
     except (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile) as e:
@@ -322,6 +304,7 @@ def parse_enterprise(
     progress: bool = True,
     force: bool = False,
     every: float = 2.0,  # seconds between two entries of the journal
+    engine: str = "duckdb",  # or spark: its machines parse, and the files are the same
 ) -> WikipediaSnapshot:
     "Write the articles of an HTML dump to Parquet; killed work is resumed."
     if workers < 1:
@@ -331,5 +314,6 @@ def parse_enterprise(
     stage = Stage(Path(folder), "wikipedia", params, [path])
     if stage.done and not force:
         return WikipediaSnapshot(folder)
-    options = dict(path=path, namespaces=tuple(namespaces), workers=workers, progress=progress)
+    how = dict(workers=workers, engine=engine)
+    options = dict(path=path, namespaces=tuple(namespaces), how=how, progress=progress)
     return _write_pages(stage, partial(_append_enterprise, **options), every)

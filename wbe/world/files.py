@@ -15,7 +15,7 @@ from datetime import date
 from functools import partial
 from pathlib import Path
 
-from ..dates import parse_date
+from ..texts import parse_date
 from ..progress import progress_bar
 from ..records import BadArgument, check_choice, patch, read_table, schema
 from wbe.store import (
@@ -28,7 +28,8 @@ from wbe.store import (
     make_folder,
     stream_to_parquet,
 )
-from ..spool import Spool, parallel_map
+from ..engine import parallel_map
+from ..spool import Spool
 from .articles import VIEW_MONTHS, article_page, fame_floor, page_view_line
 from .properties import FIRST_QID, PROPERTIES
 from .cast import Cast

@@ -32,7 +32,16 @@ from wbe.writers.ledger import (
     price_of,
     token_upper_bound,
 )
-from .requests import QUESTION_FORM, AnswerForm, BadAnswer, ChatPrompt, parse_answer, prompt_for
+from wbe.writers.requests import (
+    QUESTION_FORM,
+    QUESTIONS,
+    AnswerForm,
+    BadAnswer,
+    ChatPrompt,
+    Task,
+    parse_answer,
+    prompt_for,
+)
 
 # %% ../../nbs/03_writers/13_endpoint.ipynb #89cdcad3
 def split_parameters(
@@ -418,7 +427,7 @@ class Endpoint:
     retry_failed: bool = False  # ask again what failed for good in an earlier run
     backoff: float = 1.0  # seconds before the second attempt; doubled for each further one
 
-    form: ClassVar[AnswerForm] = QUESTION_FORM  # of its answers
+    task: ClassVar[Task] = QUESTIONS
 
     def __post_init__(self):
         self._check_options()
@@ -455,7 +464,7 @@ def _check_options(self: Endpoint):
 def _prepare(self: Endpoint):
     "The client, the cache and an empty account."
     self.client = openai_client(self.base_url, self.timeout)
-    self._dialect = Dialect(self.client.base_url.host == "api.openai.com", self.form)
+    self._dialect = Dialect(self.client.base_url.host == "api.openai.com", self.task.form)
     self._proven = False  # whether the server has accepted a call
     self._counted_inputs = {}  # fewest input tokens that the server has counted, by version of the prompt and format
     self._cache = AnswerCache(self.cache, self.job)
@@ -520,7 +529,7 @@ def _prompt(self: Endpoint, request) -> ChatPrompt:
 def _read_reply(self: Endpoint, data: dict, item: str, body: dict) -> CallOutcome:
     "The outcome of a call that was answered."
     ignored = self._dialect.ignores_format(body, reply_text(data))
-    return parse_completion(data, item, ignored or "response_format" not in body, self.form)
+    return parse_completion(data, item, ignored or "response_format" not in body, self.task.form)
 
 # %% ../../nbs/03_writers/13_endpoint.ipynb #cell-034
 @patch

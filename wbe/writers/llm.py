@@ -42,7 +42,7 @@ from wbe.writers.ledger import (
     confirm_at_keyboard,
     estimate_tokens,
 )
-from .requests import PROMPT_NAMES, ChatPrompt, prompt_file
+from .requests import QUESTIONS, ChatPrompt
 
 # %% ../../nbs/03_writers/14_llm.ipynb #840e485a
 ENDED_STATES = {"completed", "failed", "expired", "cancelled"}
@@ -229,8 +229,9 @@ class OpenAIWriter(Endpoint):
 @patch
 def key(self: OpenAIWriter) -> dict:
     "What the texts depend on."
-    prompts = {n: prompt_file(n).version for n in PROMPT_NAMES}
-    return dict(writer=self.name, model=self.model, temperature=self.temperature, mix=self.mix, prompts=prompts)
+    mix = dict(mix=self.mix) if self.task is QUESTIONS else {}
+    prompts = {"prompt" if isinstance(self.task.prompts, str) else "prompts": self.task.versions}
+    return {self.task.role: self.name} | dict(model=self.model, temperature=self.temperature) | mix | prompts
 
 # %% ../../nbs/03_writers/14_llm.ipynb #cell-012
 @patch

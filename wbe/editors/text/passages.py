@@ -29,7 +29,7 @@ from .sources import SourceText, TextStep
 from ...lm.models import LM
 from ...lm.tokens import QAItem
 from ...records import patch
-from ...wikipedia.sentences import split_sentences
+from ...texts import split_sentences
 
 # %% ../../../nbs/09_editors/text/09_passages.ipynb #cell-005
 def article_passages(

@@ -24,7 +24,7 @@ from ...lm.spans import SPAN_OBJECTIVES, MaskedRow, masked_loss, masked_rows
 from ...progress import progress_bar
 from ...records import patch
 from ...texts import stable_hash
-from ...wikipedia.packing import pack_texts, shuffled_by_id
+from ...wikipedia.texts import pack_texts, shuffled_by_id
 
 # %% ../../../nbs/09_editors/text/03_training.ipynb #cell-007
 @dataclass(frozen=True, kw_only=True)
