@@ -15,7 +15,7 @@ import pandas as pd
 from .statistics import UneditedAnswers, share_by
 from .style import GREY, LIGHT_GREY, look, new_figure, panel_title, percent_axis
 from ..benchmark.reader import Benchmark
-from ..dates import parse_date
+from ..texts import parse_date
 from ..records import BadArgument
 
 # %% ../../nbs/11_analysis/05_temporal.ipynb #cell-009
