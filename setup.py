@@ -44,6 +44,7 @@ setup(
     package_data={
         "wbe.analysis": ["report.html", "report.js", "results.ipynb", "vendor/*"],
         "wbe.editors": ["presets.toml"],
+        "wbe.lm": ["*.toml"],
         "wbe.runs": ["sweeps/*.toml"],
         "wbe.world": ["*.toml"],
         "wbe.writers": ["*.toml", "prompt_files/*.md", "prices.json"],

@@ -12,7 +12,7 @@ from wbe.runs.plan import RunPlan
 from wbe.runs.records import compare_runs
 
 pytest.importorskip("torch")
-from wbe.lm.general import AbilityTask, QuestionTask
+from wbe.lm.ability import AbilityTask, QuestionTask
 from wbe.runs.loop import run_lifelong
 
 
@@ -45,7 +45,7 @@ class Second(Counted):
     pass
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def plan(bench):
     "A function that makes a plan."
     usual = dict(benchmark=bench, editor="ft", sample=3, axes=("update",), ask_lasting=5)
@@ -53,34 +53,40 @@ def plan(bench):
     return lambda **more: RunPlan(**usual | more)
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory, plan):
+    "The folder and the table of a run that nothing stops, and what was asked in it."
+    folder, Counted.asked = tmp_path_factory.mktemp("whole"), []
+    run = run_lifelong(plan(), folder / "ft", progress=False)
+    return folder, run, list(Counted.asked)
+
+
 def table(run):
     return run.ability[run.ability.metric == "weight"].sort_values(["what", "scored_at"], ignore_index=True)
 
 
-def test_measured_before_and_after_each_timestep_and_the_unedited_model_once(tmp_path, plan):
-    run = run_lifelong(plan(), tmp_path / "ft", progress=False)
+def test_measured_before_and_after_each_timestep_and_the_unedited_model_once(whole, plan):
+    folder, run, asked = whole
     found = table(run)
     assert found.groupby("what").scored_at.apply(list).tolist() == [[0, 1, 2]] * 2
-    assert len(Counted.asked) == 6  # three moments, not those within a timestep
+    assert len(asked) == 6  # three moments, not those within a timestep
     assert found.value[0] != found.value[1]
     assert (found.seconds > 0).all()
-    none = table(run_lifelong(plan(editor="none", every=None), tmp_path / "none", progress=False))
-    assert len(Counted.asked) == 6 and set(none.value) == {found.value[0]}
+    none = table(run_lifelong(plan(editor="none", every=None), folder / "none", progress=False))
+    assert Counted.asked == [] and set(none.value) == {found.value[0]}
     columns = compare_runs([run])
     name = ("test_ability:Counted, weight", "at the end")
     assert columns.loc["ft", name] == found.value[2]
 
 
-def test_a_stopped_measurement_is_not_repeated(tmp_path, plan, monkeypatch):
-    whole = table(run_lifelong(plan(), tmp_path / "a" / "whole", progress=False))
-    Counted.asked = []
+def test_a_stopped_measurement_is_not_repeated(tmp_path, plan, whole, monkeypatch):
     monkeypatch.setattr(Counted, "stop_at", 3)  # the second task after the first timestep
     with pytest.raises(KeyboardInterrupt):
-        run_lifelong(plan(), tmp_path / "b" / "run", progress=False)
+        run_lifelong(plan(), tmp_path / "run", progress=False)
     monkeypatch.setattr(Counted, "stop_at", None)
-    again = table(run_lifelong(plan(), tmp_path / "b" / "run", progress=False))
+    again = table(run_lifelong(plan(), tmp_path / "run", progress=False))
     assert len(Counted.asked) == 6
-    assert again.drop(columns="seconds").equals(whole.drop(columns="seconds"))
+    assert again.drop(columns="seconds").equals(table(whole[1]).drop(columns="seconds"))
 
 
 def test_a_run_without_it_is_as_before(tmp_path, plan):
@@ -110,7 +116,7 @@ def test_questions_that_cannot_be_downloaded_stop_the_run_before_any_edit(tmp_pa
         raise OSError("no network")
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", unreachable)
-    monkeypatch.setattr("wbe.lm.general.QuestionTask.english", False)
+    monkeypatch.setattr("wbe.lm.ability.QuestionTask.english", False)
     with pytest.raises(WbeError, match=r"squad: the questions cannot be downloaded \(no network\); give a file"):
         run_lifelong(plan(ability=("squad",)), tmp_path / "run", progress=False)
     assert not (tmp_path / "run").exists()
@@ -136,6 +142,7 @@ def test_the_size_is_part_of_what_is_stored(tmp_path, plan):
 def test_the_names_are_those_of_the_harness():
     from lm_eval.tasks import TaskManager
 
-    from wbe.lm.general import HARNESS_TASKS
+    from wbe.lm.ability import ABILITIES
 
-    assert set(HARNESS_TASKS) <= set(TaskManager().all_tasks)
+    ours = {name for name, (place, _) in ABILITIES.own.items() if place.endswith(":HarnessTask")}
+    assert {"mmlu", "gsm8k", "ifeval"} == ours <= set(TaskManager().all_tasks)

@@ -242,7 +242,7 @@ def test_each_file_of_chains_is_free_of_contradictions(tmp_path):
     import pyarrow as pa
 
     from wbe.benchmark.chains import Chain
-    from wbe.benchmark.mquake import write_chains
+    from wbe.benchmark.chains import write_chains
     from wbe.records import to_table
     from wbe.store import write_table
 

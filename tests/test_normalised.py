@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from wbe.benchmark.reader import choose_axes
+from wbe.records import choose_axes
 from wbe.metrics.answers import MEASURES, OPTIONAL_MEASURES, exact_match, normalised_match
 from wbe.runs.loop import run_lifelong
 from wbe.runs.plan import RunPlan

@@ -320,7 +320,7 @@ def _refusal(function) -> str:
 
 def test_every_own_place_exists():
     from wbe.editors.memory.embed import EMBEDDERS
-    from wbe.lm.untouched import TASKS
+    from wbe.lm.ability import TASKS
     from wbe.writers.base import WRITERS
 
     for registry in (EDITORS, EMBEDDERS, WRITERS, TASKS):

@@ -29,7 +29,7 @@ from wbe.editors.results import bytes_beside_weights
 from wbe.lm.models import load
 from wbe.lm.scoring import score
 from wbe.lm.tokens import QAItem
-from wbe.lm.untouched import static_items
+from wbe.lm.ability import static_items
 from wbe.metrics.answers import normalised_match
 from wbe.runs.schedule import edit_batches, validate_requests
 from wbe.runs.checkpoints import Checkpoint

@@ -7,7 +7,7 @@ python nbs/_dev/extras.py notebooks
 
 Extras that want an environment of their own are left out of both. Their cells are recorded and their tests run there:
     pip install '.[lm,vllm]' pytest nbclient ipykernel nbdev==2.4.14 'execnb<0.2' 'fastcore<1.13'
-    python nbs/_dev/notebooks.py run --flags extra nbs/07_lm/21_vllm.ipynb && python -m pytest tests/test_vllm.py
+    python nbs/_dev/notebooks.py run --flags extra nbs/07_lm/16_vllm.ipynb && python -m pytest tests/test_vllm.py
 """
 
 import argparse

@@ -33,7 +33,7 @@ import torch
 import transformers
 from scoring import SHAPES, peak, trained
 
-from wbe.benchmark.reader import Benchmark, edit_probes
+from wbe.benchmark.reader import Benchmark
 from wbe.editors.protocol import editor
 from wbe.editors.requests import requests_from_rows
 from wbe.editors.weights.keys import context_templates
@@ -284,7 +284,7 @@ class Measure:
 
     def asked(self, size: int, what: str) -> dict:
         step = Benchmark.load(SAMPLES / "benchmark")[0]
-        probes = edit_probes(step.edits, step.edit_ids, None, step.extra_probes).to_pandas()
+        probes = step.probes().to_pandas()
         groups = [list(zip(g.question, g.answer)) for _, g in probes.groupby("edit_id", sort=False) if len(g) >= 4]
         groups, accuracy = groups[: 20 * max(1, len(self.one_by_one) // 2)], []
         batches = [sum(groups[i : i + size], []) for i in range(0, len(groups), size)]

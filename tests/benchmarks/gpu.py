@@ -21,7 +21,7 @@ import pandas as pd
 import torch
 import transformers
 
-from wbe.benchmark.reader import Benchmark, edit_probes
+from wbe.benchmark.reader import Benchmark
 from wbe.editors.memory.index import vector_index
 from wbe.editors.protocol import editor
 from wbe.editors.requests import requests_from_rows
@@ -93,7 +93,7 @@ def weights_in_products(lm: LM) -> int:
 
 def scoring(lm: LM, step, device: str) -> list[dict]:
     "All questions of a timestep, under two protocols, with and without generated text."
-    probes, rows = edit_probes(step.edits, step.edit_ids, None, step.extra_probes).to_pandas(), []
+    probes, rows = step.probes().to_pandas(), []
     items = list(zip(probes.question, probes.answer))
     if device == "cpu":
         items = items[:100]

@@ -27,7 +27,6 @@ from urllib.parse import quote, urlsplit
 
 import numpy as np
 
-from ..texts import parse_date
 from ..http import USER_AGENT, FetchError, RetryPolicy, TransientError, open_url
 from ..progress import progress_bar
 from ..records import BadArgument, install_command, patch
@@ -42,6 +41,7 @@ from wbe.store import (
     scratch_folder,
     write_text,
 )
+from ..texts import parse_date
 from ..writers.endpoint import JobStopped, RateLimiter
 
 # %% ../../nbs/11_analysis/07_counts.ipynb #cell-007

@@ -472,7 +472,7 @@ def fact_sets_of_runs(
 ) -> pd.DataFrame:
     "New, edited and, where the runs have them, unchanged facts: one of a subject."
     from wbe.analysis.gradients import fact_sets
-    from wbe.lm.untouched import static_items
+    from wbe.lm.ability import static_items
 
     facts = _lasting_facts_path(runs, bench)
     return fact_sets(bench, static_items(facts, 3 * most) if facts else [], most, one_each=True)

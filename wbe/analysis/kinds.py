@@ -17,9 +17,9 @@ import pandas as pd
 
 from .style import GREY, Look, display_order, draw_dots, draw_heatmap, new_figure, panel_title, percent_axis
 from .tables import interval_columns
-from ..benchmark.reader import AXIS_FIELDS, Benchmark, choose_axes
+from ..benchmark.reader import Benchmark
 from ..metrics.answers import exact_match, normalise_answer
-from ..records import BadArgument, check_choice
+from ..records import ASKED_AXES, BadArgument, check_choice
 from ..writers.properties import KIND_BY_CLASS, object_kind
 
 # %% ../../nbs/11_analysis/15_kinds.ipynb #cell-010
@@ -84,22 +84,12 @@ def _kind_of_answer(
     return found or _KIND_OF_WRITERS[object_kind(property_id, classes)]
 
 # %% ../../nbs/11_analysis/15_kinds.ipynb #cell-024
-_ANSWER_COLUMNS = dict.fromkeys(("update", "rephrase", "persona"), ("relation_id", "object_id"))
-_ANSWER_COLUMNS |= {
-    axis: (f"{p}_relation_id", f"{p}_object_id") for axis, p in (("multi-hop", "mhop"), ("locality", "loc"))
-}
-
-
-def _classify_axis(rows: pd.DataFrame, classes: Mapping, axis: str) -> pd.DataFrame:
+def _classify_axis(asked: pd.DataFrame, classes: Mapping) -> pd.DataFrame:
     "The answers of one axis with their kind, and the most frequent answer for their property."
-    question, answer = AXIS_FIELDS[axis]
-    part = rows[rows[question].notna() & rows[answer].notna()]
-    empty = pd.Series("", index=part.index)
-    pid, oid = (part.get(c, empty).fillna("") for c in _ANSWER_COLUMNS[axis])
-    known = part.get(answer.replace("_ans", "") + "_classes", empty)  # newer benchmarks have the classes of answers
-    known = [c if isinstance(c, (list, np.ndarray)) and len(c) else classes.get(o, ()) for c, o in zip(known, oid)]
-    table = part[["edit_id", "timestep", "tag"]].assign(axis=axis, property_id=pid, answer=part[answer])
-    table["kind"] = [_kind_of_answer(p, a, c) for p, a, c in zip(pid, part[answer], known)]
+    pid, oid = (asked[c].fillna("") for c in ("relation_id", "object_id"))
+    known = [classes.get(o, ()) if c is None or not len(c) else c for c, o in zip(asked.classes, oid)]
+    table = asked[["edit_id", "axis", "timestep", "tag", "answer"]].assign(property_id=pid)
+    table["kind"] = [_kind_of_answer(p, a, c) for p, a, c in zip(pid, asked.answer, known)]
     often = table.groupby("property_id").answer.agg(lambda a: a.mode().iloc[0])
     table["guess"] = table.property_id.map(often).where(table.property_id != "")
     return table[["edit_id", "axis", "timestep", "tag", "property_id", "answer", "kind", "guess"]]
@@ -111,8 +101,10 @@ def classify_answers(
     axes=None,  # all by default
 ) -> pd.DataFrame:
     "A row per question with the kind of its answer, and `guess`, the most frequent answer for its property."
-    rows = bench.to_pandas().reset_index()
-    out = pd.concat([_classify_axis(rows, classes or {}, axis) for axis in choose_axes(axes)], ignore_index=True)
+    asked = bench.probes(axes, more=("relation_id", "object_id", "classes")).to_pandas()
+    asked = asked.assign(tag=asked.edit_id.map(bench.to_pandas().tag))
+    parts = [_classify_axis(part, classes or {}) for _, part in asked.groupby("axis", sort=False)]
+    out = pd.concat(parts, ignore_index=True)
     return out.assign(kind=pd.Categorical(out.kind, _ANSWER_KINDS, ordered=True))
 
 # %% ../../nbs/11_analysis/15_kinds.ipynb #cell-034
@@ -213,7 +205,7 @@ def accuracy_by_kind(
 ) -> pd.DataFrame:
     "Accuracy by kind of answer, for each result and tag. Its `attrs` list what is missing."
     tags = tags or [t for t in ("new", "update") if (kinds.tag == t).any()] or ["all"]
-    asked = kinds[kinds.axis == check_choice(axis, AXIS_FIELDS, "axis")].rename(columns={"answer": "right"})
+    asked = kinds[kinds.axis == check_choice(axis, ASKED_AXES, "axis")].rename(columns={"answer": "right"})
     out, missing, own = [], [], ["timestep", "tag", "property_id", "kind", "guess"]
     for name, frame, gaps in _collect_answers(results, moment):
         frame = frame[frame.axis == axis].drop(columns=own, errors="ignore")

@@ -20,8 +20,7 @@ import pandas as pd
 
 from .tables import format_cell, format_percent, labelled_runs
 from ..metrics.answers import MEASURES
-from ..metrics.summary import AXES
-from ..records import check_choice, question_columns
+from ..records import ASKED_AXES, check_choice, question_columns
 
 # %% ../../nbs/11_analysis/30_question_links.ipynb #cell-005
 _SELECTED_BY = ("run", "axis", "moment", "asked_of", "scored_at", "edits_done", "tag", "relation")
@@ -77,7 +76,7 @@ def _name_run(selection: dict, called: Mapping[str, str]) -> dict | None:
     return selection | dict(run=called[name]) | before if name in called else None
 
 # %% ../../nbs/11_analysis/30_question_links.ipynb #cell-017
-AXIS_COLUMNS = {axis: dict(axis=axis, moment="current") for axis in AXES}  # of tables with a column for each axis
+AXIS_COLUMNS = {axis: dict(axis=axis, moment="current") for axis in ASKED_AXES}  # of tables with a column for each axis
 
 # %% ../../nbs/11_analysis/30_question_links.ipynb #cell-020
 def headline_links(

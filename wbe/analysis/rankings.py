@@ -21,8 +21,7 @@ from .tables import format_percent, labelled_runs, longest_runs, pool_scores
 from ..benchmark.near_probes import NEAR_AXES
 from ..metrics.answers import RUN_MEASURES, cohen_kappa, normalised_matches
 from ..metrics.intervals import bootstrap_interval
-from ..metrics.summary import AXES
-from ..records import BadArgument, check_choice
+from ..records import ASKED_AXES, BadArgument, check_choice
 from ..runs.records import Run
 from ..store import StoreError, find_manifests
 from ..wikidata.audit import AUDIT_VERDICTS, SUPPORTED_VERDICTS, Audit
@@ -60,7 +59,7 @@ def _criteria() -> dict[str, Criterion]:
         "natural ending": Criterion("the model ends its answer by itself", "update", "natural_end"),
         "no old answer": Criterion("the answer before the edit is gone", "update", "outdated_match", sign=-1),
     }
-    out |= {axis: Criterion("answered exactly", axis) for axis in AXES if axis not in ("update", "locality")}
+    out |= {axis: Criterion("answered exactly", axis) for axis in ASKED_AXES if axis not in ("update", "locality")}
     sign = dict.fromkeys(("negated-completion",), -1)
     out |= {name: Criterion(form.about, name, sign=sign.get(name, 1)) for name, form in FORMS.items()}
     out["locality"] = Criterion("facts that no edit is about", "locality")

@@ -23,8 +23,8 @@ import pandas as pd
 
 import wbe
 from . import style, tables
-from .question_links import PackedQuestions, hover_points, pack_questions
 from .headline import MOST_SCORES, reportable_runs
+from .question_links import PackedQuestions, hover_points, pack_questions
 from .tables import labelled_runs
 from ..records import WbeError
 from ..runs.records import Run

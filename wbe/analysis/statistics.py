@@ -13,9 +13,9 @@ import numpy as np
 import pandas as pd
 
 from .tables import format_percent
-from ..benchmark.reader import Benchmark, choose_axes, subject_keys
+from ..benchmark.reader import Benchmark, subject_keys
 from ..metrics.intervals import bootstrap_interval
-from ..records import BadArgument, check_choice, question_columns
+from ..records import BadArgument, check_choice, choose_axes, question_columns
 
 # %% ../../nbs/11_analysis/04_statistics.ipynb #cell-010
 @dataclass

@@ -15,8 +15,8 @@ import pandas as pd
 from .statistics import UneditedAnswers, share_by
 from .style import GREY, LIGHT_GREY, look, new_figure, panel_title, percent_axis
 from ..benchmark.reader import Benchmark
-from ..texts import parse_date
 from ..records import BadArgument
+from ..texts import parse_date
 
 # %% ../../nbs/11_analysis/05_temporal.ipynb #cell-009
 _TIME_TEXT = re.compile(r"([+-])(\d{1,12})-(\d\d)-(\d\d)T[\d:]+Z/(\d+)")

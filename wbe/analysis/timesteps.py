@@ -44,11 +44,11 @@ from wbe.analysis.tables import (
     sort_in_time,
 )
 from ..metrics.answers import MEASURES
-from ..metrics.summary import AXES, backward_transfer, change_since_edit, forgetting, read_scores, state_matrix
-from ..records import BadArgument, question_columns
+from ..metrics.summary import backward_transfer, change_since_edit, forgetting, read_scores, state_matrix
+from ..records import ASKED_AXES, BadArgument, question_columns
 
 # %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-008
-def mean_accuracy(runs, metric: str = "exact_match", axes=AXES) -> pd.DataFrame:
+def mean_accuracy(runs, metric: str = "exact_match", axes=ASKED_AXES) -> pd.DataFrame:
     "For each editor and axis: value, low, high, n, subjects right after the edits; `before` is the unedited model's."
     rows, by = pool_scores(runs, ["before", "current"], axes), ["editor", "axis"]
     now = rows[rows.moment == "current"]
@@ -123,7 +123,7 @@ def summarise_means(
 _UNEDITED = "before any edit"
 
 
-def accuracy_course(runs, metric: str = "exact_match", axes=AXES) -> pd.DataFrame:
+def accuracy_course(runs, metric: str = "exact_match", axes=ASKED_AXES) -> pd.DataFrame:
     "For each editor (one is `before any edit`), axis and timestep `asked_of`: value, low, high, n, subjects."
     now = pool_scores(runs, ["current"], axes)
     before = pool_scores(runs, ["before"], axes)
@@ -155,14 +155,14 @@ def _rows_between_timesteps(run) -> pd.DataFrame:
     s = run.scores
     if s.empty:
         return s
-    s = s[s.moment.isin(["before", "current", "past"]) & s.axis.isin(AXES)]
+    s = s[s.moment.isin(["before", "current", "past"]) & s.axis.isin(ASKED_AXES)]
     s = s.drop_duplicates([*question_columns(s), "scored_at"])
     if run.editor == "none":
         s = s.assign(edited_at=s.asked_of.where(s.scored_at > 0).astype("Int64"))
     return read_scores(s)
 
 # %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-026
-def accuracy_changes(runs, metric: str = "exact_match", axes=AXES) -> pd.DataFrame:
+def accuracy_changes(runs, metric: str = "exact_match", axes=ASKED_AXES) -> pd.DataFrame:
     "For each editor, axis and timestep `scored_at`: the change on earlier timesteps since their edit."
     parts = []
     for name, run in labelled_runs(runs):
@@ -249,7 +249,7 @@ def _forgetting_of(matrix: pd.DataFrame) -> tuple[float, float, float, float]:
     return just, matrix[matrix.columns.max()].mean(), *(x.iloc[-1] if len(x) else np.nan for x in (f, b))
 
 # %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-042
-def forgetting_table(runs, metric: str = "exact_match", axes=AXES) -> pd.DataFrame:
+def forgetting_table(runs, metric: str = "exact_match", axes=ASKED_AXES) -> pd.DataFrame:
     "For each editor and axis: accuracy right after the edits and at the end, forgetting, backward transfer."
     rows, out = {name: _rows_between_timesteps(r) for name, r in labelled_runs(runs)}, []
     for axis in axes:
@@ -563,7 +563,7 @@ def decay_findings(
 # %% ../../nbs/11_analysis/10_timesteps.ipynb #bebf5f9a
 def teacher_forcing_gap(
     runs,
-    axes=AXES,
+    axes=ASKED_AXES,
     by=("editor", "axis"),  # may also have `asked_of`, the timestep
     moment: str = "current",
 ) -> pd.DataFrame:

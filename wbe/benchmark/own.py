@@ -20,27 +20,19 @@ from typing import NamedTuple
 from .published import FORMAT_FIELDS, PublishedBenchmark, data_files, load_published, locate_published
 from wbe.benchmark.reader import (
     EDIT_FIELDS,
+    Probe,
+    place_probes,
     Benchmark,
     Timestep,
     edit_ids,
     fetch_dataset,
     parse_timestep_name,
-    timestep_files,
 )
+from .reader import timestep_files
 from .rows import JsonRow, write_json_rows
-from wbe.benchmark.tables import (
-    FIELD_MEANINGS,
-    TABLE_READERS,
-    ColumnMatch,
-    field_of_column,
-    match_columns,
-    memory_rows,
-    parse_column_map,
-    table_rows,
-    text_of_value,
-    whole_rows,
-)
-from ..records import BadArgument
+from .tables import FIELD_MEANINGS, TABLE_READERS, ColumnMatch, field_of_column, match_columns, memory_rows
+from .tables import parse_column_map, table_rows, text_of_value, whole_rows
+from ..records import ASKED_AXES, AXES, PROBE_COLUMNS, BadArgument
 from ..store import StoreError
 
 # %% ../../nbs/06_benchmark/17_own.ipynb #cell-007
@@ -63,7 +55,8 @@ def _parsed_list(value):
     return value
 
 # %% ../../nbs/06_benchmark/17_own.ipynb #cell-013
-_QUESTION_FIELDS, _ANSWER_FIELDS = ("update", "loc", "mhop", "rephrase"), ("ans", "loc_ans", "mhop_ans", "previous")
+_QUESTION_FIELDS = tuple(AXES[name].question for name in ASKED_AXES)
+_ANSWER_FIELDS = (*(AXES[name].answer for name in ASKED_AXES), "previous")
 
 
 def _named_value(value: dict, fields: tuple):
@@ -117,12 +110,6 @@ def _column_pairs(values: list, answers: list) -> Iterator[NestedPair]:
     yield from (p for p in found if p.question or p.answer)
 
 # %% ../../nbs/06_benchmark/17_own.ipynb #cell-023
-_PROBE_SOURCES = (  # axis, field of the question, field of the answer: that of the edit for two of them
-    ("rephrase", "rephrase", None),
-    ("persona", "personas", None),
-    ("multi-hop", "mhop", "mhop_ans"),
-    ("locality", "loc", "loc_ans"),
-)
 _NATURAL_QUESTION = "nq question: "  # how zsRE marks its locality questions
 
 
@@ -137,11 +124,13 @@ def row_probes(
     answer: str | None,  # of the edit
 ) -> Iterator[tuple[str, str | None, str | None]]:  # axis, question, answer; None for what is missing
     "The questions of a row beside that of its edit."
-    for axis, field_, answer_field in _PROBE_SOURCES:
-        values, answers = ([data.get(c) for c in match.fields.get(f, ())] for f in (field_, answer_field))
+    for axis in (name for name in ASKED_AXES if name != "update"):
+        of = AXES[axis]
+        fields = of.columns if of.own_answer else (of.question, None)
+        values, answers = ([data.get(c) for c in match.fields.get(f, ())] for f in fields)
         for group, question, own in _column_pairs(values, answers):
             question = question and question.removeprefix(_NATURAL_QUESTION)
-            yield _probe_axis(axis, group), question, own if answer_field else own or answer
+            yield _probe_axis(axis, group), question, own if of.own_answer else own or answer
 
 # %% ../../nbs/06_benchmark/17_own.ipynb #cell-029
 @dataclass
@@ -173,7 +162,7 @@ _NEEDED = ("update", "ans", "timestep")  # fields that must not be empty, where 
 def _read_texts(row: ReadRow, data: dict, match: ColumnMatch):
     "Read the fields that a row has once."
     for name, (column, *_) in match.fields.items():
-        if name in ("rephrase", "personas", "loc", "loc_ans", "mhop", "mhop_ans"):
+        if name in PROBE_COLUMNS:
             continue
         try:
             text = _first_text(data.get(column))
@@ -200,7 +189,7 @@ def read_row(
     for axis, question, answer in found:
         if (question or "").strip() and (answer or "").strip():
             out.probes.append((axis, question, answer))
-        elif axis in ("rephrase", "persona") and out.reason:  # they lack only the answer that the edit lacks
+        elif not AXES[axis].own_answer and out.reason:  # they lack only the answer that the edit lacks
             continue
         elif (question or "").strip() or (answer or "").strip():
             what = f"no answer to {question!r}" if question else f"no question for {answer!r}"
@@ -209,21 +198,13 @@ def read_row(
 
 # %% ../../nbs/06_benchmark/17_own.ipynb #cell-034
 _OTHER_FIELDS = ("previous", "previous_id", "valid_from", "valid_until")
-_FIRST_PROBE = {"rephrase": "rephrase", "persona": "personas", "multi-hop": "mhop", "locality": "loc"}
 
 
-def _edit_fields(row: ReadRow) -> tuple[dict, list]:  # fields, and the probes that do not fit into them
+def _edit_fields(row: ReadRow, number: int) -> tuple[dict, list[Probe]]:  # and the probes that do not fit into them
     "The fields of an edit, with the first probe of each axis."
-    fields, more = {n: row.texts.get(n, "") for n in (*EDIT_FIELDS, *_OTHER_FIELDS)}, []
-    fields |= dict.fromkeys(("rephrase", "personas", "loc", "loc_ans", "mhop", "mhop_ans"))
+    fields = {n: row.texts.get(n, "") for n in (*EDIT_FIELDS, *_OTHER_FIELDS)} | dict.fromkeys(PROBE_COLUMNS)
     fields["tag"] = fields["tag"] or ("update" if fields["previous"] else "")
-    for axis, question, answer in row.probes:
-        name, own = _FIRST_PROBE[axis], axis in ("multi-hop", "locality")
-        if fields[name] is None and (own or answer == fields["ans"]):
-            fields |= {name: question} | ({f"{name}_ans": answer} if own else {})
-        else:
-            more.append((axis, question, answer))
-    return fields, more
+    return fields, place_probes(fields, row.probes, number)
 
 # %% ../../nbs/06_benchmark/17_own.ipynb #cell-037
 def _row_ids(edits, rows: list[ReadRow], timestep: str) -> list[str]:
@@ -245,7 +226,7 @@ class RowsTimestep(Timestep):
         name: str,
         edits,  # an Arrow table
         ids: list[str],  # of the edits
-        extra_probes=(),  # questions beyond those in the fields: number of the edit, axis, question, answer
+        extra_probes: Iterable[Probe] = (),  # questions beyond those in the fields
         path=None,  # the file; None for a table in memory
     ):
         _, self.old, self.new = parse_timestep_name(f"wiki_big_edit_{name}.json") or (None, None, None)
@@ -260,7 +241,8 @@ class RowsTimestep(Timestep):
     def digest(self) -> str:
         "A hash of the edits and the questions."
         names = [n for n in (*EDIT_FIELDS, "previous") if n in self.edits.column_names]
-        content = [self.edits.select(names).to_pylist(), self.edit_ids, self.extra_probes]
+        others = [(p.edit, p.axis, p.question, p.answer) for p in self.extra_probes]
+        content = [self.edits.select(names).to_pylist(), self.edit_ids, others]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 # %% ../../nbs/06_benchmark/17_own.ipynb #cell-039
@@ -288,10 +270,10 @@ def _rows_timestep(
     "A timestep of rows that can be asked."
     import pyarrow as pa
 
-    parts = [_edit_fields(row) for row in rows]
+    parts = [_edit_fields(row, n) for n, row in enumerate(rows)]
     columns = {n: pa.array([f[n] for f, _ in parts], pa.string()) for n in (*EDIT_FIELDS, *_OTHER_FIELDS)}
     edits = pa.table(columns | _unread_columns(data, match))
-    extra = [(n, *probe) for n, (_, more) in enumerate(parts) for probe in more]
+    extra = [probe for _, more in parts for probe in more]
     return RowsTimestep(name, edits, _row_ids(edits, rows, name), extra, path)
 
 # %% ../../nbs/06_benchmark/17_own.ipynb #cell-043

@@ -18,13 +18,15 @@ from pathlib import Path
 
 from wbe.benchmark.reader import (
     EDIT_FIELDS,
+    Probe,
+    place_probes,
     Benchmark,
     edit_ids,
     edit_probes,
     fetch_dataset,
     read_edits,
-    timestep_files,
 )
+from .reader import timestep_files
 from .rows import FormatError, LocatedValue, read_located_rows
 from ..records import BadArgument, check_choice, patch
 from ..store import StoreError
@@ -49,7 +51,7 @@ class EditCollector:
         source: str,  # the form
     ):
         self.source, self.edits, self.multi_edits, self.skipped = source, [], [], Counter()
-        self.extra_probes = []  # number of the edit, axis, question, answer
+        self.extra_probes = []  # beyond those in the fields of an edit
 
     def add_edit(self, **fields) -> int:
         "Add an edit; returns its number."
@@ -58,13 +60,8 @@ class EditCollector:
 
     def add_probes(self, number: int, axis: str, pairs: Iterable[tuple[str, str]]):
         "Give an edit its questions of an axis: the first into its own fields, the others beside it."
-        question, answer = {"rephrase": ("rephrase", None), "locality": ("loc", "loc_ans")}[axis]
-        row = self.edits[number]
-        for text, right in pairs:
-            if row.get(question) is not None:
-                self.extra_probes.append((number, axis, text, right))
-            else:
-                row |= {question: text} | ({answer: right} if answer else {})
+        found = [(axis, text, right) for text, right in pairs]
+        self.extra_probes += place_probes(self.edits[number], found, number)
 
     def table(self):
         "The edits as an Arrow table."
@@ -79,8 +76,8 @@ class EditCollector:
         import pyarrow as pa
 
         others = [[e["rephrase"]] if e.get("rephrase") else [] for e in self.edits]
-        for number, axis, question, _ in self.extra_probes:
-            others[number] += [question] if axis == "rephrase" else []
+        for p in self.extra_probes:
+            others[p.edit] += [p.question] if p.axis == "rephrase" else []
         cloze = [e["form"] == "cloze" for e in self.edits]
         first = [e["update"] if is_cloze else None for e, is_cloze in zip(self.edits, cloze)]
         table = table.append_column("statement", pa.array(first, pa.string()))
@@ -353,7 +350,7 @@ class PublishedBenchmark:
         name: str,
         edits,  # an Arrow table, the columns of `Edit` first
         ids: list[str],  # of the edits
-        extra_probes=(),  # beyond those in the fields of an edit: number of the edit, axis, question, answer
+        extra_probes: Iterable[Probe] = (),  # beyond those in the fields of an edit
         multi_edits=(),
         skipped=(),  # reason -> rows
     ):

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ..engine import open_engine
 from ..progress import progress_bar
-from ..records import Edit, col, schema, to_table
+from ..records import ASKED_AXES, AXES, Edit, col, schema, to_table
 from ..spool import Spool
 from ..store import Manifest, Stage, make_folder, stream_to_parquet
 from ..wikidata.classes import answer_classes
@@ -101,6 +101,33 @@ def write_checked(
     texts = {c.request.id: repaired.get(c.request.id, c.text) for c in first if c.request.id not in lost}
     return texts, failed, len(repaired)
 
+# %% ../../nbs/06_benchmark/08_questions.ipynb #0a6971f3
+_AXIS_OF_KIND = {axis.replace("-", ""): axis for axis in ASKED_AXES}  # of a request
+_GATHERED = {  # of axes with an answer of their own: field of a row, column of a gathered edit
+    "locality": dict(
+        loc_ans="probe_object",
+        loc_subject_id="probe_subject_id",
+        loc_relation_id="probe_property_id",
+        loc_object_id="probe_object_id",
+        loc_similarity="similarity",
+        loc_aliases="probe_object_aliases",
+        loc_classes="probe_object_classes",
+    ),
+    "multi-hop": dict(
+        mhop_ans="object2",
+        mhop_relation_id="property2_id",
+        mhop_object_id="object2_id",
+        mhop_aliases="object2_aliases",
+        mhop_classes="object2_classes",
+    ),
+}
+
+
+def _answer_column(kind: str) -> str:
+    "The column of a gathered edit that holds the answer to a kind of request."
+    axis = _AXIS_OF_KIND[kind]
+    return _GATHERED.get(axis, {}).get(AXES[axis].answer, "object")
+
 # %% ../../nbs/06_benchmark/08_questions.ipynb #cell-022
 def _label_and_aliases(
     row: dict,
@@ -112,9 +139,8 @@ def _label_and_aliases(
 # %% ../../nbs/06_benchmark/08_questions.ipynb #cell-023
 def _with_names(row: dict, request: Request) -> tuple:
     "A request with the names that must not be in its question."
-    answer = {"locality": "probe_object", "multihop": "object2"}.get(request.kind, "object")
     middle = _label_and_aliases(row, "object") if request.kind == "multihop" else []
-    return request, _label_and_aliases(row, answer), middle
+    return request, _label_and_aliases(row, _answer_column(request.kind)), middle
 
 # %% ../../nbs/06_benchmark/08_questions.ipynb #cell-026
 NAMESAKE_CHECK = "several right answers"  # the check that needs no text
@@ -122,8 +148,8 @@ NAMESAKE_CHECK = "several right answers"  # the check that needs no text
 # %% ../../nbs/06_benchmark/08_questions.ipynb #cell-027
 def _dropped_namesake(row: dict, kind: str) -> Dropped:
     "The record of a question that was not written."
-    who, what = ("probe_subject", "probe_object") if kind == "locality" else ("subject", "object")
-    return Dropped(*(row[k] for k in EDIT_KEY_COLUMNS), kind, NAMESAKE_CHECK, None, row[who], row[what], None)
+    who, answer = row["probe_subject" if kind == "locality" else "subject"], row[_answer_column(kind)]
+    return Dropped(*(row[k] for k in EDIT_KEY_COLUMNS), kind, NAMESAKE_CHECK, None, who, answer, None)
 
 # %% ../../nbs/06_benchmark/08_questions.ipynb #cell-028
 def _drop_namesakes(rows: list[dict], keep: bool = False) -> tuple[list[dict], list[Dropped]]:
@@ -140,25 +166,10 @@ _KEPT_FIELDS = (
 )
 
 # %% ../../nbs/06_benchmark/08_questions.ipynb #cell-032
-def _locality_fields(row: dict, text: str | None) -> dict:
-    "The fields of the locality probe, empty without its question."
-    source = dict(
-        loc_ans="probe_object",
-        loc_subject_id="probe_subject_id",
-        loc_relation_id="probe_property_id",
-        loc_object_id="probe_object_id",
-        loc_similarity="similarity",
-        loc_aliases="probe_object_aliases",
-        loc_classes="probe_object_classes",
-    )
-    return dict(loc=text) | {name: row.get(of) if text else None for name, of in source.items()}
-
-# %% ../../nbs/06_benchmark/08_questions.ipynb #cell-033
-def _multihop_fields(row: dict, text: str | None) -> dict:
-    "The fields of the multi-hop probe, empty without its question."
-    source = dict(mhop_ans="object2", mhop_relation_id="property2_id", mhop_object_id="object2_id")
-    source |= dict(mhop_aliases="object2_aliases", mhop_classes="object2_classes")
-    return dict(mhop=text) | {name: row.get(of) if text else None for name, of in source.items()}
+def _probe_fields(row: dict, axis: str, text: str | None) -> dict:
+    "The fields of a probe, empty without its question."
+    source = _GATHERED.get(axis, {})
+    return {AXES[axis].question: text} | {name: row.get(of) if text else None for name, of in source.items()}
 
 # %% ../../nbs/06_benchmark/08_questions.ipynb #cell-035
 def _benchmark_row(
@@ -169,13 +180,13 @@ def _benchmark_row(
     "A row of the benchmark."
     key = edit_key(row)
     text = lambda kind: getattr(texts.get(f"{key}/{kind}"), "text", None)
-    update, voice = texts[f"{key}/update"], text("persona")
     edit = {k: row.get(k) for k in _KEPT_FIELDS} | dict(relation=row["property"], relation_id=row["property_id"])
     edit |= dict(ans_aliases=row.get("object_aliases"), ans_classes=row.get("object_classes"))
-    questions = dict(update=update.text, ans=row["object"], rephrase=text("rephrase"), personas=voice)
-    probes = _locality_fields(row, text("locality")) | _multihop_fields(row, text("multihop"))
+    edit |= dict(ans=row["object"], persona=persona if text("persona") else None)
+    for kind, axis in _AXIS_OF_KIND.items():
+        edit |= _probe_fields(row, axis, text(kind))
     written = {kind: texts[f"{key}/{kind}"] for kind in REQUEST_KINDS if text(kind)}
-    return edit | questions | dict(persona=persona if voice else None) | probes | written_by(written)
+    return edit | written_by(written)
 
 # %% ../../nbs/06_benchmark/08_questions.ipynb #cell-037
 def _write_question_batch(
@@ -202,7 +213,7 @@ def _write_question_batch(
 # %% ../../nbs/06_benchmark/08_questions.ipynb #cell-038
 def _count_rows(rows: list[dict], dropped: list[Dropped]) -> Counter:
     "How many rows lack a probe, and how many texts each check dropped."
-    probes = ("rephrase", "personas", "loc", "mhop")
+    probes = [AXES[axis].question for axis in ASKED_AXES if axis != "update"]
     counts = Counter(f"without {name}" for r in rows for name in probes if r[name] is None)
     return counts + Counter(f"dropped: {d.kind}, {d.check}" for d in dropped)
 

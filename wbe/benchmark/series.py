@@ -16,14 +16,14 @@ from pathlib import Path
 
 from .chains import find_chains
 from .locality import SIMILARITY_METHODS, change_files, changed_pairs, entity_numbers, find_locality
-from .mquake import CHAIN_STYLES, write_chains
+from .chains import CHAIN_STYLES, write_chains
 from .multihop import find_two_hops
 from .questions import write_questions
 from .reader import timestep_name
 from .release import RETIRED_FIELDS, WIKIDATA_SOURCE, WORLD_SOURCE, Release, add_timestep, finish_release
 from ..engine import ENGINES, open_engine
 from ..http import redact_url
-from ..records import BadArgument, check_choice, patch
+from ..records import ASKED_AXES, AXES, BadArgument, check_choice, patch
 from ..store import Manifest, StoreError, atomic_write, lock, make_folder, write_text
 from ..wikidata.build import build_facts, dump_date, locate_dumps
 from ..wikidata.dumps import WIKIMEDIA
@@ -233,16 +233,6 @@ def _build_chains(
 # %% ../../nbs/06_benchmark/14_series.ipynb #cell-034
 _EDIT_KEY = ["subject_id", "relation_id", "object_id"]
 
-# %% ../../nbs/06_benchmark/14_series.ipynb #cell-035
-_AXIS_SOURCES = [  # axis, the question's column, and the subject and property that it rests on
-    ("update", "update", "subject_id", "relation_id"),
-    ("rephrase", "rephrase", "subject_id", "relation_id"),
-    ("persona", "personas", "subject_id", "relation_id"),
-    ("multi-hop", "mhop", "subject_id", "relation_id"),
-    ("multi-hop", "mhop", "object_id", "mhop_relation_id"),
-    ("locality", "loc", "loc_subject_id", "loc_relation_id"),
-]
-
 # %% ../../nbs/06_benchmark/14_series.ipynb #cell-036
 def _question_sources(
     e,  # an engine
@@ -252,9 +242,11 @@ def _question_sources(
     import narwhals as nw
 
     rows, parts = e.scan(questions), []
-    for axis, text, subject, prop in _AXIS_SOURCES:
-        asked = rows.filter(~nw.col(text).is_null())
-        parts.append(asked.select(*_EDIT_KEY, axis=nw.lit(axis), s_=nw.col(subject), p_=nw.col(prop)))
+    known = rows.collect_schema().names()
+    for axis in (name for name in ASKED_AXES if AXES[name].question in known):
+        asked = rows.filter(~nw.col(AXES[axis].question).is_null())
+        for subject, prop in AXES[axis].facts:
+            parts.append(asked.select(*_EDIT_KEY, axis=nw.lit(axis), s_=nw.col(subject), p_=nw.col(prop)))
     return nw.concat(parts)
 
 # %% ../../nbs/06_benchmark/14_series.ipynb #cell-038

@@ -15,18 +15,11 @@ from typing import NamedTuple
 
 from .own import ReadRow, find_data_file, published_form, read_row
 from .published import load_published
-from wbe.benchmark.reader import (
-    EDIT_FIELDS,
-    REQUIRED_FIELDS,
-    choose_axes,
-    edit_id,
-    fetch_dataset,
-    parse_timestep_name,
-    timestep_files,
-)
+from .reader import EDIT_FIELDS, REQUIRED_FIELDS, edit_id, fetch_dataset, parse_timestep_name
+from .reader import timestep_files
 from .rows import ROW_FAULTS, JsonRow, json_rows, parquet_rows
 from .tables import FIELD_MEANINGS, ColumnMatch, match_columns, memory_rows, parse_column_map, table_rows
-from ..records import BadArgument, WbeError, patch
+from ..records import ASKED_AXES, AXES, BadArgument, WbeError, patch
 from ..texts import question_key
 
 # %% ../../nbs/06_benchmark/18_validator.ipynb #cell-007
@@ -79,7 +72,7 @@ def _field_fault(
 # %% ../../nbs/06_benchmark/18_validator.ipynb #cell-012
 def _half_probes(row: dict, bad) -> Iterator[tuple]:
     "The probes with a question and no answer, or an answer and no question."
-    for question, answer in (("loc", "loc_ans"), ("mhop", "mhop_ans")):
+    for question, answer in (axis.columns for axis in AXES.values() if axis.own_answer):
         has = [bool((row.get(n) or "").strip()) if n not in bad else None for n in (question, answer)]
         if None not in has and has[0] != has[1]:
             if row.get(question):
@@ -118,8 +111,8 @@ def row_warnings(row: dict, absent) -> Iterator[tuple]:
     rest, word = question.replace(subject, " ") if subject else question, re.escape(answer.casefold())
     if answer.casefold() in question and re.search(rf"\b{word}\b", rest):
         yield "answer in the question", "update", f"{answer!r} in {row['update']!r}"
-    if row.get("loc") == row["update"]:
-        yield "locality is the edit", "loc", repr(row["loc"])
+    if row.get(local := AXES["locality"].question) == row["update"]:
+        yield "locality is the edit", local, repr(row[local])
 
 # %% ../../nbs/06_benchmark/18_validator.ipynb #cell-019
 def _row_faults(
@@ -385,8 +378,8 @@ def _describe_questions(
     timesteps: Counter,  # edits per timestep
 ) -> Iterator[str]:
     "Lines that say how many questions there are on each axis, and how many edits in each timestep."
-    yield "questions: " + ", ".join(f"{axis} {axes[axis]:,}" for axis in choose_axes() if axes[axis])
-    if absent := [axis for axis in choose_axes() if not axes[axis]]:
+    yield "questions: " + ", ".join(f"{axis} {axes[axis]:,}" for axis in ASKED_AXES if axes[axis])
+    if absent := [axis for axis in ASKED_AXES if not axes[axis]]:
         yield f"  none on {', '.join(absent)}: these axes are not asked"
     if len(timesteps) > 1:
         yield "timesteps: " + ", ".join(f"{name} ({n:,} edits)" for name, n in timesteps.items())

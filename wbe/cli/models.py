@@ -89,7 +89,7 @@ def score_command(
     For example:  wbe score wbe-demo/benchmark/release --model gpt2
     """
     from wbe.benchmark.own import open_benchmark
-    from wbe.lm.compile import check_compiler, compile_blocks
+    from wbe.lm.models import check_compiler, compile_blocks
     from wbe.lm.models import load
     from wbe.lm.probes import ask_benchmark
     from wbe.lm.prompts import get_protocol

@@ -9,7 +9,7 @@ __all__ = ['EditRequest', 'subject_span', 'check_requests', 'requests_from_rows'
 import re
 from dataclasses import dataclass, field
 
-from ..records import BadArgument
+from ..records import PROBE_COLUMNS, BadArgument
 from ..texts import question_key
 
 # %% ../../nbs/09_editors/01_requests.ipynb #cell-005
@@ -104,8 +104,8 @@ def check_requests(
 # %% ../../nbs/09_editors/01_requests.ipynb #cell-018
 def _template_statement(row: dict) -> str | None:
     "The row's own sentence, or the one that the templates have for a row with a property."
-    from wbe.writers.templates import cloze_statement
     from wbe.writers.base import Hop, Request
+    from wbe.writers.templates import cloze_statement
 
     if row.get("statement"):
         return row["statement"]
@@ -128,7 +128,7 @@ def _check_columns(rows: list[dict]):
 
 # %% ../../nbs/09_editors/01_requests.ipynb #cell-020
 _ID_COLUMNS = ("subject_id", "relation_id", "relation", "object_id")
-_PROBE_COLUMNS = ("rephrase", "personas", "loc", "loc_ans", "mhop", "mhop_ans", "mhop_relation_id", "probes")
+_PROBE_COLUMNS = (*PROBE_COLUMNS, "mhop_relation_id", "probes")
 
 
 def _row_probes(row: dict) -> tuple[tuple[str, object], ...]:

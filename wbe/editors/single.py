@@ -12,7 +12,7 @@ from html import escape
 
 import torch
 
-from ..benchmark.reader import AXIS_FIELDS, Benchmark, Timestep, subject_keys
+from ..benchmark.reader import Benchmark, Timestep, subject_keys
 from .protocol import Editor, editor
 from .requests import EditRequest, check_requests, requests_from_rows
 from ..lm.cost import leave_out_of_collection, measure_peak_memory
@@ -21,7 +21,7 @@ from ..lm.scoring import score
 from ..lm.tokens import QAItem
 from ..metrics.intervals import bootstrap_interval
 from ..progress import progress_bar
-from ..records import BadArgument, patch, question_columns
+from ..records import ASKED_AXES, BadArgument, patch, question_columns
 from ..store import format_bytes
 
 # %% ../../nbs/09_editors/06_single.ipynb #cell-009
@@ -120,7 +120,7 @@ def table(self: SingleEditScores, metric: str = "exact_match"):
     "A row for each editor, as text."
     s = self.summary(metric)
     out = s.assign(cell=[_format_share(r) for r in s.itertuples()])["cell"].unstack("axis", sort=False)
-    out = out.reindex(columns=[a for a in (*AXIS_FIELDS, "locality, same as before") if a in out]).fillna("")
+    out = out.reindex(columns=[a for a in (*ASKED_AXES, "locality, same as before") if a in out]).fillna("")
     each = self.edits.groupby("editor", sort=False)
     out["seconds per edit"] = each["seconds"].median().map("{:.2f}".format)
     out["memory at most"] = each["peak_memory"].max().map(format_bytes)

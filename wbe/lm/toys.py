@@ -14,68 +14,14 @@ from functools import cache
 
 import torch
 
+from .families import inherit_rows, read_lm_table
 from ..records import check_choice
 
 # %% ../../nbs/07_lm/03_toys.ipynb #cell-005
-_LLAMA_CONFIG = dict(
-    hidden_size=32,
-    intermediate_size=64,
-    num_hidden_layers=4,
-    num_attention_heads=4,
-    num_key_value_heads=2,
-    max_position_embeddings=128,
-)
-_T5_CONFIG = dict(
-    d_model=32, d_ff=64, num_layers=4, num_decoder_layers=4, num_heads=4, d_kv=8, decoder_start_token_id=0
-)
-_GPT2_CONFIG = dict(n_embd=32, n_inner=64, n_layer=4, n_head=4, n_positions=128)
-
-# %% ../../nbs/07_lm/03_toys.ipynb #cell-006
-TOY_CONFIGS = {  # family: type, configuration
-    "llama": ("llama", _LLAMA_CONFIG),
-    "mistral": ("mistral", _LLAMA_CONFIG),
-    "gemma": ("gemma", dict(_LLAMA_CONFIG, head_dim=8)),
-    "qwen2": ("qwen2", _LLAMA_CONFIG),
-    "qwen3": ("qwen3", dict(_LLAMA_CONFIG, head_dim=8)),
-    "gpt2": ("gpt2", _GPT2_CONFIG),
-    "gptj": ("gptj", dict(_GPT2_CONFIG, rotary_dim=8)),
-    "gpt_neox": ("gpt_neox", {k: v for k, v in _LLAMA_CONFIG.items() if k != "num_key_value_heads"}),
-    "t5": ("t5", _T5_CONFIG),
-    "t5-gated": ("t5", dict(_T5_CONFIG, feed_forward_proj="gated-gelu", tie_word_embeddings=False)),
-}
-
-# %% ../../nbs/07_lm/03_toys.ipynb #cell-008
-_SMALL_CONFIG = dict(_LLAMA_CONFIG, num_hidden_layers=3)
-_SMALL_WINDOW = dict(_SMALL_CONFIG, head_dim=8, sliding_window=16)
-_FALCON_CONFIG = dict(hidden_size=32, num_hidden_layers=3, num_attention_heads=4, ffn_hidden_size=64)
-_EXPERTS_CONFIG = dict(_SMALL_CONFIG, head_dim=8, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16)
-OTHER_TOYS = {  # family: type, configuration
-    "gpt_neo": (
-        "gpt_neo",
-        dict(hidden_size=32, num_layers=3, num_heads=4, intermediate_size=64, window_size=16)
-        | dict(attention_types=[[["global", "local", "global"], 1]], max_position_embeddings=128),
-    ),
-    "opt": ("opt", dict(_SMALL_CONFIG, ffn_dim=64, word_embed_proj_dim=32)),
-    "bloom": ("bloom", dict(hidden_size=32, n_layer=3, n_head=4)),
-    "falcon": ("falcon", _FALCON_CONFIG),
-    "falcon-new": ("falcon", dict(_FALCON_CONFIG, new_decoder_architecture=True, num_kv_heads=2)),
-    "falcon-rw": ("falcon", dict(_FALCON_CONFIG, parallel_attn=False, alibi=True, multi_query=False)),
-    "gemma2": ("gemma2", _SMALL_WINDOW),
-    "gemma3": ("gemma3_text", _SMALL_WINDOW),
-    "phi": ("phi", _SMALL_CONFIG),
-    "phi3": ("phi3", _SMALL_CONFIG),
-    "olmo2": ("olmo2", _SMALL_CONFIG),
-    "stablelm": ("stablelm", _SMALL_CONFIG),
-    "starcoder2": ("starcoder2", _SMALL_CONFIG),
-    "cohere": ("cohere", _SMALL_CONFIG),
-    "granite": ("granite", dict(_SMALL_CONFIG, residual_multiplier=0.5)),
-    "mpt": ("mpt", dict(d_model=32, n_layers=3, n_heads=4, max_seq_len=128)),
-    "gpt_bigcode": ("gpt_bigcode", dict(n_embd=32, n_layer=3, n_head=4, n_positions=128)),
-    "mixtral": ("mixtral", dict(_SMALL_CONFIG, num_local_experts=4)),
-    "qwen2_moe": ("qwen2_moe", dict(_EXPERTS_CONFIG, shared_expert_intermediate_size=32)),
-    "qwen3_moe": ("qwen3_moe", _EXPERTS_CONFIG),
-    "mamba": ("mamba", dict(hidden_size=32, num_hidden_layers=3, state_size=4)),
-}
+_TABLE = read_lm_table("toys.toml")
+_CONFIGS = inherit_rows(_TABLE["families"] | _TABLE["others"])
+TOY_CONFIGS = {name: _CONFIGS[name] for name in _TABLE["families"]}  # settings, and the type of the configuration
+OTHER_TOYS = {name: _CONFIGS[name] for name in _TABLE["others"]}
 
 # %% ../../nbs/07_lm/03_toys.ipynb #cell-010
 def _randomise(model, kind: str):
@@ -96,8 +42,8 @@ def toy_model(
     "A model with random weights."
     import transformers as t
 
-    configs = TOY_CONFIGS | OTHER_TOYS
-    kind, settings = configs[check_choice(family, configs, "toy model")]
+    settings = dict(_CONFIGS[check_choice(family, _CONFIGS, "toy model")])
+    kind = settings.pop("type")
     ends = dict(pad_token_id=0, eos_token_id=1, bos_token_id=None if kind == "t5" else 1)
     config = t.AutoConfig.for_model(kind, **(dict(vocab_size=vocab, **ends) | settings | config))
     make = t.AutoModelForSeq2SeqLM if config.is_encoder_decoder else t.AutoModelForCausalLM

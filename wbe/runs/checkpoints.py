@@ -20,7 +20,7 @@ from ..editors.results import EditResult, combine_edits, commit_edits, compact_e
 from ..editors.results import load_carried, save_carried, write_tensors
 from ..editors.text.parameters import model_parameters, write_values
 from ..lm.cost import PeakMeter
-from ..lm.health import HealthCheck, is_broken, matrix_norm, matrix_norms
+from ..lm.cost import HealthCheck, is_broken, matrix_norm, matrix_norms
 from ..lm.models import LM
 from ..progress import progress_bar
 from ..records import BadArgument, patch

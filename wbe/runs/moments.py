@@ -11,16 +11,16 @@ import json
 import time
 from pathlib import Path
 
-from ..benchmark.reader import AXIS_FIELDS
+from ..records import ASKED_AXES
 from ..editors.results import bytes_beside_weights
 from ..lm.ability import score_held_out
 from ..lm.cost import time_rounds, timing_summary
-from ..lm.general import AbilityTask, measure_ability
+from ..lm.ability import AbilityTask, measure_ability
 from ..lm.models import LM
 from ..lm.probes import describe_set_aside
 from ..lm.prompts import get_protocol
 from ..lm.scoring import score
-from ..lm.untouched import TASKS
+from ..lm.ability import TASKS
 from ..metrics.intervals import bootstrap_interval
 from ..metrics.summary import with_outdated_match
 from ..records import QUESTION_KEY, patch
@@ -117,7 +117,7 @@ def unedited_scores(
     import pandas as pd
 
     questions = self.questions.of(timestep)
-    published = questions.axis.isin(list(AXIS_FIELDS))
+    published = questions.axis.isin(list(ASKED_AXES))
     parts = [self._stored_unedited(part) for part in (questions[published], questions[~published]) if len(part)]
     return pd.concat(parts, ignore_index=True)
 

@@ -12,9 +12,9 @@ import json
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
-from ..benchmark.form_probes import choose_forms
+from ..benchmark.near_probes import choose_forms
 from ..benchmark.near_probes import choose_near
-from ..benchmark.reader import AXIS_FIELDS, choose_axes
+from ..records import ASKED_AXES, choose_axes
 from ..records import BadArgument, check_choice, patch
 from ..store import explain_read_errors
 
@@ -162,7 +162,7 @@ _NEED_WEIGHTS = dict(texts="perplexity", broken="perplexity after batches of edi
 
 def _check_for_backend(plan: RunPlan):
     "Raise an error if a plan needs more than its back end gives."
-    from wbe.lm.general import ability_task, check_abilities_in
+    from wbe.lm.ability import ability_task, check_abilities_in
     from wbe.lm.models import BACKENDS
 
     BACKENDS.place(plan.backend)
@@ -176,14 +176,14 @@ def _check_for_backend(plan: RunPlan):
 # %% ../../nbs/10_runs/01_plan.ipynb #cell-015
 def check_plan(plan: RunPlan):
     "Raise an error if a plan cannot be carried out on this machine; no model is loaded."
-    from wbe.lm.general import ability_task
+    from wbe.lm.ability import ability_task
     from wbe.lm.models import check_load_options
     from wbe.lm.prompts import get_protocol
-    from wbe.lm.untouched import TASKS
+    from wbe.lm.ability import TASKS
 
     get_protocol(plan.protocol)
     for axis in plan.generate:
-        check_choice(axis, (*dict.fromkeys((*AXIS_FIELDS, *plan.axes, *plan.forms, *plan.near)),), "axis")
+        check_choice(axis, (*dict.fromkeys((*ASKED_AXES, *plan.axes, *plan.forms, *plan.near)),), "axis")
     for name in ("lasting", "texts", "corpus"):
         _check_file(getattr(plan, name), name)
     if plan.backend:

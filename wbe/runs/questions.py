@@ -12,15 +12,15 @@ from collections.abc import Iterable
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..benchmark.form_probes import form_probes
+from ..benchmark.near_probes import form_probes
 from ..benchmark.near_probes import near_probes, unchanged_facts
-from ..benchmark.reader import STATEMENT_AXES, Benchmark, Timestep, edit_probes, probe_aliases, subject_keys
+from ..benchmark.reader import STATEMENT_AXES, Benchmark, Timestep, edit_probes, probe_frame, subject_keys
 from ..benchmark.release import retired_probes
 from ..lm.models import LM
 from ..lm.probes import unaskable_reasons
 from ..lm.scoring import score
 from ..lm.tokens import QAItem
-from ..lm.untouched import lasting_facts, static_items
+from ..lm.ability import lasting_facts, static_items
 from ..records import BadArgument, patch
 from .plan import RunPlan
 from ..store import atomic_write
@@ -59,11 +59,11 @@ def _asked_edits(
 ) -> tuple:  # a table, its ids, and the questions beyond those in the fields, as in `edit_probes`
     "The edits that a plan asks about; only their questions are built."
     if plan.ask is None:
-        return step.edits.slice(0, count), step.edit_ids[:count], [x for x in step.extra_probes if x[0] < count]
+        return step.edits.slice(0, count), step.edit_ids[:count], [p for p in step.extra_probes if p.edit < count]
     chosen = sample_ids(step.edit_ids[:count], plan.ask, plan.seed)
     rows = [n for n, i in enumerate(step.edit_ids[:count]) if i in chosen]
     place = {n: at for at, n in enumerate(rows)}
-    extra = [(place[n], *more) for n, *more in step.extra_probes if n in place]
+    extra = [p._replace(edit=place[p.edit]) for p in step.extra_probes if p.edit in place]
     return step.edits.take(rows), [step.edit_ids[n] for n in rows], extra
 
 # %% ../../nbs/10_runs/03_questions.ipynb #cell-010
@@ -77,9 +77,7 @@ def _step_probes(
     import pandas as pd
 
     edits, ids, extra = _asked_edits(step, count, plan)
-    probes = edit_probes(edits, ids, plan.axes or None, extra).to_pandas()
-    aliases = pd.Series(probe_aliases(edits, ids, probes), probes.index, dtype=object)  # also where there are none
-    parts = [probes.assign(aliases=aliases)]
+    parts = [probe_frame(edit_probes(edits, ids, plan.axes or None, extra, ["aliases"]))]
     edits, ids = step.edits, step.edit_ids
     forms = tuple(f for f in plan.forms if f != "completion" or "statement" not in plan.axes)
     if forms:

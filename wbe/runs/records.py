@@ -18,12 +18,11 @@ from functools import cached_property
 from pathlib import Path
 
 from ..benchmark.own import set_aside_lines
-from ..benchmark.reader import order_axes
 from ..metrics.answers import MEASURES, OPTIONAL_MEASURES, RUN_MEASURES, normalised_matches
 from ..metrics.intervals import exact_bounds
 from ..metrics.answers import judged_right
 from ..metrics.summary import with_outdated_match
-from ..records import QUESTION_KEY, BadArgument, check_choice, patch
+from ..records import QUESTION_KEY, BadArgument, check_choice, order_axes, patch
 from ..store import StoreError, explain_read_errors, write_table
 
 # %% ../../nbs/10_runs/02_records.ipynb #cell-005

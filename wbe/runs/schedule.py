@@ -19,7 +19,7 @@ from ..editors.requests import EditRequest, request_columns, requests_from_rows
 from ..editors.results import applied_edits
 from ..editors.text.sources import TextStep, text_steps
 from ..editors.weights.moments import model_fingerprint
-from ..lm.general import ability_task, check_abilities_for
+from ..lm.ability import ability_task, check_abilities_for
 from ..lm.models import LM, load
 from ..lm.prompts import get_protocol
 from ..lm.scoring import process_rank
@@ -76,8 +76,8 @@ def _validate_in_parts(
     "The requests of a timestep, part by part."
     edits = step.edits.slice(0, count)
     edits, extra = edits.select(request_columns(edits.column_names, probes)), {}
-    for n, *more in step.extra_probes if probes else ():
-        extra.setdefault(n, []).append(tuple(more))
+    for p in step.extra_probes if probes else ():
+        extra.setdefault(p.edit, []).append((p.axis, p.question, p.answer))
     for start in range(0, len(edits), size):
         rows = edits.slice(start, size).to_pylist()
         for n, row in enumerate(rows, start):

@@ -9,8 +9,7 @@ __all__ = ['TRACKERS', 'ProgressTable', 'tracker']
 from collections.abc import Callable
 from pathlib import Path
 
-from ..benchmark.reader import AXIS_FIELDS, order_axes
-from ..records import BadArgument, check_choice, install_command, patch
+from ..records import ASKED_AXES, BadArgument, check_choice, install_command, order_axes, patch
 
 # %% ../../nbs/10_runs/11_watch.ipynb #cell-005
 def _last_asked_timestep(
@@ -77,7 +76,7 @@ def write_moment(
     data: dict,  # of the event `asked`
 ):
     "Write the line of a moment, and the header before the first."
-    metrics, axes = _moment_metrics(data), [a for a in AXIS_FIELDS if a in set(data["scores"].axis)]
+    metrics, axes = _moment_metrics(data), [a for a in ASKED_AXES if a in set(data["scores"].axis)]
     names = [*axes, "earlier", "lasting"]
     if not self.has_header:
         self.line(_columns("after", "edits", names, names))

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['EOS_TOKEN', 'PAD_TOKEN', 'ROW_LENGTH', 'TINY_SIZES', 'TRAINING_STEPS', 'ROWS_PER_STEP', 'LEARNING_RATE',
-           'CONTINUED_STEPS', 'CONTINUED_ROWS', 'CONTINUED_RATE', 'CONTINUED_KEPT', 'tiny_tokenizer', 'packed_rows',
-           'init_induction_heads', 'tiny_model', 'orthogonalise', 'Muon', 'make_optimizers', 'learning_rate_share',
-           'average_weights', 'train_tiny']
+           'CONTINUED_STEPS', 'CONTINUED_ROWS', 'CONTINUED_RATE', 'tiny_tokenizer', 'packed_rows',
+           'init_induction_heads', 'tiny_model', 'Muon', 'make_optimizers', 'learning_rate_share', 'average_weights',
+           'train_tiny']
 
 # %% ../../nbs/08_tiny/03_training.ipynb #cell-002
 import json
@@ -200,7 +200,7 @@ def _orthogonalise_wide(x: torch.Tensor, steps: int) -> torch.Tensor:
 
 # %% ../../nbs/08_tiny/03_training.ipynb #cell-034
 @torch.no_grad()
-def orthogonalise(g: torch.Tensor, steps: int = 5) -> torch.Tensor:
+def _orthogonalise(g: torch.Tensor, steps: int = 5) -> torch.Tensor:
     "Nearly the orthogonal matrix next to `g`: all its singular values are moved towards 1."
     is_wide = g.shape[0] <= g.shape[1]
     x = (g if is_wide else g.T).float()
@@ -221,7 +221,7 @@ class Muon(torch.optim.Optimizer):
             for p in group["params"]:
                 m = self.state[p].setdefault("momentum_buffer", torch.zeros_like(p))
                 m.lerp_(p.grad, 1 - group["momentum"])
-                update = orthogonalise(p.grad.lerp(m, group["momentum"]))
+                update = _orthogonalise(p.grad.lerp(m, group["momentum"]))
                 p.add_(update, alpha=-0.2 * math.sqrt(max(p.shape)) * group["lr"])
 
 # %% ../../nbs/08_tiny/03_training.ipynb #cell-041
@@ -493,7 +493,7 @@ def run(self: _Training, progress: bool, every: float):
             saved = time.monotonic()
 
 # %% ../../nbs/08_tiny/03_training.ipynb #cell-081
-CONTINUED_KEPT = 0.35
+_CONTINUED_KEPT = 0.35
 
 
 @torch.no_grad()
@@ -518,7 +518,7 @@ def _kept_share(kept: float | None, start: Path | None) -> float:
         raise BadArgument("kept is for a training that begins with a trained model: give its start, too")
     if kept is not None and not 0 <= kept < 1:
         raise BadArgument(f"kept is a share of the first weights, from 0 to below 1, not {kept}")
-    return (CONTINUED_KEPT if kept is None else kept) if start else 0.0
+    return (_CONTINUED_KEPT if kept is None else kept) if start else 0.0
 
 # %% ../../nbs/08_tiny/03_training.ipynb #cell-085
 def _start_folder(start, folder, size: str = "full") -> Path:

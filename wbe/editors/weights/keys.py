@@ -21,9 +21,9 @@ from ..requests import EditRequest, subject_span
 from ..results import unedited_model
 from ..tail import TailPass, from_layer, reuse_level, store_hooks, trim_texts
 from ...lm.models import LM
-from ...lm.passes import _common_length, causal_inputs, max_batch_tokens
+from ...lm.passes import causal_inputs, max_batch_tokens
 from ...lm.prompts import Protocol, RenderedPrompt, get_protocol
-from ...lm.tokens import strip_final_specials, tokenize_texts
+from ...lm.tokens import common_length, strip_final_specials, tokenize_texts
 from ...records import BadArgument, patch
 from ...texts import one_line
 
@@ -59,7 +59,7 @@ def _positions_by_prefixes(lm: LM, ids: list[int], text: str, subject_end: int, 
     "The subject's last token and the answer's first one."
     pieces, _, added = tokenize_texts(lm.tokenizer, [text[:subject_end], text], special, False)
     to_subject, prompt = (strip_final_specials(p, a) for p, a in zip(pieces, added))
-    return min(_common_length(ids, to_subject), len(to_subject) - 1), _common_length(ids, prompt)
+    return min(common_length(ids, to_subject), len(to_subject) - 1), common_length(ids, prompt)
 
 # %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-013
 def encode_subjects(
