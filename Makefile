@@ -99,8 +99,8 @@ STUDY := $(foreach m,small-0 small-1 small-2 middle-0,models/wbe-tiny-$m/trainin
 
 # The name of a folder says size and seed: models/wbe-tiny-SIZE-SEED.
 models/wbe-tiny-%/training.json: | $(READY)
-	OMP_NUM_THREADS=1 $(BIN)/wbe train-tiny $(@D) --size $(firstword $(subst -, ,$*)) \
-		--seed $(lastword $(subst -, ,$*)) --steps 4500 --batch 6
+	OMP_NUM_THREADS=1 $(BIN)/wbe train tiny -o $(@D) --set size=$(firstword $(subst -, ,$*)) \
+		--set seed=$(lastword $(subst -, ,$*)) --set steps=4500 --set batch=6
 
 study: $(STUDY)
 	OMP_NUM_THREADS=1 $(BIN)/wbe sweep data_samples/study.toml --jobs 2

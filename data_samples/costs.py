@@ -16,7 +16,7 @@ import torch
 
 from wbe.benchmark.reader import Benchmark
 from wbe.editors.protocol import editor
-from wbe.editors.sequence import try_in_sequence
+from wbe.editors.trials import try_in_sequence
 from wbe.lm.models import load
 from wbe.runs.records import load_runs
 

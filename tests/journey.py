@@ -65,7 +65,7 @@ Who heads the government of Pani?;Nduna Suchola-Pasebwe;Pani
 Who is the CEO of Wumba Press?;Sakana Ledinda;Wumba Press
 Who founded Macwrwyn Airlines?;Rhotrowen Mosell;Macwrwyn Airlines
 """
-MAP = ["--map", "wonach=question", "--map", "neu=answer", "--map", "worum=subject"]
+MAP = ["--set", "map=wonach=question,neu=answer,worum=subject"]
 
 SWEEP = """folder = "swept"
 [common]
@@ -177,10 +177,10 @@ def travel(journey: Journey, quick: bool):
     for kind in families:
         score = ("score", "edits.csv", *MAP, "--model", f"models/{kind}", "-o", f"scored/{kind}")
         journey.wbe(f"score {kind}", *score, makes=[f"scored/{kind}/answers.parquet"], says=["update"])
-        run = ("run", "-b", "edits.csv", *MAP, "-m", f"models/{kind}", "--runs", "own", "--name", kind)
+        run = ("run", "edits.csv", *MAP, "-m", f"models/{kind}", "--runs", "own", "--name", kind)
         journey.wbe(f"edit {kind}", *run, "-e", "my_editor:Mine", makes=[f"own/{kind}/config.json"])
 
-    tiny = ("run", "-b", "edits.csv", *MAP, "--runs", "runs")
+    tiny = ("run", "edits.csv", *MAP, "--runs", "runs")
     editors = {} if quick else {"ft": "ft"}
     for name, editor in (editors | {"mine": "my_editor:Mine"}).items():
         made = [f"runs/{name}/config.json"]
@@ -203,7 +203,7 @@ def travel(journey: Journey, quick: bool):
 
 def refuse(journey: Journey, tiny: tuple):
     "What is wrong is refused with one line; what is done is not done again."
-    wrong = ("score", "edits.csv", "--map", "wonach=question")
+    wrong = ("score", "edits.csv", "--set", "map=wonach=question")
     journey.wbe("a table without its answers is refused", *wrong, code=1, says=["answer"])
     journey.wbe("an editor that does not exist is refused", *tiny, "-e", "romme", code=1, says=["did you mean 'rome'"])
     before = (journey.folder / "runs/ft/scores.parquet").stat().st_mtime_ns

@@ -84,17 +84,8 @@ def test_the_world_is_written_as_its_options_request(tmp_path):
         500,
         "--seed",
         3,
-        "--date",
-        "2024-03-01",
-        "--date",
-        "2024-02-01",
-        "--format",
-        "json.bz2",
-        "--format",
-        "xml.bz2",
-        "--no-articles",
-        "--no-views",
-        "--no-truth",
+        *("--dates", "2024-03-01,2024-02-01", "--set", "formats=json.bz2,xml.bz2"),
+        *("--set", "articles=no", "--set", "views=no", "--set", "truth=no"),
     )
     assert out.returncode == 0, out.stderr
     files = sorted(p.name for p in (tmp_path / "w").rglob("*") if p.is_file())
@@ -115,10 +106,10 @@ def test_the_world_is_written_as_its_options_request(tmp_path):
     [
         (("--entities", "-5"), "at least 500 entities"),
         (("--entities", "499"), "at least 500 entities"),
-        (("--date", "2024-02-02"), "it has 2024-02-01"),
-        (("--date", "yesterday"), "write it like 2024-02-01"),
-        (("--format", "rar"), "Choose from: json.gz"),
-        (("--workers", "0"), "at least 1"),
+        (("--dates", "2024-02-02"), "it has 2024-02-01"),
+        (("--dates", "yesterday"), "write it like 2024-02-01"),
+        (("--set", "formats=rar"), "Choose from: json.gz"),
+        (("--set", "workers=0"), "at least 1"),
     ],
 )
 def test_bad_options_give_one_clear_line_and_write_nothing(tmp_path, words, message):
@@ -134,18 +125,18 @@ def test_an_option_that_is_not_a_number(tmp_path):
 
 def test_status_reports_unfinished_and_changed_files(tmp_path):
     assert wbe("status", tmp_path).stdout.strip().endswith("Start with: wbe demo")
-    wbe("world", tmp_path / "w", "--entities", 500, "--date", "2024-02-01", "--no-articles")
+    wbe("world", tmp_path / "w", "--entities", 500, "--dates", "2024-02-01", "--set", "articles=no")
     assert wbe("status", tmp_path).returncode == 0
     dump = tmp_path / "w" / "dumps" / "wikidata-20240201-all.json.gz"
     dump.write_bytes(dump.read_bytes()[:-10])
     out = wbe("status", tmp_path)
     assert out.returncode == 1 and "changed" in out.stdout
-    rerun = wbe("world", tmp_path / "w", "--entities", 500, "--date", "2024-02-01", "--no-articles")
+    rerun = wbe("world", tmp_path / "w", "--entities", 500, "--dates", "2024-02-01", "--set", "articles=no")
     assert rerun.returncode == 0 and wbe("status", tmp_path).returncode == 0
 
 
 def test_other_parameters_write_a_new_world(tmp_path):
-    args = ("world", tmp_path / "w", "--date", "2024-02-01", "--no-articles", "--entities")
+    args = ("world", tmp_path / "w", "--dates", "2024-02-01", "--set", "articles=no", "--entities")
     wbe(*args, 500)
     out = wbe(*args, 600)
     assert out.returncode == 0 and "nothing to do" not in out.stdout
@@ -161,7 +152,7 @@ def test_help_is_quick_and_completion_is_there():
 def test_help_shows_text_in_brackets(monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     assert "[common] settings, and [[run]] tables" in wbe("sweep", "--help").stdout
-    assert wbe("run", "--help").stdout.count("[default: all]") >= 2
+    assert "[default: paper]" in wbe("run", "--help").stdout
 
 
 def _cpu_seconds(*words) -> float:
@@ -174,10 +165,10 @@ def _cpu_seconds(*words) -> float:
 
 def test_build_and_audit_from_two_dumps(tmp_path):
     "From two dumps to audited facts; a rerun does nothing; a benchmark with wrong objects is detected."
-    days = ("--date", "2024-02-01", "--date", "2024-02-20", "--entities", "600")
-    assert wbe("world", tmp_path / "w", "--no-articles", "--no-views", *days).returncode == 0
+    days = ("--dates", "2024-02-01,2024-02-20", "--entities", "600")
+    assert wbe("world", tmp_path / "w", "--set", "articles=no", "--set", "views=no", *days).returncode == 0
     dumps = sorted((tmp_path / "w" / "dumps").iterdir())
-    out = wbe("build", *dumps, "-o", tmp_path / "t1", "--roles")
+    out = wbe("benchmark", tmp_path / "t1", *dumps, "--until", "facts", "--set", "roles=yes")
     assert out.returncode == 0, out.stderr
     assert "100.0% supported" in out.stdout
     stamps = lambda: {p: p.stat().st_mtime_ns for p in (tmp_path / "t1").rglob("*.parquet")}
@@ -198,31 +189,19 @@ def test_build_and_audit_from_two_dumps(tmp_path):
 
 
 def test_build_reports_bad_input(tmp_path):
-    out = wbe("build", tmp_path / "no.json.gz", "2024-02-20", "-o", tmp_path / "x")
+    out = wbe("benchmark", tmp_path / "x", tmp_path / "no.json.gz", "2024-02-20", "--until", "facts")
     assert out.returncode == 1 and "neither the file of a dump nor a date" in out.stderr and out.stderr.count("\n") == 1
 
 
 def test_a_truncated_dump_is_refused_and_read_to_its_end_when_somebody_insists(tmp_path):
-    assert (
-        wbe(
-            "world",
-            tmp_path / "w",
-            "--no-articles",
-            "--no-views",
-            "--no-truth",
-            "--date",
-            "2024-02-01",
-            "--date",
-            "2024-02-20",
-        ).returncode
-        == 0
-    )
+    fewer = ("--set", "articles=no", "--set", "views=no", "--set", "truth=no")
+    assert wbe("world", tmp_path / "w", *fewer, "--dates", "2024-02-01,2024-02-20").returncode == 0
     old, new = sorted((tmp_path / "w" / "dumps").iterdir())
     old.write_bytes(old.read_bytes()[:-50_000])
-    out = wbe("build", old, new, "-o", tmp_path / "t1")
+    out = wbe("benchmark", tmp_path / "t1", old, new, "--until", "facts")
     assert out.returncode == 3 and old.name in out.stderr and "fetch it again" in out.stderr
     assert not (tmp_path / "t1" / "facts").exists()
-    out = wbe("build", old, new, "-o", tmp_path / "t1", "--insist")
+    out = wbe("benchmark", tmp_path / "t1", old, new, "--until", "facts", "--set", "insist=yes")
     assert out.returncode == 3 and "damaged" in out.stderr and "fetch it again" in out.stderr
     assert (tmp_path / "t1" / "facts" / "facts.parquet").exists()
 
@@ -266,45 +245,47 @@ def two_dumps(tmp_path_factory):
     return world.paths()
 
 
-RUN = ("run", "-b", SAMPLES / "benchmark", "--max-edits", 2)
+RUN = ("run", SAMPLES / "benchmark", "--max-edits", 2)
 
 
 @pytest.mark.parametrize(
     "words, message",
     [
-        (("build", "OLD", "NEW", "-o", "x", "--memory", "lots"), "like 4GB"),
-        (("build", "OLD", "NEW", "-o", "x", "--temp", "nowhere"), "no such folder"),
-        (("build", "OLD", "2024-13-45", "-o", "x"), "is not a date"),
-        (("world", "x", "--date", "2024-13-45"), "is not a date"),
+        (("benchmark", "x", "OLD", "NEW", "--until", "facts", "--set", "memory=lots"), "like 4GB"),
+        (("benchmark", "x", "OLD", "NEW", "--until", "facts", "--set", "temp=nowhere"), "no such folder"),
+        (("benchmark", "x", "OLD", "2024-13-45", "--until", "facts"), "is not a date"),
+        (("world", "x", "--dates", "2024-13-45"), "is not a date"),
         (("fetch", "yesterday", "-o", "x"), "is not a date"),
         (("fetch", "2024-02-01", "-o", "x", "--kind", "json.zip"), "did you mean 'json.gz'"),
-        (("benchmark", "x", "OLD", "NEW", "--memory", "4"), "like 4GB"),
-        (("benchmark", "x", "OLD", "NEW", "--engine", "foo"), "Choose from: duckdb"),
-        (("benchmark", "x", "OLD", "NEW", "--closeness", "foo"), "Choose from: name, graph"),
+        (("benchmark", "x", "OLD", "NEW", "--set", "memory=4"), "like 4GB"),
+        (("benchmark", "x", "OLD", "NEW", "--set", "engine=foo"), "Choose from: duckdb"),
+        (("benchmark", "x", "OLD", "NEW", "--set", "closeness=foo"), "Choose from: name, graph"),
         (("benchmark", "x", "OLD", "NEW", "--writer", "foo"), "no writer 'foo'"),
         (("benchmark", "x", "OLD", "NEW", "--writer", "openai"), "add --model NAME"),
         (("benchmark", "x", "OLD", "NEW", "--writer", "local"), "add --model NAME"),
         (("benchmark", "x", "OLD", "NEW", "--budget", "5"), "for a paid writer"),
         (
-            ("benchmark", "x", "OLD", "NEW", "--writer", "openai", "--model", "m", "--budget", "-1"),
+            ("benchmark", "x", "OLD", "NEW", "--writer", "openai:m", "--budget", "-1"),
             "cannot be negative",
         ),
-        (("benchmark", "x", "OLD", "NEW", "--writer", "openai", "--model", "m", "--prices", "1"), "like --prices 0.15"),
-        (("benchmark", "x", "OLD", "NEW", "--csv", "-", "--json", "-"), "a file of its own"),
-        (("benchmark", "x", "OLD", "NEW", "--json", "."), "is a folder"),
+        (("benchmark", "x", "OLD", "NEW", "--writer", "openai:m", "--set", "prices=1"), "like --prices 0.15"),
+        (("benchmark", "x", "OLD", "NEW", "--table", "csv", "--table", "json"), "a file of its own"),
+        (("benchmark", "x", "OLD", "NEW", "--table", "json:."), "is a folder"),
         (("benchmark", "x", "OLD", "OLD"), "two snapshots at least"),
         ((*RUN, "--runs", "x", "--device", "gpu"), "did you mean 'cuda'"),
-        ((*RUN, "--runs", "x", "--say", "foo"), "no axis 'foo'"),
+        ((*RUN, "--runs", "x", "--set", "generate=foo"), "no axis 'foo'"),
         ((*RUN, "--runs", "x", "--editor", "rome", "--set", "layer=abc"), "must be a whole number"),
         ((*RUN, "--runs", "x", "--name", "../../evil"), "give a plain name"),
         ((*RUN, "--runs", "x", "--model", "DAMAGED"), "its weights are damaged"),
-        (("train-tiny", "x", "--device", "gpu"), "did you mean 'cuda'"),
-        (("score", SAMPLES / "benchmark", "--device", "gpu"), "did you mean 'cuda'"),
-        (("score", SAMPLES / "benchmark", "--under", "foo"), "no protocol 'foo'"),
+        (("train", "tiny", "-o", "x", "--set", "device=gpu"), "did you mean 'cuda'"),
+        (("score", SAMPLES / "benchmark", "--set", "device=gpu"), "did you mean 'cuda'"),
+        (("score", SAMPLES / "benchmark", "--protocol", "foo"), "no protocol 'foo'"),
         (("demo", "x", "--editors", "foo"), "no editor 'foo'"),
         (("demo", "x", "--entities", "5"), "at least 500 entities"),
         (("compare", "x"), "no runs in x"),
-        (("runs", "x"), "no such folder"),
+        (("status", "x"), "no such folder"),
+        ((*RUN, "--set", "ask.smaple=3"), "did you mean 'ask.sample'?"),
+        ((*RUN, "--config", "none.json"), "none.json"),
     ],
 )
 def test_a_wrong_word_gives_one_line_and_writes_nothing(command, two_dumps, tmp_path, words, message):
@@ -323,7 +304,8 @@ def test_a_wrong_word_gives_one_line_and_writes_nothing(command, two_dumps, tmp_
 
 def test_no_facts_are_one_line(command, two_dumps, tmp_path):
     code, out, err = command(
-        "build", *two_dumps, "-o", "x", "--language", "xx-nope", "--fallback", "yy", "--workers", "1"
+        *("benchmark", "x", *two_dumps, "--until", "facts", "--language", "xx-nope"),
+        *("--set", "fallback=yy", "--set", "workers=1"),
     )
     assert code == 1 and err.splitlines()[-1].startswith("wbe: no facts are left: ") and "--language" in err
     shutil.copy(two_dumps[0], "wikidata-20240901-all.json.gz")
@@ -342,7 +324,7 @@ def test_a_bad_row_of_a_release_stops_no_run(command, tmp_path):
     code, out, err = command("validate", tmp_path / "bad")
     assert code == 1 and "row 1, ans: empty field" in out and "row 3, update: empty field" in out
     shown = "2 of 5 rows of bad were set aside (field 'ans' is empty: 1, field 'update' is empty: 1)"
-    run = ("run", "-b", tmp_path / "bad", "--editor", "none", "--runs", "runs", "--axis", "update")
+    run = ("run", tmp_path / "bad", "--editor", "none", "--runs", "runs", "--axes", "update")
     for words in (run, ("compare", "runs")):
         code, out, err = command(*words)
         assert code == 0 and shown in " ".join(out.split()), err
@@ -353,7 +335,7 @@ def test_a_bad_row_of_a_release_stops_no_run(command, tmp_path):
 
 def test_tables_fit_80_columns_and_lose_nothing(command, two_dumps):
     world = two_dumps[0].parents[1]
-    commands = [("compare", SAMPLES / "runs"), ("runs", SAMPLES / "runs"), ("editors",), ("status", world)]
+    commands = [("compare", SAMPLES / "runs"), ("status", SAMPLES / "runs"), ("editors",), ("status", world)]
     for words in [*commands, *(("compare", SAMPLES / "runs" / a, SAMPLES / "runs" / "none") for a in ("rome", "rag"))]:
         code, out, err = command(*words)
         assert code == 0, err
@@ -369,10 +351,49 @@ def test_every_help_fits_80_columns():
 
     from wbe.cli.main import app
 
-    for name in get_command(app).commands:
-        result = CliRunner().invoke(app, [name, "--help"], env=dict(COLUMNS="80", NO_COLOR="1"))
+    def walk(group, *before):
+        for name, one in group.commands.items():
+            yield from walk(one, *before, name) if hasattr(one, "commands") else [(*before, name)]
+
+    names = list(walk(get_command(app)))
+    assert len(get_command(app).commands) <= 20 and len(names) > 20
+    for name in names:
+        result = CliRunner().invoke(app, [*name, "--help"], env=dict(COLUMNS="80", NO_COLOR="1"))
         assert result.exit_code == 0 and "For example:" in result.output, name
         assert max(map(len, result.output.splitlines())) <= 80, name
+        assert "<bool>" not in result.output, name
+
+
+@pytest.mark.parametrize(
+    "old, new",
+    [
+        ("build OLD NEW -o t1 --roles --views a --views b", "benchmark t1 OLD NEW --until=facts --set=roles=true"),
+        ("parse a.json.gz parsed --force", "benchmark parsed a.json.gz --until=parsed --set=force=true"),
+        ("run -b B -e rag --ask 9 --axis update --say update --norms", "run B -e rag --limit=9 --axes=update"),
+        ("run --benchmark B --under chat --eval-every 5 --no-norms", "run B --protocol=chat --set=every=5"),
+        ("mquake c.json -e graph -k 1,2 --cot", "run c.json -e graph --set=k=1,2 --set=cot=true"),
+        ("wikifactdiff u -e ft -n 5 -o runs/w", "run u --set=editors=ft --set=n=5 --runs=runs --name=w"),
+        ("train-tiny tiny --quick --from wbe-tiny", "train tiny --output=tiny --set=quick=true --set=start=wbe-tiny"),
+        ("train-mend m -o f --steps 3 --set lr=1", "train mend --model=m -o f --set=steps=3 --set lr=1"),
+        ("runs x --csv -", "status x --table=csv:-"),
+        ("evolve m --least 60 --no-articles", "data evolve m --set=least=60 --set=articles=false"),
+        ("judge r --sample 3 --axis update", "judge r --limit=3 --set=axes=update"),
+        ("report r --counts c --ask", "report r --set=corpus=c --set=ask=true"),
+    ],
+)
+def test_words_of_earlier_versions_are_read(old, new):
+    from typer.main import get_command
+
+    from wbe.cli.app import todays_words
+    from wbe.cli.main import app
+
+    got = todays_words(get_command(app), old.split())
+    assert [w for w in new.split() if w not in got] == [] and got[0] == new.split()[0]
+    name = got[:2] if got[0] == "data" else got[:1]
+    command = get_command(app)
+    for word in name:
+        command = command.commands[word]
+    command.make_context(name[-1], got[len(name) :])  # every word is known
 
 
 def test_numbers_for_programs_are_those_of_the_library(command, tmp_path):
@@ -380,7 +401,7 @@ def test_numbers_for_programs_are_those_of_the_library(command, tmp_path):
 
     folders = [SAMPLES / "runs" / name for name in ("none", "rome", "rag")]
     want = compare_runs([r for f in folders for r in load_runs(f)])
-    code, out, err = command("compare", *folders, "--json", "-", "--csv", "table.csv")
+    code, out, err = command("compare", *folders, "--table", "json", "--table", "table.csv")
     rows = json.loads(out)["runs"]
     table = pd.read_csv("table.csv", index_col="run")
     assert [r["run"] for r in rows] == list(want.index) == list(table.index)
@@ -395,7 +416,7 @@ def test_numbers_for_programs_are_those_of_the_library(command, tmp_path):
 @pytest.mark.parametrize(
     "words, name, columns",
     [
-        (("runs", SAMPLES / "runs"), "runs", {"run", "editor", "edits", "state"}),
+        (("status", SAMPLES / "runs"), "runs", {"run", "editor", "edits", "state"}),
         (("editors",), "editors", {"editor", "what it does"}),
         (("status", "WORLD"), "stages", {"stage", "folder", "bytes", "state"}),
         (("validate", SAMPLES / "benchmark"), "findings", None),
@@ -404,10 +425,10 @@ def test_numbers_for_programs_are_those_of_the_library(command, tmp_path):
 )
 def test_json_and_csv_hold_the_same(command, two_dumps, words, name, columns):
     words = [two_dumps[0].parents[1] if w == "WORLD" else w for w in words]
-    code, out, err = command(*words, "--json", "-")
+    code, out, err = command(*words, "--table", "json")
     assert code == 0, err
     rows = json.loads(out)[name]
-    code, text, err = command(*words, "--csv", "-")
+    code, text, err = command(*words, "--table", "csv")
     assert len(list(csv.DictReader(io.StringIO(text)))) == len(rows)
     if columns:
         assert rows and columns <= set(rows[0])

@@ -67,7 +67,7 @@ def test_the_command_stops_with_code_3_and_one_line(name, dumps, tmp_path):
     lines = [line for line in got.stderr.splitlines() if not line.startswith("· ") and "parsing wiki" not in line]
     assert got.returncode == 3 and len(lines) == 1 and lines[0].startswith("wbe: ") and path.name in lines[0]
     assert not (tmp_path / "b" / "series.json").exists() and not (tmp_path / "b" / "release").exists()
-    got = processes.run(["-m", "wbe", "parse", path, tmp_path / "p"])
+    got = processes.run(["-m", "wbe", "benchmark", tmp_path / "p", path, "--until", "parsed"])
     lines = [line for line in got.stderr.splitlines() if "parsing wiki" not in line]
     assert got.returncode == 3 and len(lines) == 1 and lines[0].startswith("wbe: ") and path.name in lines[0]
 

@@ -185,8 +185,8 @@ def test_html_gives_the_benchmark_that_wikitext_gives(calm, dumps, tmp_path):
         if (calm / "work" / part).exists():
             shutil.copytree(calm / "work" / part, folder / "work" / part)
     words = [str(folder), *map(str, [path for path, _ in dumps[:2]] + pages)]
-    words += [f"--{name}={n}" for name, n in SMALL.items()]
-    result = CliRunner().invoke(app, ["evolve", *words], catch_exceptions=False)
+    words += [f"--set={name}={n}" for name, n in SMALL.items()]
+    result = CliRunner().invoke(app, ["data", "evolve", *words], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     here, there = released(folder), released(calm)
     same = [n for n in there if first in n or n in ("wiki_articles_20240201.parquet", "wiki_articles_20240220.parquet")]
@@ -203,7 +203,7 @@ def text_days(pairs) -> dict:
 
 
 def test_texts_stopped_at_any_file_end_with_the_same_bytes(dumps, tmp_path, monkeypatch):
-    "And `wbe run --texts` finds them: every timestep of the same days has its texts."
+    "And `wbe run --set texts=` finds them: every timestep of the same days has its texts."
     from typer.testing import CliRunner
 
     from wbe.cli.main import app
@@ -212,7 +212,7 @@ def test_texts_stopped_at_any_file_end_with_the_same_bytes(dumps, tmp_path, monk
     wikipedia = [str(path) for _, path in dumps]
 
     def texts(folder, files):
-        result = CliRunner().invoke(app, ["texts", str(folder), *files], catch_exceptions=False)
+        result = CliRunner().invoke(app, ["data", "texts", str(folder), *files], catch_exceptions=False)
         assert result.exit_code == 0, result.output
         return {p.name: p.read_bytes() for p in folder.glob("*.parquet")}
 

@@ -209,7 +209,7 @@ def test_what_a_killed_process_spilled_is_removed_by_the_next(tmp_path):
     assert spilled(tmp_path) == []
 
 
-@pytest.mark.parametrize("full, message", [("spill", "--temp"), ("result", "the disk is full")])
+@pytest.mark.parametrize("full, message", [("spill", "--set temp="), ("result", "the disk is full")])
 def test_a_full_disk_under_a_query(tmp_path, full, message):
     disk = tmp_path / "disk"
     disk.mkdir()

@@ -77,10 +77,10 @@ def test_the_notebook_is_given_them():
 
 def test_options_of_the_command():
     typer = pytest.importorskip("typer")
+    from wbe.cli.app import read_settings
     from wbe.cli.main import app
 
     report = typer.main.get_command(app).commands["report"]
-    words = "runs --counts infini-gram --views wikimedia --contact me@example.org".split()
-    given = report.make_context("report", words).params
-    assert given["corpus"] == "infini-gram" and list(given["views"]) == ["wikimedia"]
-    assert report.make_context("report", ["runs", "--corpus", "texts.txt"]).params["corpus"] == "texts.txt"
+    pairs = ["corpus=infini-gram", "views=wikimedia", "contact=me@example.org"]
+    given = read_settings(pairs, report.callback.command.known({}))
+    assert given == dict(corpus="infini-gram", views=("wikimedia",), contact="me@example.org")

@@ -166,7 +166,7 @@ def test_verdicts_are_about_the_answers_that_were_judged(runs, tmp_path):
 def test_nothing_generated_is_an_error(runs, tmp_path):
     path = runs[0].folder / "scores.parquet"
     pd.read_parquet(path).assign(answer=None).to_parquet(path)
-    with FaultyServer(reply=good) as server, pytest.raises(BadArgument, match="wbe run --say AXIS"):
+    with FaultyServer(reply=good) as server, pytest.raises(BadArgument, match="wbe run --set generate=AXIS"):
         judge_runs([Run.load(path.parent)], judge(server, tmp_path), progress=False)
 
 
@@ -204,17 +204,19 @@ def test_kappa_from_the_table_of_both():
 
 
 def test_from_the_command_line(runs, tmp_path, capsys):
-    from wbe.cli.runs import judge_command
+    from wbe.cli.runs import judge
+    from wbe.cli.tables import TableOutput
 
     with FaultyServer(reply=good) as server:
         how = dict(base_url=server.url, prices="1,4", budget=1, yes=True, cache=tmp_path / "cli.sqlite")
-        judge_command("tiny", [tmp_path], json="-", **how)
+        with TableOutput("json") as out:
+            judge([tmp_path], "tiny", out=out, **how)
         shown = capsys.readouterr()
         rows = json.loads(shown.out)["judged"]
         assert [r["judged"] for r in rows] == [0.5, 0.5] and "24 calls" in shown.err
         with pytest.raises(BadArgument, match="no runs in"):
-            judge_command("tiny", [tmp_path / "rome" / "none"], **how)
+            judge([tmp_path / "rome" / "none"], "tiny", out=TableOutput(), **how)
         with pytest.raises(BadArgument, match="did you mean 'current'"):
-            judge_command("tiny", [tmp_path], moment=["curent"], **how)
+            judge([tmp_path], "tiny", moments=["curent"], out=TableOutput(), **how)
     with pytest.raises(BadArgument, match="nothing to judge"):
-        judge_command("tiny")
+        judge((), "tiny", out=TableOutput())

@@ -88,6 +88,6 @@ def test_the_workflow_calls_a_command_of_ours():
     line = next(s["run"] for s in job["steps"] if "wbe leaderboard" in s.get("run", ""))
     words = line.partition("wbe leaderboard ")[2].replace("$RUNS", "someone/runs another/runs").split()
     given = typer.main.get_command(app).commands["leaderboard"].make_context("leaderboard", words).params
-    assert given["runs"] == ["someone/runs", "another/runs"] and given["out"] == Path("page/index.html")
+    assert given["runs"] == ["someone/runs", "another/runs"] and given["output"] == Path("page/index.html")
     assert "HF_TOKEN" not in str({k: v for k, v in job.items() if k != "steps"})  # only the last step has the secret
     assert ["HF_TOKEN" in str(s) for s in job["steps"]].count(True) == 1

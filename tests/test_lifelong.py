@@ -24,7 +24,7 @@ from wbe.runs.loop import Runner, run_lifelong
 
 BENCH = Path(__file__).parents[1] / "data_samples" / "benchmark"
 # an axis whose answers are not generated
-WORDS = "--sample 2 --eval-every 2 --curve 2 --axis rephrase".split()
+WORDS = "--sample 2 --set every=2 --set curve=2 --axes rephrase".split()
 
 
 def plan(**more) -> RunPlan:
@@ -61,7 +61,7 @@ def begin(tmp_path_factory):
     every.iloc[:: len(every) // 4].to_parquet(facts)  # all of them would take longer than the edits
 
     def begin(folder: Path, *words):
-        given = ("-b", bench, "--lasting", str(facts))
+        given = (str(bench), "--set", f"lasting={facts}")
         process = processes.context().Process(target=work, args=(folder, (*given, *words)))
         process.start()
         return process
@@ -88,8 +88,8 @@ def runs(tmp_path_factory) -> Path:
         ("rag", [], ("state/current.json",)),
         ("rome", ["--set", "steps=2"], ("state/current.json",)),
         ("wise", [f"--set={x}" for x in ("steps=1", "save_every=2", "merge_every=4")], ("state/current.json",)),
-        ("lora", ["--set", "epochs=1", "--batch", "2"], ("state/current.json",)),
-        ("memit", ["--set", "steps=1", "--set", "samples=20", "--batch", "2"], ("state/current.json",)),
+        ("lora", ["--set", "epochs=1", "--set", "batch=2"], ("state/current.json",)),
+        ("memit", ["--set", "steps=1", "--set", "samples=20", "--set", "batch=2"], ("state/current.json",)),
     ],
 )
 def test_killed_anywhere_a_run_ends_with_the_same_scores(runs, begin, editor, more, kills):

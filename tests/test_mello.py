@@ -270,20 +270,21 @@ def test_the_command_runs_mello_with_a_budget_and_bad_options_are_clear(chains, 
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with FaultyServer(reply=obedient) as server:
-        words = ["mquake", chains, "-e", "mello", "-m", "scripted", "--endpoint", server.url, "-k", "2", "--cot"]
-        words += ["--prices", "1,4", "--runs", str(tmp_path / "runs"), "--json", str(tmp_path / "out.json")]
+        words = ["run", chains, "--schedule", "mquake", "-e", "mello", "-m", "scripted"]
+        words += ["--set", f"endpoint={server.url}", "--set", "k=2", "--set", "cot=yes"]
+        words += ["--set", "prices=1,4", "--runs", str(tmp_path / "runs"), "--table", str(tmp_path / "out.json")]
         bad = CliRunner().invoke(app, words)
         assert bad.exit_code != 0 and "give a budget in dollars" in str(bad.exception)
-        result = CliRunner().invoke(app, [*words, "--budget", "5"])
+        result = CliRunner().invoke(app, [*words, "--set", "budget=5"])
         assert result.exit_code == 0, (result.output, result.exception)
     rows = {r["k"]: r for r in json.loads((tmp_path / "out.json").read_text())["k"]}
     assert (rows[2]["multi_hop"], rows[2]["retrieved"]) == (100, 100)
-    lost = CliRunner().invoke(app, ["mquake", chains, "--budget", "5"])
+    lost = CliRunner().invoke(app, ["run", chains, "--schedule", "mquake", "--set", "budget=5"])
     assert lost.exit_code != 0 and "behind an endpoint" in str(lost.exception)
 
 
 def test_a_run_over_timesteps_refuses_it():
     from wbe.runs.plan import RunPlan, plan_editor
 
-    with pytest.raises(BadArgument, match="use wbe mquake"):
+    with pytest.raises(BadArgument, match="use wbe run --schedule mquake"):
         plan_editor(RunPlan(benchmark="b", editor="mello"))

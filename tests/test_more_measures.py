@@ -19,7 +19,7 @@ NEW = ("forms", "near", "endings", "tasks", "health", "rankings", "verdicts")
 
 
 def with_more(run):
-    "A made-up run as one that was started with --forms, --near, --say, --ability, --broken-at and --norms."
+    "A made-up run as one that was started with forms, near, generate, --ability, broken and norms."
     rng = np.random.default_rng(len(run.editor))
     s, q = run.scores.assign(probe=0), run.questions.assign(probe=0, subject="S-" + run.questions.subject_id)
     update, parts = s[(s.axis == "update") & s.moment.isin(["before", "current"])], [s]
@@ -83,7 +83,7 @@ def text_of(shown: list) -> str:
 def test_the_sections_show_what_the_runs_have(folder, monkeypatch):
     found = sections_of(folder.iterdir(), monkeypatch)
     assert set(found["shown"]) == set(NEW) - {"verdicts"}
-    assert list(found["errors"]) == ["verdicts"] and "--audit" in found["errors"]["verdicts"]
+    assert list(found["errors"]) == ["verdicts"] and "audits=" in found["errors"]["verdicts"]
     text = {key: text_of(shown) for key, shown in found["shown"].items()}
     s = load_runs(folder / "rag")[0].scores
     mean = s[(s.axis == "completion") & (s.moment == "current")].exact_match.mean()
@@ -103,9 +103,9 @@ def test_runs_without_them_say_how_to_get_them(tmp_path, monkeypatch):
     for editor in ("none", "rome", "rag"):
         write(made_up(editor, **SIZE), tmp_path / editor)
     errors = sections_of(tmp_path.iterdir(), monkeypatch)["errors"]
-    for key, option in dict(forms="--forms", near="--near", endings="--say", tasks="--ability").items():
+    for key, option in dict(forms="forms=", near="near=", endings="generate=", tasks="--ability").items():
         assert option in errors[key]
-    assert "--broken-at" in errors["health"] and "at least three editors" in errors["rankings"]
+    assert "broken=" in errors["health"] and "at least three editors" in errors["rankings"]
 
 
 def test_rankings_are_those_of_scipy(folder):

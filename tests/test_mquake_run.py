@@ -181,16 +181,17 @@ def test_the_command_prints_the_tables_and_continues(chains, tmp_path):
 
     from wbe.cli.main import app
 
-    words = ["mquake", chains, "-e", "graph", "-k", "1,2", "--sample", "2", "--under", "zero-shot"]
-    where = ["--runs", str(tmp_path / "runs"), "--name", "a", "--json", str(tmp_path / "out.json")]
+    words = ["run", chains, "--schedule", "mquake", "-e", "graph", "--set", "k=1,2", "--sample", "2"]
+    words += ["--protocol", "zero-shot"]
+    where = ["--runs", str(tmp_path / "runs"), "--name", "a", "--table", str(tmp_path / "out.json")]
     result = CliRunner().invoke(app, words + where)
     assert result.exit_code == 0, result.output
     table = json.loads((tmp_path / "out.json").read_text())
     assert [r["k"] for r in table["k"]] == [0, 1, 2] and {r["hops"] for r in table["hops"]} == {2}
     assert [(r["k"], r["edits"], r["instances"]) for r in table["edits"]] == [(k, 1, 2) for k in (0, 1, 2)]
     assert CliRunner().invoke(app, words + where).exit_code == 0
-    bad = CliRunner().invoke(app, ["mquake", chains, "-k", "1;2"])
-    assert bad.exit_code != 0 and "like -k 1,100,all" in str(bad.exception)
+    bad = CliRunner().invoke(app, ["run", chains, "--schedule", "mquake", "--set", "k=1;2"])
+    assert bad.exit_code != 0 and "must be a whole number" in str(bad.exception)
 
 
 def test_runs_lists_a_run_of_mquake_compare_leaves_it_out_and_report_has_a_section(chains, tmp_path):
@@ -206,7 +207,7 @@ def test_runs_lists_a_run_of_mquake_compare_leaves_it_out_and_report_has_a_secti
     assert old.pop("kind") == "mquake"
     (runs / "before").mkdir()
     (runs / "before" / "config.json").write_text(json.dumps(old))  # of a version that wrote no kind
-    listed = CliRunner().invoke(app, ["runs", str(runs), "--json", "-"])
+    listed = CliRunner().invoke(app, ["status", str(runs), "--table", "json"])
     assert listed.exit_code == 0, listed.output
     others = json.loads(listed.stdout)["others"]
     assert [(r["run"], r["kind"], r["editor"], r["recorded"]) for r in others] == [
@@ -214,7 +215,7 @@ def test_runs_lists_a_run_of_mquake_compare_leaves_it_out_and_report_has_a_secti
         ("m", "mquake", "graph", 4),
     ]
     why = str(CliRunner().invoke(app, ["compare", str(runs)]).exception)
-    assert "left out; a run of `wbe mquake`" in why and "'benchmark'" not in why
+    assert "left out; a run of the schedule mquake" in why and "'benchmark'" not in why
     made = CliRunner().invoke(app, ["report", str(runs), "-o", str(tmp_path / "r.html")])
     assert made.exit_code == 0, made.output
     page = (tmp_path / "r.html").read_text()

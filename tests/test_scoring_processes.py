@@ -131,7 +131,7 @@ def test_the_command_gives_the_same_answers_from_two_processes(tmp_path):
     (tmp_path / "b" / sample.name).write_text(json.dumps(json.loads(sample.read_text())[:30]))
     env = dict(os.environ, OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE", PYTHONPATH=str(Path(__file__).parents[1]))
     command = ["-m", "wbe", "score", str(tmp_path / "b"), "--model", str(tmp_path / "toy")]
-    command += ["--device", "cpu", "--no-generate", "--most", "30", "-o"]
+    command += ["--set", "device=cpu", "--set", "generate=no", "--limit", "30", "-o"]
     found = []
     for name, words in (("one", []), ("two", LAUNCH)):
         run = processes.run([*words, *command, tmp_path / name], env=env, timeout=240)

@@ -53,7 +53,7 @@ def wbe(*words):
 
 
 def test_killed_repeatedly_it_writes_the_same_bytes(dumps, calm, tmp_path):
-    command, killed = wbe("benchmark", tmp_path / "b", *dumps, "--temp", tmp_path / "temp"), 0
+    command, killed = wbe("benchmark", tmp_path / "b", *dumps, "--set", f"temp={tmp_path / 'temp'}"), 0
     (tmp_path / "temp").mkdir()
     finished = lambda: len(list((tmp_path / "b").rglob("*.manifest.json")))
     for stages in (3, 14):  # killed in the work on the next stage

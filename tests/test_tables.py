@@ -273,12 +273,13 @@ def test_a_sweep_names_the_columns(tmp_path):
 def test_validate_exits_as_it_always_did(changes, code, tmp_path, capsys):
     import typer
 
-    from wbe.cli.bench import validate_command
+    from wbe.cli.bench import validate
+    from wbe.cli.tables import TableOutput
 
     path = tmp_path / "mine.csv"
     pd.DataFrame([dict(question="Who leads Karsk?", answer="Ann", subject="Karsk", loc=None) | changes]).to_csv(path)
     try:
-        validate_command(str(path))
+        validate(str(path), out=TableOutput())
         got = 0
     except typer.Exit as e:
         got = e.exit_code

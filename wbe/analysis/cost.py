@@ -340,7 +340,7 @@ def health_course(runs) -> pd.DataFrame:
             ratio, limit = rows.perplexity_ratio.astype(float), run.config["plan"].get("broken")
             parts.append(pd.DataFrame(dict(editor=name, edits_done=rows.edits_done, value=ratio, limit=limit)))
     if not parts:
-        raise BadArgument("no run measured perplexity after its batches; start runs with --broken-at 10")
+        raise BadArgument("no run measured perplexity after its batches; start runs with --set broken=10")
     return pd.concat(parts, ignore_index=True)
 
 # %% ../../nbs/11_analysis/14_cost.ipynb #aefddcf9
@@ -389,7 +389,7 @@ def norm_growth(runs) -> pd.DataFrame:
     "A row for each editor, moment and matrix: editor, matrix, layer, edits_done, value (relative to before)."
     parts = [r.norms.assign(editor=name) for name, r in labelled_runs(runs) if len(r.norms)]
     if not parts:
-        raise BadArgument("no run recorded the norms of matrices that it edited; start runs with --norms")
+        raise BadArgument("no run recorded the norms of matrices that it edited; start runs with --set norms=yes")
     rows = pd.concat(parts, ignore_index=True)
     rows = rows.assign(value=rows.norm / rows.before)
     return rows[["editor", "matrix", "layer", "scored_at", "edits_done", "norm", "before", "value"]]

@@ -408,7 +408,7 @@ def _output_shares(part: pd.DataFrame) -> dict:
 
 # %% ../../nbs/11_analysis/15_kinds.ipynb #56098367
 _NO_TEXTS = (
-    "no run here has generated answers to updates whose old answer is known (`wbe run --say update` stores them)"
+    "no run here has generated answers to updates with a known old answer (`wbe run --set generate=update` does)"
 )
 
 

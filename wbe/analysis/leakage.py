@@ -74,7 +74,7 @@ def leakage(runs) -> pd.DataFrame:
         asked = [axis for axis in NEAR_AXES if (items.axis == axis).any() and (~items.near).any()]
         rows += [dict(editor=name, axis=axis) | _leakage_on(items, axis) for axis in asked]
     if not rows:
-        hint = "start runs with --near all over at least two timesteps, with locality among the axes"
+        hint = "start runs with --set near=all over at least two timesteps, with locality among the axes"
         raise BadArgument(f"no run has questions near its edits from before and after them; {hint}")
     return pd.DataFrame(rows).set_index(["editor", "axis"])
 
@@ -156,13 +156,13 @@ def _asked_axes(runs, axes: Iterable[str], hint: str, measure: str = "exact_matc
 def form_accuracy(runs) -> pd.DataFrame:
     "The accuracy of each editor in other forms of its edits, as `mean_accuracy` has it."
     return mean_accuracy(
-        runs, axes=_asked_axes(runs, FORMS, "no run was asked in other forms; start runs with --forms all")
+        runs, axes=_asked_axes(runs, FORMS, "no run was asked in other forms; start runs with --set forms=all")
     )
 
 
 def near_accuracy(runs) -> pd.DataFrame:
     "The accuracy of each editor on unchanged facts near its edits, and on locality."
-    near = _asked_axes(runs, NEAR_AXES, "no run was asked near its edits; start runs with --near all")
+    near = _asked_axes(runs, NEAR_AXES, "no run was asked near its edits; start runs with --set near=all")
     return mean_accuracy(runs, axes=[*near, "locality"])
 
 # %% ../../nbs/11_analysis/29_leakage.ipynb #78201d37
@@ -197,7 +197,7 @@ _ENDING_MEASURES = ("natural_end", "outdated_match")
 
 def _ending_axes(runs, measure: str) -> list[str]:
     "The axes on which a measure of generated answers is known right after the edits, or an error."
-    hint = f"no run recorded the measure {MEASURES[measure].name}; start runs with --say update"
+    hint = f"no run recorded the measure {MEASURES[measure].name}; start runs with --set generate=update"
     found = {a for r in as_run_list(runs) if len(r.scores) for a in r.scores.axis.unique()}
     return _asked_axes(runs, display_order(found), hint, measure)
 

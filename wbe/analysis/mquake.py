@@ -24,7 +24,7 @@ _OURS = dict(zip(("edit_wise", "instance_wise", "multi_hop", "multi_hop_cot"), _
 
 # %% ../../nbs/11_analysis/33_mquake.ipynb #cell-017
 def frames_of_runs(
-    folders,  # of runs of `wbe mquake`
+    folders,  # of runs of the schedule mquake
 ) -> dict[tuple[str, str], dict[str, pd.DataFrame]]:  # model and file of chains: run: its frame
     "What was recorded, for each model and file of chains."
     out = {}
@@ -34,7 +34,9 @@ def frames_of_runs(
         if len(frame):
             out.setdefault(key, {})[run.name] = frame
     if not out:
-        raise BadArgument("no run of `wbe mquake` has asked anything yet; `wbe mquake CHAINS --editor NAME` makes one")
+        raise BadArgument(
+            "no run of the schedule mquake has asked anything yet; `wbe run CHAINS --schedule mquake -e NAME` makes one"
+        )
     return out
 
 # %% ../../nbs/11_analysis/33_mquake.ipynb #cell-018

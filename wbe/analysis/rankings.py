@@ -463,7 +463,7 @@ def judge_agreement(
 _TRIPLE = ["subject_id", "relation_id", "object_id"]
 
 
-_AUDIT = "`--audit FOLDER`: are the edits true? Scores by the verdict of `wbe audit` on the benchmark"
+_AUDIT = "`--set audits=FOLDER`: are the edits true? Scores by the verdict of `wbe audit` on the benchmark"
 
 
 def read_verdicts(

@@ -134,7 +134,7 @@ def results_notebook(
     cache=None,
     contact: str = "",
     audits=None,
-    mquake=(),  # folders of runs of `wbe mquake`
+    mquake=(),  # folders of runs of the schedule mquake
     most: int | None = MOST_SCORES,
 ):
     "The results notebook with these parameters."
@@ -152,7 +152,7 @@ def results_notebook(
 
 
 def _only_mquake(nb):
-    "The results notebook with one section, where all runs are of `wbe mquake`."
+    "The results notebook with one section, where all runs are of `wbe run --schedule mquake`."
     at = next(i for i, cell in enumerate(nb.cells) if cell.metadata.get("wbe") == "mquake")
     setup = next(cell for cell in nb.cells if cell.metadata.get("wbe") == "setup")
     setup.source = "from wbe.analysis import mquake, report\n\nreport.set_output_folder(FILES)"
@@ -445,7 +445,9 @@ def _report_page(
 ) -> str:
     "One HTML page with everything in it."
     names = lambda what: _names(r.config[what]["name"] for r in runs)
-    title = title or (f"Lifelong editing of {names('model')} on {names('benchmark')}" if runs else "Runs of wbe mquake")
+    title = title or (
+        f"Lifelong editing of {names('model')} on {names('benchmark')}" if runs else "Runs of the schedule mquake"
+    )
     setup = next(c for c in nb.cells if c.metadata.get("wbe") == "setup")
     errors = [o for o in setup.outputs if o.output_type == "error"]
     trouble = [*trouble, *(f"The notebook could not begin: {o.ename}: {o.evalue}" for o in errors)]
@@ -462,7 +464,7 @@ def _run_folders(path: Path) -> list[Path]:
 
 # %% ../../nbs/11_analysis/32_report.ipynb #cell-074
 def _is_mquake_run(folder) -> bool:
-    "Whether a folder holds a run of `wbe mquake`."
+    "Whether a folder holds a run of the schedule mquake."
     try:
         return Run.load(folder).kind == "mquake"
     except (WbeError, KeyError, TypeError):

@@ -279,8 +279,8 @@ _NOT_ASKED = dict(
     before="the unedited model was not asked",
     current="no timestep was asked right after its edits",
     past="earlier edits were not asked again",
-    curve="it was not asked in between, after every so many edits (`--eval-every`)",
-    ahead="it was not asked near the edits of later timesteps (`--near`)",
+    curve="it was not asked in between, after every so many edits (`--set every=…`)",
+    ahead="it was not asked near the edits of later timesteps (`--set near=…`)",
 )
 
 

@@ -419,7 +419,7 @@ def decay_curve(
     rows, by = pool_scores(runs, ["curve"], axes), ["editor", "axis", "edits_done"]
     rows = rows[rows.edits_done <= first] if first else rows
     if rows.empty:
-        raise BadArgument("no run was asked after every so many edits; run with `--eval-every 100`, for example")
+        raise BadArgument("no run was asked after every so many edits; run with `--set every=100`, for example")
     rows = rows.assign(before=match_unedited(rows, pool_scores(runs, ["before"], axes), metric))
     before = rows.groupby(by).before.mean().reset_index()
     return mean_by(rows, by, metric).merge(before, on=by, how="left")

@@ -41,7 +41,7 @@ class EvolvingSeries(Series):
 
     plan_name = "evolving.json"
     what = "an evolving benchmark"
-    missing = "no evolving benchmark here yet; make one with `wbe evolve {folder} DUMPS…`, two days at least"
+    missing = "no evolving benchmark here yet; make one with `wbe data evolve {folder} DUMPS…`, two days at least"
 
 # %% ../../nbs/06_benchmark/26_evolving_series.ipynb #cell-007
 @patch

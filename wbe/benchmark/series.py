@@ -339,7 +339,7 @@ def _series_writer(
             f"{series.folder}: its questions come from {was or 'the usual endpoint'}, not {redact_url(now)}"
         )
     if not now and "***" in (was or ""):
-        raise BadArgument(f"{was}: the password or key is not stored; give the whole address again (--base-url)")
+        raise BadArgument(f"{was}: the password or key is not stored; give the whole address again (--set base_url=…)")
     paid = any(w["name"] == "openai" for w in (settings, *(settings.get("kinds") or {}).values()))
     job = {"job": str(series.folder.resolve())} if paid else {}
     address = {"base_url": options["base_url"]} if now else {}  # of the writer for all kinds; the others have their own

@@ -113,7 +113,7 @@ def _fact_request(r: dict) -> Request:
 
 # %% ../../nbs/07_lm/11_ability.ipynb #e92bea6c
 def static_items(
-    static,  # static_facts.parquet, from `wbe build` or `wbe benchmark`
+    static,  # static_facts.parquet, from `wbe benchmark --until facts` or `wbe benchmark`
     n: int = 200,
     seed: int = 0,
 ) -> list[QAItem]:

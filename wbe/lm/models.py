@@ -375,13 +375,13 @@ def builtin_folder(name: str) -> Path | None:
             return folder
     raise ModelError(
         f"{name} comes with wbe, but is neither in {folders[0]} nor in {folders[1]}: "
-        "install the wheel, or train it anew with `wbe train-tiny`"
+        "install the wheel, or train it anew with `wbe train tiny`"
     )
 
 # %% ../../nbs/07_lm/02_models.ipynb #cell-057
 _NO_WEIGHTS = (
     "it has no safetensors weights, and pickles are not read: convert its folder "
-    "(`wbe convert FOLDER -o NEW`), or use another revision"
+    "(`wbe data convert FOLDER -o NEW`), or use another revision"
 )
 _OFFLINE = (
     "it is not on this machine and the hub cannot be reached: "

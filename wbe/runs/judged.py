@@ -28,7 +28,7 @@ def _answers_to_judge(
     rows = s[s.moment.isin(moments) & s.axis.isin(axes) & s.answer.notna()] if "answer" in s else s[:0]
     if rows.empty:
         where = f"on {', '.join(axes)} at {', '.join(moments)}"
-        raise BadArgument(f"{run.name} has no generated answers {where}; `wbe run --say AXIS` stores them")
+        raise BadArgument(f"{run.name} has no generated answers {where}; `wbe run --set generate=AXIS` stores them")
     if sample is not None:
         rows = rows[rows.edit_id.isin(sample_ids(list(rows.edit_id.unique()), sample, seed))]
     columns = [c for c in (*QUESTION_KEY, "question", "expected", "aliases") if c in run.questions]

@@ -15,19 +15,19 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
 from ..editors.requests import requests_from_mquake
+from ..editors.trials import edited
 from ..editors.weights.moments import model_fingerprint
 from ..lm.endpoint import EndpointLM, TextEndpoint
-from ..lm.models import LM, limited_threads, load
+from ..lm.models import LM, load
 from ..lm.prompts import Protocol, get_protocol
 from ..lm.scoring import ask
 from ..lm.tokens import QAItem
 from ..metrics.answers import alias_match
 from ..progress import progress_bar
 from ..records import BadArgument, check_choice
+from .loop import group_run
 from .schedule import edit_batches
-from .schedule import _require_unedited
-from .records import PartitionedTable
-from ..store import explain_read_errors, lock, make_folder, sha256_of, versions, write_text
+from ..store import explain_read_errors, sha256_of, versions, write_text
 from ..writers.endpoint import split_parameters
 
 # %% ../../nbs/10_runs/10_mquake.ipynb #cell-007
@@ -418,14 +418,9 @@ def score_group(
 ) -> list[dict]:
     "Edit a group of instances, score each of them, and undo the edits."
     requests = [r for x in group for r in requests_from_mquake(x, editor.sees_probes)]
-    different, applied = list({(r.question, r.answer, r.probes): r for r in requests}.values()), []
-    try:
-        for batch in edit_batches(different, editor.batch):
-            applied.append(editor.edit(lm, batch).apply(lm))
+    different = list({(r.question, r.answer, r.probes): r for r in requests}.values())
+    with edited(lm, editor, edit_batches(different, editor.batch)):
         return _score_instances(lm, group, how=_how(plan, examples), made=editor)
-    finally:
-        for result in reversed(applied):
-            result.undo(lm)
 
 # %% ../../nbs/10_runs/10_mquake.ipynb #cell-066
 def _mquake_config(plan: MquakePlan, lm: LM, conflicts: list[dict], hparams: dict) -> dict:
@@ -437,34 +432,6 @@ def _mquake_config(plan: MquakePlan, lm: LM, conflicts: list[dict], hparams: dic
     kinds = dict(Counter(c["kind"] for c in conflicts))
     about |= dict(model=model, hparams=hparams, protocol=get_protocol(plan.under).key, conflicts=kinds)
     return json.loads(json.dumps(about | dict(versions=versions())))
-
-# %% ../../nbs/10_runs/10_mquake.ipynb #cell-067
-def _begin_mquake(
-    folder: Path,
-    config: dict,
-    defaults: dict | None = None,  # of hyper-parameters that an older run does not know
-):
-    "Write what describes a run, or check that the folder holds this run; it may go on with further k."
-    path = folder / "config.json"
-    if not path.exists():
-        write_text(path, json.dumps(config, indent=1, ensure_ascii=False) + "\n")
-        return
-    old = json.loads(path.read_text(encoding="utf-8"))
-    old["plan"] = {f.name: f.default for f in fields(MquakePlan) if f.name in config["plan"]} | old["plan"]
-    old["hparams"] = (defaults or {}) | old["hparams"]
-    differs = lambda a, b: [n for n in a if a[n] != b.get(n)]
-    free = {"k": 0, "device": 0, "dtype": 0}
-    changed = differs(config["plan"] | free, old["plan"] | free)
-    changed += differs({n: config[n] for n in ("sha256", "model", "hparams")}, old)
-    if changed:
-        raise BadArgument(
-            f"{folder}: this run was begun with another {changed[0]}; choose another folder, or repeat the settings"
-        )
-    sizes = list(dict.fromkeys([*old["plan"]["k"], *config["plan"]["k"]]))
-    if sizes != old["plan"]["k"]:
-        written = json.loads(path.read_text(encoding="utf-8"))
-        written["plan"]["k"] = sizes
-        write_text(path, json.dumps(written, indent=1, ensure_ascii=False) + "\n")
 
 # %% ../../nbs/10_runs/10_mquake.ipynb #cell-069
 def _load_mquake_model(plan: MquakePlan, folder) -> LM:
@@ -499,27 +466,26 @@ def run_mquake(
     instances = read_instances(plan.chains, plan.style)
     made = make_editor(plan.editor, **plan.hparams) if plan.editor != "none" else None
     lm = lm or _load_mquake_model(plan, folder)
-    _require_unedited(lm)
     hparams = asdict(made.check_for(lm)) if made else {}
-    folder = make_folder(folder)
-    with lock(folder / ".lock"), limited_threads(lm):
-        conflicts, examples = find_conflicts(instances), _relation_examples(instances, plan.seed)
-        _begin_mquake(folder, _mquake_config(plan, lm, conflicts, hparams), asdict(made.HParams()) if made else {})
-        kept = _recall(plan, folder, lm, instances, examples)
-        _run_groups(plan, PartitionedTable(folder, "instances"), lm, made, kept, conflicts, examples, progress)
-        return PartitionedTable(folder, "instances").frame()
+    conflicts, examples = find_conflicts(instances), _relation_examples(instances, plan.seed)
+    config = _mquake_config(plan, lm, conflicts, hparams)
+    older = dict(plan={f.name: f.default for f in fields(MquakePlan) if f.name in config["plan"]})
+    older |= dict(hparams=asdict(made.HParams()) if made else {})
+    rules = dict(free=("device", "dtype"), grows=("k",), defaults=older)
+    with group_run(folder, lm, config, ("instances",), **rules) as tables:
+        kept = _recall(plan, Path(folder), lm, instances, examples)
+        _run_groups(plan, tables, lm, made, kept, conflicts, examples, progress)
+        return tables["instances"].frame()
 
 # %% ../../nbs/10_runs/10_mquake.ipynb #cell-074
-def _run_groups(plan, table: PartitionedTable, lm: LM, made, instances, conflicts, examples: dict, progress: bool):
+def _run_groups(plan, tables, lm: LM, made, instances, conflicts, examples: dict, progress: bool):
     "Score the unedited model, then every group that has no scores yet."
-    import pandas as pd
-
     groups = {f"{0:06d}-{0:06d}": (0, [x for g in instance_groups(instances, 1, plan.seed, plan.sample) for x in g])}
     for k in _group_sizes(plan, instances) if made else ():
         some = instance_groups(instances, k, plan.seed, plan.sample)
         groups |= {f"{k:06d}-{n:06d}": (k, g) for n, g in enumerate(some, 1)}
     pairs = {(c["case"], c["other"]) for c in conflicts}
-    todo = {key: g for key, g in groups.items() if key not in table.keys}
+    todo = {key: g for key, g in groups.items() if key not in tables["instances"].keys}
     if made and todo:
         made.prepare(lm)
     for key, (k, group) in progress_bar(todo.items(), desc=plan.editor, unit=" groups", show=progress):
@@ -527,7 +493,7 @@ def _run_groups(plan, table: PartitionedTable, lm: LM, made, instances, conflict
         rows = score_group(lm, made, group, plan, examples) if k else _score_instances(lm, group, False, how=how)
         together = [x["case_id"] for x in group] if k else []
         clash = [any((r["case"], c) in pairs for c in together) for r in rows]
-        table.add(key, pd.DataFrame([dict(k=k, **r, conflict=c, together=len(together)) for r, c in zip(rows, clash)]))
+        tables.add(key, instances=[dict(k=k, **r, conflict=c, together=len(together)) for r, c in zip(rows, clash)])
 
 # %% ../../nbs/10_runs/10_mquake.ipynb #cell-079
 def summarise_mquake(

@@ -111,7 +111,7 @@ def near_facts(
             ends |= set(pair) if i in chosen else set()
     facts = unchanged_facts(bench, ends, _lasting_file(bench, plan)) if ends else {}
     if plan.near and not facts:
-        hint = "name a table of unchanged facts, like lasting_facts.parquet of `wbe benchmark`, with --lasting"
+        hint = "name a table of unchanged facts, like lasting_facts.parquet of `wbe benchmark`, with --set lasting=…"
         raise BadArgument(f"no unchanged facts are known about subjects and objects of these edits; {hint}")
     return facts
 

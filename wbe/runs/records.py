@@ -363,7 +363,7 @@ def load(
     "Read the run in a folder, finished or not."
     path = Path(folder) / "config.json"
     if not path.exists():
-        hint = "`wbe runs` lists existing runs, `wbe run` makes one"
+        hint = "`wbe status` lists existing runs, `wbe run` makes one"
         raise StoreError(f"{folder}: no run here (config.json is missing); {hint}")
     try:
         return cls(Path(folder), json.loads(path.read_text(encoding="utf-8")))
@@ -455,7 +455,7 @@ def kind(self: Run) -> str:
 def left_out_line(run: Run) -> str:
     "Why a run of another kind is not compared."
     hint = "its tables are its own, and its command, repeated, prints them"
-    return f"{run.folder}: left out; a run of `wbe {run.kind}` ({hint})"
+    return f"{run.folder}: left out; a run of the schedule {run.kind} ({hint})"
 
 # %% ../../nbs/10_runs/02_records.ipynb #cell-050
 def recorded_plan(folder: Path) -> dict:
@@ -578,7 +578,7 @@ def __repr__(self: Run) -> str:
     if self.kind != "timesteps":
         field, _ = RUN_KINDS[self.kind]
         about = f"{self.editor} on {self.config['model']['name']}, {self.config['plan'][field]}"
-        return f"Run({self.name!r} of wbe {self.kind}: {about})"
+        return f"Run({self.name!r} of the schedule {self.kind}: {about})"
     model, benchmark = self.config["model"]["name"], self.config["benchmark"]["name"]
     done = 0 if self.outcomes.empty else int(self.outcomes.edits_done.max())
     state = "; ".join(self.missing) or "complete"

@@ -151,10 +151,10 @@ def _texts_folder(
 def _check_text_plan(plan: RunPlan, editor: Editor, folder: str | None):
     "Raise an error if a plan cannot be carried out with an editor that takes texts."
     if folder is None:
-        raise BadArgument(f"{editor.name} takes texts: name their folder with texts_dir (--texts-dir)")
-    for name, option in (("batch", "--batch"), ("every", "--eval-every")):
+        raise BadArgument(f"{editor.name} takes texts: name their folder with texts_dir (--set texts_dir=…)")
+    for name in ("batch", "every"):
         if getattr(plan, name) is not None:
-            raise BadArgument(f"{editor.name} takes all texts of a timestep at once; leave out {name} ({option})")
+            raise BadArgument(f"{editor.name} takes all texts of a timestep at once; leave out {name} (--set {name}=…)")
 
 # %% ../../nbs/10_runs/04_schedule.ipynb #5dfc062b
 def run_texts(

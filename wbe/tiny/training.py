@@ -526,7 +526,7 @@ def _start_folder(start, folder, size: str = "full") -> Path:
     found = Path(builtin_folder(str(start)) or start)
     if not all((found / name).exists() for name in ("training.json", "config.json", "model.safetensors")):
         raise BadArgument(
-            f"{start}: no tiny model; begin with wbe-tiny, or with a folder that `wbe train-tiny` has finished"
+            f"{start}: no tiny model; begin with wbe-tiny, or with a folder that `wbe train tiny` has finished"
         )
     if size != "full":
         raise BadArgument(f"a model that is trained further keeps its size; leave out size={size!r}, or the start")

@@ -191,7 +191,7 @@ def read_rows(
 def _require_table(path: Path):
     "Raise an error with the remedy when a table of a snapshot is not there."
     if not path.exists():
-        with_roles = "parse the dump again with --roles, for the values of qualifiers and references"
+        with_roles = "parse the dump again with --set roles=yes, for the values of qualifiers and references"
         raise StoreError(f"{path}: not there; {with_roles if path.stem == 'roles' else 'parse the dump first'}")
 
 # %% ../../nbs/04_wikidata/11_audit.ipynb #cell-034

@@ -107,7 +107,7 @@ class DamagedDump(StoreError):
     exit_code = DAMAGED_EXIT_CODE
 
 # %% ../../nbs/04_wikidata/13_build.ipynb #cell-019
-_INSIST = "to use it all the same, insist (--insist)"
+_INSIST = "to use it all the same, insist (--set insist=yes)"
 
 
 def check_snapshot(dump: ParsedDump, name: str):
@@ -303,5 +303,5 @@ def why_empty(self: BuiltFacts) -> str:
         return "the two dumps hold the same facts; take dumps of two dates"
     most = max(funnel, key=lambda row: row["removed"])
     unnamed = most["filter"] in ("no label", "dead property")  # a property without a label counts as dead
-    hint = "; is the language right (--language, --fallback)?" if unnamed else ""
+    hint = "; is the language right (--language, --set fallback=…)?" if unnamed else ""
     return f"of {changed:,} changed facts, the filter {most['filter']!r} removed {most['removed']:,}{hint}"

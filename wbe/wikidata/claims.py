@@ -5,10 +5,8 @@
 # %% auto #0
 __all__ = ['DataValue', 'EMPTY_MAP', 'SNAK_TYPES', 'FULL_DECODER', 'FUNCTIONAL_CONSTRAINTS', 'TIME_QUALIFIERS',
            'META_PROPERTY_CLASS', 'META_PROPERTY_CLASSES', 'RESTRICTIVE_QUALIFIER_CLASS', 'WIKI_PAGE_CLASSES',
-           'META_PROPERTIES', 'EntityId', 'TimeData', 'QuantityData', 'TextData', 'CoordinateData', 'EntityValue',
-           'StringValue', 'TimeValue', 'QuantityValue', 'TextValue', 'CoordinateValue', 'value_text', 'value_type',
-           'DumpSnak', 'TimeSnak', 'TimeQualifiers', 'DumpClaim', 'DumpTerm', 'entity_decoder', 'DumpReference',
-           'FullClaim', 'FullEntity', 'Role', 'role_rows', 'PropertyInfo', 'property_row']
+           'META_PROPERTIES', 'EntityValue', 'StringValue', 'value_text', 'value_type', 'DumpSnak', 'TimeSnak',
+           'DumpClaim', 'entity_decoder', 'Role', 'role_rows', 'PropertyInfo', 'property_row']
 
 # %% ../../nbs/04_wikidata/04_claims.ipynb #cell-002
 from dataclasses import dataclass
@@ -21,64 +19,64 @@ from msgspec import Raw, Struct, defstruct
 from ..records import VALUE_TYPES, col, coordinate_text, monolingual_text, quantity_text, time_text
 
 # %% ../../nbs/04_wikidata/04_claims.ipynb #cell-010
-class EntityId(Struct, gc=False):
+class _EntityId(Struct, gc=False):
     id: str
 
 # %% ../../nbs/04_wikidata/04_claims.ipynb #cell-011
-class TimeData(Struct, gc=False):
+class _TimeData(Struct, gc=False):
     time: str
     precision: int
 
 # %% ../../nbs/04_wikidata/04_claims.ipynb #cell-012
-class QuantityData(Struct, gc=False):
+class _QuantityData(Struct, gc=False):
     amount: str
     unit: str = "1"
 
 # %% ../../nbs/04_wikidata/04_claims.ipynb #cell-015
-class TextData(Struct, gc=False):
+class _TextData(Struct, gc=False):
     text: str
     language: str
 
 # %% ../../nbs/04_wikidata/04_claims.ipynb #cell-016
-class CoordinateData(Struct, gc=False):
+class _CoordinateData(Struct, gc=False):
     latitude: float
     longitude: float
 
 # %% ../../nbs/04_wikidata/04_claims.ipynb #cell-019
 class EntityValue(Struct, gc=False, tag="wikibase-entityid"):
-    value: EntityId
+    value: _EntityId
 
 # %% ../../nbs/04_wikidata/04_claims.ipynb #cell-020
 class StringValue(Struct, gc=False, tag="string"):
     value: str
 
 # %% ../../nbs/04_wikidata/04_claims.ipynb #cell-021
-class TimeValue(Struct, gc=False, tag="time"):
-    value: TimeData
+class _TimeValue(Struct, gc=False, tag="time"):
+    value: _TimeData
 
 # %% ../../nbs/04_wikidata/04_claims.ipynb #cell-023
-class QuantityValue(Struct, gc=False, tag="quantity"):
-    value: QuantityData
+class _QuantityValue(Struct, gc=False, tag="quantity"):
+    value: _QuantityData
 
 # %% ../../nbs/04_wikidata/04_claims.ipynb #cell-024
-class TextValue(Struct, gc=False, tag="monolingualtext"):
-    value: TextData
+class _TextValue(Struct, gc=False, tag="monolingualtext"):
+    value: _TextData
 
 # %% ../../nbs/04_wikidata/04_claims.ipynb #cell-025
-class CoordinateValue(Struct, gc=False, tag="globecoordinate"):
-    value: CoordinateData
+class _CoordinateValue(Struct, gc=False, tag="globecoordinate"):
+    value: _CoordinateData
 
 # %% ../../nbs/04_wikidata/04_claims.ipynb #cell-026
-DataValue = EntityValue | StringValue | TimeValue | QuantityValue | TextValue | CoordinateValue
+DataValue = EntityValue | StringValue | _TimeValue | _QuantityValue | _TextValue | _CoordinateValue
 
 # %% ../../nbs/04_wikidata/04_claims.ipynb #cell-029
 _TEXT_FORMS = {
     EntityValue: lambda v: v.value.id,
     StringValue: lambda v: v.value,
-    TimeValue: lambda v: time_text(v.value.time, v.value.precision),
-    QuantityValue: lambda v: quantity_text(v.value.amount, v.value.unit),
-    TextValue: lambda v: monolingual_text(v.value.text, v.value.language),
-    CoordinateValue: lambda v: coordinate_text(v.value.latitude, v.value.longitude),
+    _TimeValue: lambda v: time_text(v.value.time, v.value.precision),
+    _QuantityValue: lambda v: quantity_text(v.value.amount, v.value.unit),
+    _TextValue: lambda v: monolingual_text(v.value.text, v.value.language),
+    _CoordinateValue: lambda v: coordinate_text(v.value.latitude, v.value.longitude),
 }
 
 
@@ -91,10 +89,10 @@ def value_text(value: DataValue | None) -> str:
 # %% ../../nbs/04_wikidata/04_claims.ipynb #cell-034
 _VALUE_TYPE_NAMES = {
     StringValue: "string",
-    TimeValue: "time",
-    QuantityValue: "quantity",
-    TextValue: "text",
-    CoordinateValue: "coordinate",
+    _TimeValue: "time",
+    _QuantityValue: "quantity",
+    _TextValue: "text",
+    _CoordinateValue: "coordinate",
 }
 _ENTITY_LETTERS = {"Q": "item", "P": "property", "E": "entity-schema", "L": "lexeme"}
 
@@ -126,10 +124,10 @@ class DumpSnak(Struct, gc=False):
 # %% ../../nbs/04_wikidata/04_claims.ipynb #cell-041
 class TimeSnak(Struct, gc=False):
     snaktype: SNAK_TYPES
-    datavalue: TimeValue | None = None
+    datavalue: _TimeValue | None = None
 
 # %% ../../nbs/04_wikidata/04_claims.ipynb #cell-043
-class TimeQualifiers(Struct, gc=False):
+class _TimeQualifiers(Struct, gc=False):
     P580: list[TimeSnak] | None = None  # start time
     P582: list[TimeSnak] | None = None  # end time
     P585: list[TimeSnak] | None = None  # point in time
@@ -139,11 +137,11 @@ class DumpClaim(Struct, gc=False):
     mainsnak: DumpSnak
     id: str
     rank: Literal["normal", "preferred", "deprecated"]
-    qualifiers: TimeQualifiers | EMPTY_MAP = ()
+    qualifiers: _TimeQualifiers | EMPTY_MAP = ()
     order: list[str] | None = msgspec.field(default=None, name="qualifiers-order")
 
 # %% ../../nbs/04_wikidata/04_claims.ipynb #cell-046
-class DumpTerm(Struct, gc=False):
+class _DumpTerm(Struct, gc=False):
     value: str
 
 # %% ../../nbs/04_wikidata/04_claims.ipynb #cell-048
@@ -154,8 +152,8 @@ def _entity_type(languages: tuple[str, ...]) -> type:
     def per_language(kind, empty):
         return [(f"l{i}", kind, msgspec.field(default=empty, name=code)) for i, code in enumerate(languages)]
 
-    terms = defstruct("Terms", per_language(DumpTerm | None, None), gc=False)
-    aliases = defstruct("Aliases", per_language(list[DumpTerm], ()), gc=False)
+    terms = defstruct("Terms", per_language(_DumpTerm | None, None), gc=False)
+    aliases = defstruct("Aliases", per_language(list[_DumpTerm], ()), gc=False)
     fields = [
         ("id", str),
         ("type", str),
@@ -175,23 +173,23 @@ def entity_decoder(languages: tuple[str, ...]):
     return msgspec.json.Decoder(_entity_type(languages))
 
 # %% ../../nbs/04_wikidata/04_claims.ipynb #cell-054
-class DumpReference(Struct, gc=False):
+class _DumpReference(Struct, gc=False):
     snaks: dict[str, list[DumpSnak]] | EMPTY_MAP = ()
 
 # %% ../../nbs/04_wikidata/04_claims.ipynb #cell-055
-class FullClaim(Struct, gc=False):
+class _FullClaim(Struct, gc=False):
     mainsnak: DumpSnak
     id: str
     rank: str
     qualifiers: dict[str, list[DumpSnak]] | EMPTY_MAP = ()
-    references: list[DumpReference] = []
+    references: list[_DumpReference] = []
 
 # %% ../../nbs/04_wikidata/04_claims.ipynb #cell-056
-class FullEntity(Struct, gc=False):
-    claims: dict[str, list[FullClaim]] | EMPTY_MAP = ()
+class _FullEntity(Struct, gc=False):
+    claims: dict[str, list[_FullClaim]] | EMPTY_MAP = ()
 
 # %% ../../nbs/04_wikidata/04_claims.ipynb #cell-057
-FULL_DECODER = msgspec.json.Decoder(FullEntity)
+FULL_DECODER = msgspec.json.Decoder(_FullEntity)
 
 # %% ../../nbs/04_wikidata/04_claims.ipynb #cell-060
 @dataclass

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['WIKIMEDIA', 'DUMP_KINDS', 'DUMP_KIND_WORDS', 'dump_kinds', 'Dump', 'Mirror', 'latest_dump', 'dumps_back',
-           'choose_dumps', 'PageMemory', 'OfferedDump', 'list_mirror']
+           'choose_dumps', 'OfferedDump', 'list_mirror']
 
 # %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-002
 import json
@@ -224,7 +224,7 @@ def _missing_dump(
     kept = [k for k in kinds or [kind] if not k.endswith(".html")]
     copies = " or ".join(f"'{a}'" for a in dict.fromkeys(map(_archive_address, kept)))
     older = "Dumps are deleted after some weeks; try another mirror" + (
-        f", or the copies of --mirror {copies}" if kept else ""
+        f", or the copies of --set mirror={copies}" if kept else ""
     )
     return FetchError(f"{text}{_other_kinds(mirror, day, kind)}. {older}", 404)
 
@@ -313,7 +313,7 @@ def choose_dumps(
     verify: bool = True,  # a word means dumps with a published checksum
 ) -> tuple[list[Dump], str]:  # the dumps, and a line about them
     "The dumps of some dates, all of one kind where that is possible."
-    mirror, kinds = PageMemory(mirror), dump_kinds(kind)
+    mirror, kinds = _PageMemory(mirror), dump_kinds(kind)
     found = {}
     for k in kinds:
         found[k] = [_find_dump(mirror, when, k, verify) for when in whens]
@@ -325,7 +325,7 @@ def choose_dumps(
     return mixed, _choice_line(whens, found, mixed)
 
 # %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-061
-class PageMemory(Mirror):
+class _PageMemory(Mirror):
     "A mirror that is asked for every page once."
 
     def __init__(self, mirror: Mirror):
@@ -438,7 +438,7 @@ def list_mirror(
     progress: bool = True,  # show a progress bar
 ) -> tuple[list[OfferedDump], list[str]]:  # the dumps, and why nothing is shown of a kind
     "What a mirror offers."
-    mirror = PageMemory(mirror if isinstance(mirror, Mirror) else Mirror(str(mirror)))
+    mirror = _PageMemory(mirror if isinstance(mirror, Mirror) else Mirror(str(mirror)))
     offered, reasons, kinds = [], [], dump_kinds(kind) if kind else tuple(DUMP_KINDS)
     for k in progress_bar(kinds, desc="listing", unit="kinds", show=progress):
         try:

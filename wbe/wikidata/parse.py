@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['BATCHES_PER_ROW_GROUP', 'DAMAGED_EXIT_CODE', 'PARSE_VERSION', 'parquet_piece', 'shift_row_group', 'parquet_footer',
-           'SeenIds', 'make_piece', 'Redirect', 'ParsedDump', 'parse_dump']
+           'make_piece', 'Redirect', 'ParsedDump', 'parse_dump']
 
 # %% ../../nbs/04_wikidata/06_parse.ipynb #cell-002
 import gzip
@@ -237,7 +237,7 @@ def _drop_entities(
     return replace(parsed, **kept, counts=counts)
 
 # %% ../../nbs/04_wikidata/06_parse.ipynb #cell-046
-class SeenIds:
+class _SeenIds:
     "Which entities were read before: a bit for each number."
 
     def __init__(self):
@@ -263,7 +263,7 @@ def make_piece(
     "What some parsed batches add to every file, and their counts."
     import pyarrow as pa
 
-    seen = SeenIds()
+    seen = _SeenIds()
     parsed = [_drop_entities(p, seen.add(p.labels["id"].to_pylist())) for p in parsed]
     whole = {name: pa.concat_tables([getattr(p, name) for p in parsed]) for name in _piece_tables(roles)}
     counts, rejected = Counter(), [r for p in parsed for r in p.rejected]
@@ -306,7 +306,7 @@ def _piece_bytes(
 # %% ../../nbs/04_wikidata/06_parse.ipynb #cell-054
 def _unique_piece(
     piece: dict,  # of `make_piece`
-    seen: SeenIds,  # of the pieces before it; is updated
+    seen: _SeenIds,  # of the pieces before it; is updated
 ) -> dict:
     "A piece without the entities that an earlier one has."
     import pyarrow as pa
@@ -324,9 +324,9 @@ def _unique_piece(
     return piece | {name: made[name] for name in ("parquet", "counts", "properties", "ids")}
 
 # %% ../../nbs/04_wikidata/06_parse.ipynb #cell-056
-def _seen_before(spool: Spool) -> SeenIds:
+def _seen_before(spool: Spool) -> _SeenIds:
     "The ids of the entities that a spool holds."
-    seen = SeenIds()
+    seen = _SeenIds()
     with open(spool.path("ids.txt"), encoding="ascii") as f:
         while some := list(islice(f, 100_000)):
             seen.add(line.strip() for line in some)
@@ -428,7 +428,7 @@ class ParsedDump(StageFolder):
     "A parsed dump in a folder; `counts` has entities, statements, redirects, rejected lines, and these by reason."
 
     stage = "parse"
-    missing = "no parsed dump here; make one with `wbe parse DUMP {folder}`"
+    missing = "no parsed dump here; make one with `wbe benchmark {folder} DUMP --until parsed`"
 
     @property
     def damage(self) -> str | None:

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['READ_BYTES', 'CAREFUL_READ_BYTES', 'BLOCK_MAGIC', 'END_MAGIC', 'BATCH_BYTES', 'MAX_ENTITY_BYTES', 'DamagedData',
-           'DumpText', 'TextBatch', 'text_batches', 'unescape_xml', 'EntityPages', 'entity_pages']
+           'DumpText', 'TextBatch', 'text_batches', 'unescape_xml', 'entity_pages']
 
 # %% ../../nbs/04_wikidata/03_text.ipynb #cell-002
 import bz2
@@ -351,7 +351,7 @@ def unescape_xml(text: bytes) -> bytes:
 
 # %% ../../nbs/04_wikidata/03_text.ipynb #cell-066
 @dataclass
-class EntityPages:
+class _EntityPages:
     "The entities on some pages of an XML dump."
 
     lines: list  # JSON
@@ -373,9 +373,9 @@ def _redirect_titles(
     return found and (found[1].decode(), found[2].decode())
 
 # %% ../../nbs/04_wikidata/03_text.ipynb #cell-071
-def entity_pages(text: bytes) -> EntityPages:
+def entity_pages(text: bytes) -> _EntityPages:
     "The entities in a batch of an XML dump."
-    out, at = EntityPages([], []), 0
+    out, at = _EntityPages([], []), 0
     while (start := text.find(b"<page>", at)) >= 0:
         end = text.find(b"</page>", start)
         at = end = end if end >= 0 else len(text)

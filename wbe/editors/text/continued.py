@@ -35,7 +35,7 @@ class TextLearner(Editor):
         )
 
     def _edit(self, lm: LM, requests: list[EditRequest], hparams: TextHParams) -> EditResult:
-        raise BadArgument(f"{self.name} takes texts, and no edits: learn(lm, texts), or `wbe run --texts-dir`")
+        raise BadArgument(f"{self.name} takes texts, and no edits: learn(lm, texts), or `wbe run --set texts_dir=…`")
 
 # %% ../../../nbs/09_editors/text/04_continued.ipynb #cell-009
 @patch

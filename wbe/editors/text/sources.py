@@ -18,7 +18,7 @@ from ...wikipedia.texts import SourceText
 # %% ../../../nbs/09_editors/text/01_sources.ipynb #cell-009
 def _read_texts(path: Path) -> list[SourceText]:
     if not path.exists():
-        raise StoreError(f"{path}: there is no such file; `wbe texts` writes it")
+        raise StoreError(f"{path}: there is no such file; `wbe data texts` writes it")
     return [SourceText(**row) for row in read_table(path, SourceText).to_pylist()]
 
 # %% ../../../nbs/09_editors/text/01_sources.ipynb #cell-010
@@ -68,7 +68,7 @@ def check(
         if path is None or not path.exists():
             where = path or "a folder of texts"
             raise BadArgument(
-                f"timestep {self.name}: {where} is missing, and its {kind} texts are needed; `wbe texts` writes it"
+                f"timestep {self.name}: {where} is missing, and its {kind} texts are needed; `wbe data texts` writes it"
             )
 
 # %% ../../../nbs/09_editors/text/01_sources.ipynb #cell-015
@@ -82,7 +82,7 @@ def text_steps(
     "The texts of some timesteps of a benchmark."
     folder = Path(folder)
     if not folder.is_dir():
-        raise BadArgument(f"{folder}: there is no such folder of texts; `wbe texts` writes one")
+        raise BadArgument(f"{folder}: there is no such folder of texts; `wbe data texts` writes one")
     days = sorted(m[1] for p in folder.iterdir() if (m := _ARTICLES_NAME.fullmatch(p.name)))
     first = {"first": folder / f"wiki_articles_{days[0]}.parquet"} if days else {}
     out = []

@@ -229,7 +229,7 @@ def save_mend(
     return folder
 
 # %% ../../../nbs/09_editors/training/03_mend.ipynb #cell-037
-_NO_MEND = "train a network with `wbe train-mend MODEL -o FOLDER`, and give its folder: --set network=FOLDER"
+_NO_MEND = "train a network with `wbe train mend -m MODEL -o FOLDER`, and give its folder: --set network=FOLDER"
 
 
 def read_mend(folder) -> tuple[MendNetwork, dict]:  # the network, and what is known about it
@@ -283,7 +283,7 @@ def _check_mend_fits(lm: LM, network: MendNetwork, about: dict, folder: Path):
         if found != shape:
             raise BadArgument(
                 f"{folder}: trained for {about.get('model')}, with {shape} in {part} of layer {n}, and {lm.name} "
-                f"has {found}; train one for this model: wbe train-mend {lm.name} -o FOLDER"
+                f"has {found}; train one for this model: wbe train mend -m {lm.name} -o FOLDER"
             )
 
 # %% ../../../nbs/09_editors/training/03_mend.ipynb #cell-046

@@ -294,7 +294,7 @@ def check_network(self: RLEditTrainer) -> dict:
 
 # %% ../../../nbs/09_editors/training/07_rledit.ipynb #cell-036
 _RLEDIT_FILE, _RLEDIT_ABOUT = "rledit.safetensors", RLEditTrainer.about_file
-_NO_RLEDIT = "train a network with `wbe train-rledit MODEL -o FOLDER`, and give its folder: --set network=FOLDER"
+_NO_RLEDIT = "train a network with `wbe train rledit -m MODEL -o FOLDER`, and give its folder: --set network=FOLDER"
 
 
 def _save_rledit(folder, network: MalmenNetwork, lm: LM, training: dict) -> Path:

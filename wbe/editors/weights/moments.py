@@ -369,7 +369,8 @@ def corpus_for(self: KeyValueEditor, lm: LM):  # as `TextCorpus.of` takes it
         other = "; or leave them out with adjust=False, as the official WikiBigEdit runs do"
         raise BadArgument(
             f"{self.name} needs second moments for {lm.name}: give it a corpus, a file with a text on each line "
-            f"(--corpus texts.txt, or editor({self.name!r}, corpus='texts.txt')){other if 'rome' in self.name else ''}"
+            f"(--set corpus=texts.txt, or editor({self.name!r}, corpus='texts.txt'))"
+            f"{other if 'rome' in self.name else ''}"
         )
     return corpus
 

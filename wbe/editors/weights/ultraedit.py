@@ -225,7 +225,7 @@ def _warm_up_items(self: UltraEdit, h: UltraEditHParams) -> list[QAItem]:
     if self.corpus is None:
         raise BadArgument(
             f"{self.name}: a warm-up of {h.warm_up} questions needs a corpus, a file with a question, a tab and an "
-            "answer on each line (--corpus pairs.tsv); or leave it out with warm_up=0"
+            "answer on each line (--set corpus=pairs.tsv); or leave it out with warm_up=0"
         )
     return [QAItem(*pair) for pair in _read_pairs(self.corpus)[: h.warm_up]]
 
