@@ -17,7 +17,7 @@ from ..texts import stable_hash
 from ..world.articles import article_sentences, count_repeats, fame_floor
 from ..world.cast import WIKI_PAGE_KINDS
 from ..world.files import World
-from ..world.history import simulate_history
+from ..world.edits import simulate_history
 from ..world.names import SeededRandom
 from ..world.properties import PROPERTIES
 from ..world.truth import is_latin

@@ -15,9 +15,10 @@ from datetime import date
 from functools import partial
 from pathlib import Path
 
-from ..texts import parse_date
+from ..engine import parallel_map
 from ..progress import progress_bar
 from ..records import BadArgument, check_choice, patch, read_table, schema
+from ..spool import Spool
 from wbe.store import (
     Manifest,
     Stage,
@@ -28,10 +29,8 @@ from wbe.store import (
     make_folder,
     stream_to_parquet,
 )
-from ..engine import parallel_map
-from ..spool import Spool
+from ..texts import parse_date
 from .articles import VIEW_MONTHS, article_page, fame_floor, page_view_line
-from .properties import FIRST_QID, PROPERTIES
 from .cast import Cast
 from wbe.world.dumps import (
     JSON_HEAD,
@@ -45,7 +44,8 @@ from wbe.world.dumps import (
     property_page,
     xml_head,
 )
-from .history import simulate_history
+from .edits import simulate_history
+from .properties import FIRST_QID, PROPERTIES
 from .state import NEVER, SNAPSHOTS, CountryState
 from .truth import TRUTH_TABLES, truth_rows
 
