@@ -87,7 +87,7 @@ def execute_to_file(path: Path, settings: dict, out: Path):
 # What the notebooks import, some of it when a figure or a progress bar is first made.
 IMPORTED = (
     "execnb.shell", "ipywidgets", "matplotlib.pyplot", "scipy.stats", "scipy.optimize", "seaborn",
-    "transformers.models.gpt2.modeling_gpt2", "wbe.analysis.counts", "wbe.analysis.outdated", "wbe.analysis.statistics",
+    "transformers.models.gpt2.modeling_gpt2", "wbe.analysis.counts", "wbe.analysis.kinds", "wbe.analysis.statistics",
     "wbe.analysis.tables", "wbe.benchmark.release", "wbe.lm.toys", "wbe.lm.ability", "wbe.tiny.training",
 )  # fmt: skip
 

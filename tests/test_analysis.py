@@ -16,11 +16,10 @@ from wbe.analysis import (
     gradients,
     headline,
     hops,
-    outdated,
+    kinds,
     specificity,
     statistics,
     style,
-    thresholds,
     timesteps,
 )
 from wbe.analysis.tables import find_gaps, run_labels
@@ -202,44 +201,6 @@ def test_words_on_two_hops():
     assert hops.summarise_hops(shares, rows, by_hand)[-1] == want
 
 
-def test_the_paper_on_what_is_retrieved():
-    found = table(first=[1] * 9 + [9] * 31, second=[1] * 4 + [9] * 36, subject_id=[f"Q{i}" for i in range(40)])
-    rows = list(hops._search_findings("all", found, 2))
-    assert [r[-1] for r in rows] == ["seen", "seen", "seen"] and rows[0][2].startswith("22.5% [")
-    most = list(hops._search_findings("all", found.assign(first=1, second=1), 2))
-    assert [r[-1] for r in most] == ["not seen", "cannot be decided", "not seen: more often"]
-    none = list(hops._search_findings("all", found.assign(first=9, second=9), 2))
-    assert [r[-1] for r in none][::2] == ["seen", "not seen: rarer"] or none[2][-1] == "seen"
-
-
-def levels(**rows) -> pd.DataFrame:
-    "A table of `accuracy_by_threshold` with a row for each threshold and axis."
-    out = [
-        dict(threshold=t, axis=axis, n=9, exact_match=v, exact_match_low=v - 0.05, exact_match_high=v + 0.05)
-        | dict(change=c, change_low=c - 0.04, change_high=c + 0.04, pairs=0)
-        for axis, values in rows.items()
-        for t, (v, c) in zip(("no memory", "none", "0.5"), values)
-    ]
-    return pd.DataFrame(out)
-
-
-def test_words_on_thresholds():
-    three = levels(update=[(0.2, -0.6), (0.8, 0), (0.7, -0.1)], locality=[(0.9, 0.3), (0.6, 0), (0.85, 0.25)])
-    assert thresholds.summarise_thresholds(three) == [
-        "The plain pairs bring update from 20.0% to 80.0%, locality from 90.0% to 60.0%.",
-        "0.5: a trade; update -10.0% [-14.0%, -6.0%], locality +25.0% [+21.0%, +29.0%].",
-    ]
-    one = [("update", "no gain"), ("locality", "on no axis worse")]
-    for axis, words in one:
-        assert f"0.5: {words};" in thresholds.summarise_thresholds(three[three.axis == axis])[1]
-    same = three.assign(change=0.0)
-    assert "0.5: no difference;" in thresholds.summarise_thresholds(same)[1]
-    assert thresholds.memory_findings(three).verdict.tolist() == ["not seen", "not seen"]
-    good = levels(update=[(0.2, 0), (0.97, 0), (0.9, 0)], locality=[(0.9, 0.02), (0.88, 0), (0.9, 0)])
-    assert thresholds.memory_findings(good).verdict.tolist() == ["seen", "seen"]
-    assert thresholds.memory_findings(good)["seen here"].iloc[1] == "change -2.0% [-6.0%, 2.0%]"
-
-
 def test_words_on_cost(runs):
     slow, quick = pd.Series(dict(rag=2.5, rome=1.1, ft=np.nan)), pd.Series(dict(rag=1.5, rome=1.1))
     assert cost._summarise_ratios(slow) == (
@@ -268,7 +229,7 @@ def shares_of(**rows) -> pd.DataFrame:
 
 def test_words_on_generated_answers():
     three = shares_of(none=(0.1, 0.8, 0.1), rag=(0.8, 0.1, 0.1), ft=(0.1, 0.1, 0.8), wise=(0.4, 0.4, 0.2))
-    assert outdated.summarise_generated(three) == [
+    assert kinds.summarise_generated(three) == [
         "More often the updated than the outdated answer: rag.",
         "Still more often the outdated answer: unedited model.",
         "Forget without learning (the outdated answer less often than before, but seldom the updated one and mostly "

@@ -271,7 +271,7 @@ def test_the_command_runs_mello_with_a_budget_and_bad_options_are_clear(chains, 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with FaultyServer(reply=obedient) as server:
         words = ["run", chains, "--schedule", "mquake", "-e", "mello", "-m", "scripted"]
-        words += ["--set", f"endpoint={server.url}", "--set", "k=2", "--set", "cot=yes"]
+        words += ["--set", f"endpoint={server.url}", "--set", "mquake.k=2", "--set", "cot=yes"]
         words += ["--set", "prices=1,4", "--runs", str(tmp_path / "runs"), "--table", str(tmp_path / "out.json")]
         bad = CliRunner().invoke(app, words)
         assert bad.exit_code != 0 and "give a budget in dollars" in str(bad.exception)

@@ -181,7 +181,7 @@ def test_the_command_prints_the_tables_and_continues(chains, tmp_path):
 
     from wbe.cli.main import app
 
-    words = ["run", chains, "--schedule", "mquake", "-e", "graph", "--set", "k=1,2", "--sample", "2"]
+    words = ["run", chains, "--schedule", "mquake", "-e", "graph", "--set", "mquake.k=1,2", "--sample", "2"]
     words += ["--protocol", "zero-shot"]
     where = ["--runs", str(tmp_path / "runs"), "--name", "a", "--table", str(tmp_path / "out.json")]
     result = CliRunner().invoke(app, words + where)
@@ -190,7 +190,7 @@ def test_the_command_prints_the_tables_and_continues(chains, tmp_path):
     assert [r["k"] for r in table["k"]] == [0, 1, 2] and {r["hops"] for r in table["hops"]} == {2}
     assert [(r["k"], r["edits"], r["instances"]) for r in table["edits"]] == [(k, 1, 2) for k in (0, 1, 2)]
     assert CliRunner().invoke(app, words + where).exit_code == 0
-    bad = CliRunner().invoke(app, ["run", chains, "--schedule", "mquake", "--set", "k=1;2"])
+    bad = CliRunner().invoke(app, ["run", chains, "--schedule", "mquake", "--set", "mquake.k=1;2"])
     assert bad.exit_code != 0 and "must be a whole number" in str(bad.exception)
 
 

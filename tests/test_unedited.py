@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from wbe.analysis import statistics
 from wbe.analysis.specificity import (
     correlations,
     draw_specificity,
@@ -19,26 +18,19 @@ from wbe.analysis.specificity import (
     summarise_correlations,
 )
 from wbe.analysis.statistics import (
-    compare_benchmarks,
-    draw_timesteps,
     format_timesteps,
     guess_most_frequent,
     solved_and_guessed,
     summarise_timestep_statistics,
     timestep_statistics,
     unedited_answers,
-    wikibigedit_timesteps,
 )
 from wbe.analysis.temporal import (
     answers_with_dates,
-    cutoff_gap,
     draw_temporal,
     fact_dates,
     missing_dates,
-    property_matched_gap,
-    summarise_cutoff,
     summarise_date_positions,
-    summarise_matched_gap,
 )
 from wbe.benchmark.reader import Benchmark
 from wbe.runs.loop import run_lifelong
@@ -88,7 +80,6 @@ def test_a_run_gives_its_unedited_model(bench, real):
     table = timestep_statistics(bench, known)
     assert table["wbe-tiny"].notna().any() and "–" in format_timesteps(table).to_numpy()
     assert "wbe-tiny leaves" in summarise_timestep_statistics(table)
-    draw_timesteps(table)
 
 
 def test_an_empty_run_and_an_odd_one(bench):
@@ -100,7 +91,6 @@ def test_an_empty_run_and_an_odd_one(bench):
     assert "a: nothing was scored yet" in known.missing
     table = timestep_statistics(bench, unedited_answers(Nothing, bench))
     assert list(table.columns) == ["old", "new", "days", "edits", "questions"]
-    draw_timesteps(table)
     with pytest.raises(BadArgument, match="not str"):
         unedited_answers("runs/rome", bench)
 
@@ -117,8 +107,6 @@ def test_a_benchmark_without_dates(bench):
     facts, known = fact_dates(bench, dates={}), unedited_answers(synthetic(bench), bench)
     rows = answers_with_dates(known, facts)
     assert "no edit states" in missing_dates(facts)[0]
-    assert "nothing can be said" in summarise_cutoff(rows, "2023-01-01")
-    assert cutoff_gap(rows, "2023-01-01").empty
     with pytest.raises(BadArgument, match="no edit states when its fact began"):
         draw_temporal(facts, rows)  # in place of an empty figure
     draw_temporal(fact_dates(bench), rows[:0])  # dates, and no answers
@@ -143,43 +131,12 @@ def test_nothing_to_count_with(bench):
     draw_specificity(m)
 
 
-def test_one_timestep_is_a_benchmark_too(bench):
-    one = bench[:1]
-    assert statistics.measure_benchmark(one)["timesteps"] == "1"
-    assert compare_benchmarks(one, name="ours").loc["ours", "size"] == f"{len(one[0]):,}"
-    assert timestep_statistics(one, unedited_answers(synthetic(one), one)).loc["all", "edits"] == len(one[0])
-
-
-def test_the_papers_line_comes_with_its_limitation(bench):
-    table = timestep_statistics(bench, unedited_answers(synthetic(bench), bench))
-    assert draw_timesteps(table).get_supxlabel() == ""
-    assert "says nothing" in draw_timesteps(table, wikibigedit_timesteps()).get_supxlabel()
-
-
 def test_the_guesser_knows_each_propertys_most_frequent_answer():
     rows = pd.DataFrame(dict(relation_id=["P1"] * 3 + ["P2"], object=["x", "x", "y", "z"], relation=["a"] * 3 + ["b"]))
     rows = rows.assign(subject_id=list("abcd"), exact_match=[1.0, 0, 0, 1])
     assert guess_most_frequent(rows).tolist() == [1, 1, 0, 1]
     assert solved_and_guessed(rows, "relation")["of all solved"].tolist() == [0.5, 0.5]
     assert guess_most_frequent(rows[:0]).empty
-
-
-def test_gaps_are_compared_within_properties():
-    def side(wins):
-        "Rows of properties with so many right and wrong answers."
-        parts = [(r, float(i < good), f"{r}{i}{n}") for r, (good, n) in wins.items() for i in range(n)]
-        return pd.DataFrame(parts, columns=["relation", "exact_match", "subject_id"])
-
-    before, since = (
-        side({"easy": (90, 100), "hard": (0, 10), "alone": (5, 5)}),
-        side({"easy": (9, 10), "hard": (0, 100)}),
-    )
-    assert before.exact_match.mean() - since.exact_match.mean() > 0.5  # only from the mix of properties
-    g = property_matched_gap(before, since)
-    assert g.difference == pytest.approx(0) and (g.facts, g.properties) == (20, 2)
-    assert "cannot be decided" in summarise_matched_gap(g)
-    assert "lower" in summarise_matched_gap(property_matched_gap(side({"easy": (100, 100)}), side({"easy": (1, 100)})))
-    assert property_matched_gap(before, since[:0]).facts == 0
 
 
 def test_a_year_alone_is_not_called_earlier(bench):

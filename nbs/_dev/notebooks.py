@@ -484,13 +484,12 @@ def notebooks() -> list[Path]:
 # Notebooks that take longest, begun first: they do not keep one process busy when the others are done.
 SLOW_NOTEBOOKS = (
     "11_analysis/04_statistics",  # asks all questions of the recorded benchmark; others are served its answers
-    "11_analysis/17_prefixes",
+    "research/17_outdated_answers",
     "10_runs/08_loop",
     "06_benchmark/14_series",
-    "11_analysis/16_outdated",
     "research/07_later_and_authors",
     "10_runs/09_sweep",
-    "11_analysis/09_specificity",
+    "research/21_popular_and_rare",
     "11_analysis/32_report",
     "research/06_ours_and_authors",
     "tutorials/03_own_edits",
@@ -499,7 +498,7 @@ SLOW_NOTEBOOKS = (
     "04_wikidata/13_build",
     "04_wikidata/06_parse",
     "06_benchmark/02_locality",
-    "11_analysis/12_hops",
+    "research/18_two_hops",
     "tutorials/04_own_editor",
     "tutorials/02_own_model",
 )

@@ -95,9 +95,9 @@ def model_label(lm: LM) -> str:  # 'Llama 3 8B', …, 'wbe-tiny'; empty for othe
     if name == "wbe-tiny" or name.startswith("wbe-tiny-"):
         return "wbe-tiny"
     for label, model in preset_tables()["models"].items():
-        least, most = model.get("vocab", (0, lm.vocab))
         same = (model["family"], model.get("depth", lm.layers)) == (lm.family.name, lm.layers)
-        if same and least <= lm.vocab <= most:
+        sizes = model.get("vocab")  # a model behind an endpoint has none, and is not asked
+        if same and (sizes is None or sizes[0] <= lm.vocab <= sizes[1]):
             return label
     return ""
 

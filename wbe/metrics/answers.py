@@ -5,8 +5,7 @@
 # %% auto #0
 __all__ = ['MEASURES', 'RUN_MEASURES', 'OPTIONAL_MEASURES', 'VERDICTS', 'SPLIT', 'aligned_arrays', 'token_accuracy',
            'normalise_answer', 'exact_match', 'f1', 'alias_match', 'alias_f1', 'comparable_form', 'normalised_match',
-           'normalised_matches', 'outdated_matches', 'Measure', 'final_answer', 'edit_wise_accuracy',
-           'instance_wise_accuracy', 'multi_hop_accuracy', 'answer_probability', 'Preference', 'generalisation',
+           'normalised_matches', 'outdated_matches', 'Measure', 'answer_probability', 'Preference', 'generalisation',
            'efficacy', 'bleed_over', 'tokenise_words', 'ngram_entropy', 'fluency', 'rank_updated', 'agreement',
            'retention', 'parse_verdict', 'combine_readings', 'judged_right', 'cohen_kappa', 'Steadiness',
            'reading_agreement']
@@ -42,14 +41,6 @@ def token_accuracy(
     "The share of an answer's tokens that are the arg max under teacher forcing."
     predicted, answer = aligned_arrays(predicted, answer, "token accuracy")
     return float(np.mean(predicted == answer))
-
-# %% ../../nbs/01_metrics/01_answers.ipynb #cell-012
-def _unsolved_share(correct: Iterable[bool]) -> float:
-    "The share of questions that the unedited model does not answer correctly."
-    correct = np.asarray(list(correct), float)
-    if not correct.size:
-        raise BadArgument("unsolved share: no questions")
-    return float(1 - correct.mean())
 
 # %% ../../nbs/01_metrics/01_answers.ipynb #cell-015
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
@@ -206,42 +197,6 @@ MEASURES = {
 }
 RUN_MEASURES = tuple(MEASURES)[:6]  # those that runs report; the first is the headline
 OPTIONAL_MEASURES = ("normalised_match", *RUN_MEASURES[3:])  # those that some runs lack: they need generated texts
-
-# %% ../../nbs/01_metrics/01_answers.ipynb #cell-065
-def final_answer(text: str, marker: str = "Answer:") -> str | None:
-    "The answer of a generated chain of thought: the rest of the line after the first marker; None without one."
-    found = re.search(re.escape(marker) + r"[ \t]*([^\n]*)", text, re.IGNORECASE)
-    return found[1].strip() or None if found else None
-
-# %% ../../nbs/01_metrics/01_answers.ipynb #cell-068
-def _by_instance(correct, instance, what: str):
-    "For each instance, how many questions were answered correctly, and how many were asked."
-    correct, instance = aligned_arrays(np.asarray(correct, bool), instance, what)
-    _, group = np.unique(instance, return_inverse=True)
-    return np.bincount(group, correct), np.bincount(group)
-
-# %% ../../nbs/01_metrics/01_answers.ipynb #cell-070
-def edit_wise_accuracy(correct: Sequence[bool]) -> float:
-    "The share of edits that are recalled; each edit counts once."
-    return 1 - _unsolved_share(correct)
-
-# %% ../../nbs/01_metrics/01_answers.ipynb #cell-071
-def instance_wise_accuracy(
-    correct: Sequence[bool],  # for each single-hop question, whether it was answered correctly
-    instance: Sequence,  # the instance that it belongs to
-) -> float:
-    "The share of instances of which every single fact is recalled."
-    right, asked = _by_instance(correct, instance, "instance-wise accuracy")
-    return float(np.mean(right == asked))
-
-# %% ../../nbs/01_metrics/01_answers.ipynb #cell-072
-def multi_hop_accuracy(
-    correct: Sequence[bool],  # for each multi-hop question, whether it was answered correctly
-    instance: Sequence,  # the instance that it belongs to
-) -> float:
-    "The share of instances of which any multi-hop question is answered correctly."
-    right, _ = _by_instance(correct, instance, "multi-hop accuracy")
-    return float(np.mean(right > 0))
 
 # %% ../../nbs/01_metrics/01_answers.ipynb #cell-081
 def answer_probability(
