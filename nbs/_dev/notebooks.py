@@ -537,6 +537,9 @@ def test_one(path: Path) -> tuple[bool, float]:
     os.chdir(NBS)
     begun = processor_seconds()
     passed, _ = test_nb(path, get_config().tst_flags.split(), basepath=ROOT)
+    for name, module in list(sys.modules.items()):  # the next notebook may write a module of the same name
+        if str(getattr(module, "__file__", None)).startswith(tempfile.gettempdir()):
+            del sys.modules[name]
     return passed, processor_seconds() - begun
 
 
