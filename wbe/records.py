@@ -6,7 +6,7 @@
 __all__ = ['VALUE_TYPES', 'RANKS', 'AXES', 'ASKED_AXES', 'PROBE_COLUMNS', 'QUESTION_KEY', 'RECORDS', 'patch', 'WbeError',
            'BadArgument', 'check_choice', 'install_command', 'col', 'schema', 'time_text', 'quantity_text',
            'monolingual_text', 'coordinate_text', 'Statement', 'Label', 'Fact', 'Axis', 'choose_axes', 'order_axes',
-           'with_axes', 'Edit', 'Score', 'question_columns', 'SchemaError', 'check_table', 'to_table', 'read_table']
+           'Edit', 'Score', 'question_columns', 'SchemaError', 'check_table', 'to_table', 'read_table']
 
 # %% ../nbs/00_core/01_records.ipynb #cell-002
 import builtins
@@ -272,7 +272,7 @@ def order_axes(
     return [a for a in ASKED_AXES if a in names] + [a for a in names if a not in ASKED_AXES]
 
 # %% ../nbs/00_core/01_records.ipynb #c2423374
-def with_axes(
+def _with_axes(
     record: type,  # whose columns are declared by `col`; not a dataclass yet
 ) -> type:
     "Add the columns of axes that a record does not declare."
@@ -285,7 +285,7 @@ def with_axes(
 
 # %% ../nbs/00_core/01_records.ipynb #cell-049
 @dataclass
-@with_axes
+@_with_axes
 class Edit:
     "A row of the benchmark: an edit and the probes of the five axes, under the published field names."
 

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['INFINI_GRAM_INDEX', 'WIKIMEDIA_VIEWS_API', 'PlainCounts', 'LocalIndex', 'ServiceCache', 'ServiceRequest',
-           'WebService', 'HostedCounts', 'ViewFiles', 'HostedViews']
+           'HostedCounts', 'ViewFiles', 'HostedViews']
 
 # %% ../../nbs/11_analysis/07_counts.ipynb #cell-002
 import bz2
@@ -373,7 +373,7 @@ def _send_request(
 
 # %% ../../nbs/11_analysis/07_counts.ipynb #cb135124
 @dataclass
-class WebService:
+class _WebService:
     "A web service with limited rate, retries and a cache."
 
     name: str
@@ -387,7 +387,7 @@ class WebService:
 
 # %% ../../nbs/11_analysis/07_counts.ipynb #8502f3d5
 @patch
-def _one_answer(self: WebService, key: str, request: ServiceRequest, read: Callable, limiter: RateLimiter):
+def _one_answer(self: _WebService, key: str, request: ServiceRequest, read: Callable, limiter: RateLimiter):
     "Send one request until it succeeds or finally fails, and cache its answer."
 
     def action():
@@ -405,7 +405,7 @@ def _one_answer(self: WebService, key: str, request: ServiceRequest, read: Calla
 
 # %% ../../nbs/11_analysis/07_counts.ipynb #826bccb2
 @patch
-def _collect(self: WebService, jobs: dict, limiter: RateLimiter, on_done: Callable) -> tuple[dict, dict]:
+def _collect(self: _WebService, jobs: dict, limiter: RateLimiter, on_done: Callable) -> tuple[dict, dict]:
     "Wait for jobs: the answers, and why the others failed."
     answers, failed, in_a_row = {}, {}, 0
     for job in as_completed(jobs):
@@ -422,7 +422,7 @@ def _collect(self: WebService, jobs: dict, limiter: RateLimiter, on_done: Callab
 
 # %% ../../nbs/11_analysis/07_counts.ipynb #63047831
 @patch
-def _ask_all(self: WebService, requests: dict, read: Callable, progress: bool) -> tuple[dict, dict]:
+def _ask_all(self: _WebService, requests: dict, read: Callable, progress: bool) -> tuple[dict, dict]:
     "Send all requests: the answers, and why the others failed."
     limiter = RateLimiter(self.per_minute)
     bar = progress_bar(total=len(requests), desc=self.name, unit=" questions", show=progress)
@@ -435,7 +435,7 @@ def _ask_all(self: WebService, requests: dict, read: Callable, progress: bool) -
 
 # %% ../../nbs/11_analysis/07_counts.ipynb #4b38f5c5
 @patch
-def _failure_message(self: WebService, failed: dict, asked: int, without: int) -> str:
+def _failure_message(self: _WebService, failed: dict, asked: int, without: int) -> str:
     key, why = next(iter(failed.items()))
     return (
         f"{self.name}: {without:,} of {asked:,} questions have no answer; the first, {key!r}: "
@@ -446,7 +446,7 @@ def _failure_message(self: WebService, failed: dict, asked: int, without: int) -
 # %% ../../nbs/11_analysis/07_counts.ipynb #0dcc98f1
 @patch
 def ask(
-    self: WebService,
+    self: _WebService,
     questions: dict[str, ServiceRequest],  # by the key under which the answer is cached
     read: Callable[[int, dict], object],  # status and answer to a value; raises FetchError if there is none
     partial: bool = False,  # return the answers that there are instead of an error
@@ -484,7 +484,7 @@ class HostedCounts:
     ):
         self.index, self.url, self.name = index, url, f"Infini-gram {index}"
         cache = cache if isinstance(cache, ServiceCache) else ServiceCache(cache)
-        self.service = WebService(self.name, cache, workers, per_minute, retry or RetryPolicy(retries=5), timeout)
+        self.service = _WebService(self.name, cache, workers, per_minute, retry or RetryPolicy(retries=5), timeout)
 
     def _read(self, status: int, data: dict) -> int:
         "The count in an answer."
@@ -601,7 +601,7 @@ class HostedViews:
         self.wiki, self.url, self.name = wiki, url.rstrip("/"), f"page views of {wiki}, {first} to {last}"
         cache = cache if isinstance(cache, ServiceCache) else ServiceCache(cache)
         retry = retry or RetryPolicy(retries=5)
-        self.service = WebService(self.name, cache, workers, per_minute, retry, timeout, agent)
+        self.service = _WebService(self.name, cache, workers, per_minute, retry, timeout, agent)
 
     def __repr__(self) -> str:
         return f"HostedViews({self.name}; {len(self.service.cache):,} answers cached)"

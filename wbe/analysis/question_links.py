@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['AXIS_COLUMNS', 'shown_labels', 'cell_links', 'headline_links', 'decay_links', 'timestep_links', 'FigurePoint',
-           'point_selection', 'hover_points', 'TextPool', 'PackedQuestions', 'pack_questions']
+           'point_selection', 'hover_points', 'PackedQuestions', 'pack_questions']
 
 # %% ../../nbs/11_analysis/30_question_links.ipynb #cell-002
 import base64
@@ -272,7 +272,7 @@ def _percentages(values: pd.Series) -> list[int]:
     return np.where(shares.notna(), np.rint(100 * shares.fillna(0)), -1).astype(int).tolist()
 
 # %% ../../nbs/11_analysis/30_question_links.ipynb #eca6da4e
-class TextPool:
+class _TextPool:
     "Texts by number, each once."
 
     def __init__(self):
@@ -288,7 +288,7 @@ _PART = ["moment", "scored_at", "edits_done"]
 _SCORE_TEXTS = ("answer", "retrieved")  # texts of a score, where a run recorded them
 
 
-def _score_parts(run: int, scores: pd.DataFrame, measures: list[str], pool: TextPool) -> list[dict]:
+def _score_parts(run: int, scores: pd.DataFrame, measures: list[str], pool: _TextPool) -> list[dict]:
     "The scores of a run, a part for each moment; they have the column `number`."
     out = []
     for key, part in scores.sort_values([*_PART, "number"], kind="stable").groupby(_PART, sort=False):
@@ -316,7 +316,7 @@ def _run_fields(name: str, run) -> dict:
 # %% ../../nbs/11_analysis/30_question_links.ipynb #2fc1846b
 def _payload(runs, questions: pd.DataFrame, numbers: list, chosen: np.ndarray | None) -> dict:
     "Everything about the chosen questions; None chooses all."
-    pool, new = TextPool(), np.arange(len(questions))
+    pool, new = _TextPool(), np.arange(len(questions))
     if chosen is not None:
         new = np.full(len(questions), -1)
         new[chosen] = np.arange(len(chosen))

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['GREY', 'LIGHT_GREY', 'EDITOR_LOOKS', 'METRIC_LOOKS', 'EDITOR_FAMILIES', 'Look', 'look', 'display_order',
-           'text_colour', 'figure_theme', 'new_figure', 'axis_panels', 'panel_title', 'LinePanel', 'line_panels',
-           'upper_limit', 'percent_axis', 'draw_line', 'draw_editor_lines', 'spread_labels', 'label_lines', 'draw_dots',
+           'text_colour', 'figure_theme', 'new_figure', 'axis_panels', 'panel_title', 'line_panels', 'upper_limit',
+           'percent_axis', 'draw_line', 'draw_editor_lines', 'spread_labels', 'label_lines', 'draw_dots',
            'draw_heatmap', 'freeze_layout', 'save_figure', 'figure_svg']
 
 # %% ../../nbs/11_analysis/01_style.ipynb #cell-002
@@ -255,7 +255,7 @@ def panel_title(ax, text: str, size: float = 10.5):
     ax.set_title(text, loc="left", fontsize=size, color="#222222")
 
 # %% ../../nbs/11_analysis/01_style.ipynb #cell-046
-class LinePanel(NamedTuple):
+class _LinePanel(NamedTuple):
     "A panel with lines of editors."
 
     ax: object
@@ -277,7 +277,7 @@ def _family_panels(axes: list[str], groups: dict, width: float, height: float) -
     out = []
     for i, axis in enumerate(axes):
         for j, (family, editors) in enumerate(groups.items()):
-            out.append(LinePanel(panels[i, j], axis, editors, j == 0, i == len(axes) - 1))
+            out.append(_LinePanel(panels[i, j], axis, editors, j == 0, i == len(axes) - 1))
             panel_title(panels[i, j], f"{axis}: {family}" if axis else family)
             panels[i, j].tick_params(labelleft=j == 0)
     return fig, out
@@ -295,7 +295,7 @@ def line_panels(
         return _family_panels(axes, groups, width, 0.85 * height)
     fig, pairs = axis_panels(axes, width, height, 6.5 if len(axes) == 1 else 0)
     n, cols, (names,) = len(axes), min(len(axes), 3), groups.values()
-    panels = [LinePanel(ax, a, names, i % cols == 0, i + cols >= n) for i, (ax, a) in enumerate(pairs)]
+    panels = [_LinePanel(ax, a, names, i % cols == 0, i + cols >= n) for i, (ax, a) in enumerate(pairs)]
     for panel in panels:
         panel_title(panel.ax, panel.axis)
     return fig, panels

@@ -5,8 +5,7 @@
 # %% auto #0
 __all__ = ['EDIT_FIELDS', 'REQUIRED_FIELDS', 'STATEMENT_AXES', 'STATEMENT_COLUMNS', 'read_edits', 'edit_id', 'edit_ids',
            'subject_keys', 'Probe', 'place_probes', 'edit_probes', 'probe_frame', 'timestep_name',
-           'parse_timestep_name', 'add_statements', 'TimestepFile', 'Timestep', 'fetch_dataset', 'timestep_files',
-           'Benchmark']
+           'parse_timestep_name', 'add_statements', 'Timestep', 'fetch_dataset', 'timestep_files', 'Benchmark']
 
 # %% ../../nbs/06_benchmark/09_reader.ipynb #cell-002
 import hashlib
@@ -395,7 +394,7 @@ def _require_dates(path: Path) -> tuple:
     return name, old, new
 
 # %% ../../nbs/06_benchmark/09_reader.ipynb #cell-086
-class TimestepFile:
+class _TimestepFile:
     "The file of a timestep, which is read once, when it is needed."
 
     def __init__(
@@ -432,7 +431,7 @@ class TimestepFile:
             self.__dict__.pop(name, None)
 
 # %% ../../nbs/06_benchmark/09_reader.ipynb #cell-089
-class Timestep(TimestepFile):
+class Timestep(_TimestepFile):
     "The edits between two snapshots."
 
     extra_probes: Iterable[Probe] = ()  # questions beyond those in the fields

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['UpdateObject', 'NeighbourFact', 'FactUpdate', 'read_updates', 'replacements', 'add_random_neighbours',
-           'VerbalisedTriple', 'read_verbalised']
+           'VerbalisedTriple']
 
 # %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-002
 import math
@@ -310,7 +310,7 @@ def _verbalised(row: LocatedValue) -> VerbalisedTriple | None:
     return VerbalisedTriple(*names, triple["object"]["label"].text(), tuple(texts))
 
 # %% ../../nbs/06_benchmark/28_wikifactdiff.ipynb #cell-066
-def read_verbalised(
+def _read_verbalised(
     source,  # a file, a folder of one, wikifactdiff-sentences or wikifactdiff-sentences-2
     revision: str | None = None,  # of the hub
 ) -> Iterator[VerbalisedTriple]:

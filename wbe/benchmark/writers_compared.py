@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['fact_row', 'read_facts', 'series_facts', 'facts_to_compare', 'WantedText', 'comparison_requests', 'ComparedText',
-           'QuestionVerdict', 'WriterComparison', 'compare_writers', 'format_comparison']
+           'WriterComparison', 'compare_writers', 'format_comparison']
 
 # %% ../../nbs/06_benchmark/27_writers_compared.ipynb #cell-002
 import hashlib
@@ -219,7 +219,7 @@ def _compared_texts(folder: Path, name: str, writer: Writer, wanted: list[Wanted
 
 # %% ../../nbs/06_benchmark/27_writers_compared.ipynb #cell-041
 @dataclass
-class QuestionVerdict:
+class _QuestionVerdict:
     "What a judge says about a question."
 
     writer: str = col("the writer, as it was named for the comparison")
@@ -246,10 +246,10 @@ def _judged_texts(folder: Path, judge, texts, wanted: list[WantedText]):
 
     def work():
         found = judge_answers(judge, readings)
-        rows = [QuestionVerdict(*at, *j) for at, j in zip(zip(passed.writer, passed.id), found)]
+        rows = [_QuestionVerdict(*at, *j) for at, j in zip(zip(passed.writer, passed.id), found)]
         return rows, _cost(judge, both_readings(readings))
 
-    return _run_stage(Stage(folder, "verdicts", params), folder / "verdicts.parquet", QuestionVerdict, work)
+    return _run_stage(Stage(folder, "verdicts", params), folder / "verdicts.parquet", _QuestionVerdict, work)
 
 # %% ../../nbs/06_benchmark/27_writers_compared.ipynb #cell-045
 @dataclass

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['EditRequest', 'subject_span', 'check_requests', 'requests_from_rows', 'request_columns', 'requests_from_mquake',
-           'fold_text', 'name_words', 'question_words', 'SubjectMention', 'SubjectIndex']
+           'name_words', 'question_words', 'SubjectMention', 'SubjectIndex']
 
 # %% ../../nbs/09_editors/01_requests.ipynb #cell-002
 import re
@@ -217,7 +217,7 @@ _NAME_WORDS = re.compile(rf"{_UNSPACED}|(?:(?!{_UNSPACED})[\w{_MARKS}])+")
 _DIACRITICS = re.compile("[\u0300-\u036f]")
 
 # %% ../../nbs/09_editors/01_requests.ipynb #c22ea14c
-def fold_text(text: str) -> str:
+def _fold_text(text: str) -> str:
     "A text without capitals and diacritics."
     plain = text.casefold()
     if not plain.isascii():
@@ -227,7 +227,7 @@ def fold_text(text: str) -> str:
 # %% ../../nbs/09_editors/01_requests.ipynb #9e5327a3
 def name_words(text: str) -> tuple[str, ...]:
     "The words of a text, in the form in which names are compared."
-    return tuple(_NAME_WORDS.findall(fold_text(text)))
+    return tuple(_NAME_WORDS.findall(_fold_text(text)))
 
 # %% ../../nbs/09_editors/01_requests.ipynb #ff019cf1
 @cache

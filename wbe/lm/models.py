@@ -4,8 +4,7 @@
 
 # %% auto #0
 __all__ = ['BACKENDS', 'LMState', 'LM', 'require_weights', 'first_input', 'PartHook', 'Backend', 'builtin_folder',
-           'check_load_options', 'fuse_activations', 'load', 'limited_threads', 'CompiledForward', 'check_compiler',
-           'compile_blocks']
+           'check_load_options', 'fuse_activations', 'load', 'limited_threads', 'check_compiler', 'compile_blocks']
 
 # %% ../../nbs/07_lm/02_models.ipynb #cell-002
 import copy
@@ -628,7 +627,7 @@ def _has_hooks(module: torch.nn.Module) -> bool:
     return any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in module.modules())
 
 # %% ../../nbs/07_lm/02_models.ipynb #143688da
-class CompiledForward:
+class _CompiledForward:
     "A block's forward: compiled, or as it was written where it is listened to or gradients are wanted."
 
     def __init__(self, block: torch.nn.Module, options: dict):
@@ -645,7 +644,7 @@ class CompiledForward:
         return self.fast(*args, **kwargs)
 
     def __deepcopy__(self, memo):
-        return CompiledForward(copy.deepcopy(self.block, memo), self.options)
+        return _CompiledForward(copy.deepcopy(self.block, memo), self.options)
 
 # %% ../../nbs/07_lm/02_models.ipynb #44e27288
 def check_compiler(backend: str | None = None, quant: str | None = None):
@@ -668,5 +667,5 @@ def compile_blocks(
             f"{lm.name}: only a model that is whole on one device, unquantised and not yet compiled can be compiled"
         )
     for block in blocks:
-        block.forward = CompiledForward(block, dict(dynamic=True) | options)
+        block.forward = _CompiledForward(block, dict(dynamic=True) | options)
     return lm

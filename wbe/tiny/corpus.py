@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['WeightedText', 'TRAINING_STAGES', 'CONTINUED_STAGE', 'counterfactual', 'sample_distractor', 'reading_document',
            'copy_document', 'excerpt_document', 'is_chain_withheld', 'two_hop_document', 'ChainPool',
-           'sample_told_chain', 'chain_reading_document', 'TrainingStage', 'TrainingCorpus']
+           'sample_told_chain', 'chain_reading_document', 'TrainingCorpus']
 
 # %% ../../nbs/08_tiny/02_corpus.ipynb #cell-002
 from collections.abc import Iterator
@@ -358,7 +358,7 @@ def chain_reading_document(
     return begin + pairs + _qa_line(asked, facts[-1].answer)
 
 # %% ../../nbs/08_tiny/02_corpus.ipynb #cell-077
-class TrainingStage(NamedTuple):
+class _TrainingStage(NamedTuple):
     "A part of the training."
 
     until: float  # ends at this share of the training
@@ -368,31 +368,31 @@ class TrainingStage(NamedTuple):
 
 # %% ../../nbs/08_tiny/02_corpus.ipynb #cell-078
 TRAINING_STAGES = (
-    TrainingStage(
+    _TrainingStage(
         0.03,
         0.25,
         dict(recall=25, reading=45, echo=30),
         dict(same=0.7, words=0.5, sizes=(1, 1, 2), strange=1.0, relevant=1.0),
     ),
-    TrainingStage(
+    _TrainingStage(
         0.12,
         0.25,
         dict(recall=40, reading=34, echo=4, biography=7, fact_list=7, excerpt=4, chain=4),
         dict(same=0.3, words=0.2, sizes=(1, 1, 2, 2, 3)),
     ),
-    TrainingStage(
+    _TrainingStage(
         0.50,
         1.0,
         dict(recall=36, reading=33, biography=8, fact_list=9, excerpt=8, chain=6),
         dict(same=0.1, words=0.1, sizes=(1, 2, 2, 3, 3), relevant=0.7),
     ),
-    TrainingStage(
+    _TrainingStage(
         0.82,
         1.0,
         dict(recall=26, reading=52, biography=4, fact_list=6, excerpt=6, chain=6),
         dict(same=0.2, words=0.2, sizes=(1, 2, 2, 3, 3), relevant=0.75),
     ),
-    TrainingStage(
+    _TrainingStage(
         1.01,
         1.0,
         dict(recall=29, reading=48, biography=4, fact_list=6, excerpt=6, chain=7),
@@ -401,7 +401,7 @@ TRAINING_STAGES = (
 )
 
 # %% ../../nbs/08_tiny/02_corpus.ipynb #cell-081
-def _stage_with_chains(stage: TrainingStage) -> TrainingStage:
+def _stage_with_chains(stage: _TrainingStage) -> _TrainingStage:
     "A stage of the training with chains."
     if stage.until <= 0.12:
         return stage
@@ -413,7 +413,7 @@ def _stage_with_chains(stage: TrainingStage) -> TrainingStage:
 _CHAIN_STAGES = tuple(map(_stage_with_chains, TRAINING_STAGES))
 
 # %% ../../nbs/08_tiny/02_corpus.ipynb #cell-083
-CONTINUED_STAGE = TrainingStage(
+CONTINUED_STAGE = _TrainingStage(
     1.01,
     1.0,
     dict(recall=19, reading=19, biography=2, fact_list=3, excerpt=3, chain=10, chain_reading=44),
@@ -425,7 +425,7 @@ _DOCUMENT_TOKENS = dict(recall=74, reading=72, echo=60, biography=31, fact_list=
 _DOCUMENT_TOKENS |= dict(chain_reading=86)
 
 
-def _kind_sampler(stage: TrainingStage) -> _WeightedSampler:
+def _kind_sampler(stage: _TrainingStage) -> _WeightedSampler:
     "Samples kinds of documents, so that each has its share of the tokens."
     return _WeightedSampler(stage.percent, lambda kind: stage.percent[kind] / 100 / _DOCUMENT_TOKENS[kind])
 

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['FILTERS', 'NON_ROMAN', 'SIX_WORDS', 'WIKI_PAGE_LABELS', 'STATEMENT_DATES', 'SUBJECT_DATES', 'LIVING_PROPERTIES',
-           'Filter', 'filter_conditions', 'filter_facts', 'draw_funnel']
+           'filter_conditions', 'filter_facts', 'draw_funnel']
 
 # %% ../../nbs/04_wikidata/10_filters.ipynb #cell-002
 from pathlib import Path
@@ -21,7 +21,7 @@ from .claims import META_PROPERTIES, META_PROPERTY_CLASSES, WIKI_PAGE_CLASSES
 from .screening import mark_members, period_end
 
 # %% ../../nbs/04_wikidata/10_filters.ipynb #cell-005
-class Filter(NamedTuple):
+class _Filter(NamedTuple):
     "A reason to remove a fact."
 
     name: str
@@ -30,27 +30,27 @@ class Filter(NamedTuple):
 
 
 FILTERS = (
-    Filter(
+    _Filter(
         "not between entities",
         "paper, 3.2",
         "the value is an identifier, a date, a number, a text, a file, a coordinate",
     ),
-    Filter("dead property", "official code", "the property is not in the new snapshot, or has no label"),
-    Filter("meta property", "ours", "the property is about the work of the wiki's editors, not about the world"),
-    Filter("renamed or merged", "ours", "only an id changed: the answer's name is the same as before"),
-    Filter(
+    _Filter("dead property", "official code", "the property is not in the new snapshot, or has no label"),
+    _Filter("meta property", "ours", "the property is about the work of the wiki's editors, not about the world"),
+    _Filter("renamed or merged", "ours", "only an id changed: the answer's name is the same as before"),
+    _Filter(
         "page of the wiki",
         "official code",
         "subject or object is a list, a category, a template or a disambiguation page",
     ),
-    Filter("no label", "needed for a question", "subject or object has no name in the language, or is gone"),
-    Filter("circular", "paper, (i)", "the object is the subject, or has its name"),
-    Filter("not Roman", "paper, (ii)", "a name in another script"),
-    Filter("single character", "paper, (iii)", "a name of one letter"),
-    Filter("long name", "paper, (iv)", "a name of more than five words"),
-    Filter("ended", "ours, where asked for", "it ended before the newer snapshot"),
-    Filter("of the dead", "ours, where asked for", "only the living have it, and the subject is dead"),
-    Filter(
+    _Filter("no label", "needed for a question", "subject or object has no name in the language, or is gone"),
+    _Filter("circular", "paper, (i)", "the object is the subject, or has its name"),
+    _Filter("not Roman", "paper, (ii)", "a name in another script"),
+    _Filter("single character", "paper, (iii)", "a name of one letter"),
+    _Filter("long name", "paper, (iv)", "a name of more than five words"),
+    _Filter("ended", "ours, where asked for", "it ended before the newer snapshot"),
+    _Filter("of the dead", "ours, where asked for", "only the living have it, and the subject is dead"),
+    _Filter(
         "several values", "paper, (v)", "the subject has several truthy values for the property in the new snapshot"
     ),
 )

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['BATCHES_PER_ROW_GROUP', 'DAMAGED_EXIT_CODE', 'PARSE_VERSION', 'parquet_piece', 'shift_row_group', 'parquet_footer',
-           'make_piece', 'Redirect', 'ParsedDump', 'parse_dump']
+           'Redirect', 'ParsedDump', 'parse_dump']
 
 # %% ../../nbs/04_wikidata/06_parse.ipynb #cell-002
 import gzip
@@ -256,7 +256,7 @@ class _SeenIds:
         return again
 
 # %% ../../nbs/04_wikidata/06_parse.ipynb #cell-048
-def make_piece(
+def _make_piece(
     parsed: list[ParsedLines],
     roles: bool,
 ) -> dict:
@@ -282,13 +282,13 @@ def make_piece(
 # %% ../../nbs/04_wikidata/06_parse.ipynb #cell-040
 def _parse_piece(batches: tuple[TextBatch, ...], language: str, fallback: tuple, roles: bool) -> dict:
     "The work of a process: some batches as a piece, with their position in the file, and whether they are XML."
-    made = make_piece([_parse_batch(batch, language, fallback, roles) for batch in batches], roles)
+    made = _make_piece([_parse_batch(batch, language, fallback, roles) for batch in batches], roles)
     return made | dict(position=batches[-1].position, xml=batches[-1].xml)
 
 # %% ../../nbs/04_wikidata/06_parse.ipynb #cell-051
 def _piece_bytes(
     state: dict,  # of the spool; is updated
-    result: dict,  # of `make_piece`
+    result: dict,  # of `_make_piece`
 ) -> dict:
     "The bytes to append to every file."
     out = {"rejected.jsonl.gz": result["rejected"]}
@@ -305,7 +305,7 @@ def _piece_bytes(
 
 # %% ../../nbs/04_wikidata/06_parse.ipynb #cell-054
 def _unique_piece(
-    piece: dict,  # of `make_piece`
+    piece: dict,  # of `_make_piece`
     seen: _SeenIds,  # of the pieces before it; is updated
 ) -> dict:
     "A piece without the entities that an earlier one has."
@@ -320,7 +320,7 @@ def _unique_piece(
     tables = {n: to_table(known.get(n, []), record) for n, record in _piece_tables(roles).items()}
     about = to_table([json.loads(line) for line in piece["properties"].decode().splitlines()], PropertyInfo)
     parsed = ParsedLines(tables["statements"], tables["labels"], about, tables.get("roles"), [], piece["counts"])
-    made = make_piece([_drop_entities(parsed, again)], roles)
+    made = _make_piece([_drop_entities(parsed, again)], roles)
     return piece | {name: made[name] for name in ("parquet", "counts", "properties", "ids")}
 
 # %% ../../nbs/04_wikidata/06_parse.ipynb #cell-056

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['CREATION_PROPERTIES', 'RULES', 'NO_RULE', 'PAIR_RULE', 'RULES_BY_NAME', 'FAR_DAY', 'DEATH_PROPERTIES', 'FATES',
            'SCENARIOS', 'POPULATION_PROPERTY', 'RULES_VERSION', 'RULE_OUTPUTS', 'CLASSIFIED_COLUMNS', 'UPDATE_COLUMNS',
-           'new_entities', 'Rule', 'RuleTerms', 'rule_conditions', 'update_scenarios', 'read_page_views',
-           'entity_popularity', 'classify', 'explain']
+           'new_entities', 'Rule', 'rule_conditions', 'update_scenarios', 'read_page_views', 'entity_popularity',
+           'classify', 'explain']
 
 # %% ../../nbs/04_wikidata/09_rules.ipynb #cell-002
 import bz2
@@ -111,7 +111,7 @@ FAR_DAY = 10**17  # further away than any time that Wikidata can state
 DEATH_PROPERTIES = {"P570": "date of death", "P4602": "date of burial or cremation"}
 
 
-class RuleTerms:
+class _RuleTerms:
     "The terms of the rules, as expressions over a frame of triples with `_rule_features`."
 
     def __init__(self, t_old, t_new):
@@ -131,7 +131,7 @@ class RuleTerms:
         return (x > self.old) & (x < self.new)
 
 # %% ../../nbs/04_wikidata/09_rules.ipynb #cell-024
-def rule_conditions(f: RuleTerms) -> dict:
+def rule_conditions(f: _RuleTerms) -> dict:
     "The condition of each rule, in the order of the table."
     only_death = f.added & (f.n == 1) & f.within(f.day)
     swap = f.swap & f.added & f.within(f.start)
@@ -180,7 +180,7 @@ def _apply_rules(
     t_new: date,
 ):
     "Triples with the `rule` that decided and the class `klass` that it gives."
-    conditions = rule_conditions(RuleTerms(t_old, t_new))
+    conditions = rule_conditions(_RuleTerms(t_old, t_new))
     return triples.with_columns(rule=first_case(conditions, NO_RULE.name)).with_columns(klass=_class_of_rule())
 
 # %% ../../nbs/04_wikidata/09_rules.ipynb #cell-029

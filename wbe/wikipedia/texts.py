@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['ROWS_PER_PIECE', 'PUBLISHED_PIECE', 'SourceText', 'write_in_pieces', 'write_texts', 'snapshot_articles',
-           'changed_source', 'shuffled_by_id', 'PackedRow', 'pack_texts']
+           'changed_source', 'shuffled_by_id', 'pack_texts']
 
 # %% ../../nbs/05_wikipedia/11_texts.ipynb #cell-002
 from collections.abc import Callable, Iterable, Iterator
@@ -104,7 +104,7 @@ def shuffled_by_id(
 
 # %% ../../nbs/05_wikipedia/11_texts.ipynb #ef611df9
 @dataclass
-class PackedRow:
+class _PackedRow:
     "A row of tokens, and which documents are in it."
 
     tokens: list[int]
@@ -142,7 +142,7 @@ def pack_texts(
         raise BadArgument(f"a row has at least 2 tokens, not {length}")
     if separator is None:
         separator = getattr(tokenizer, "eos_token_id", None)
-    row = PackedRow([])
+    row = _PackedRow([])
     for n, ids in enumerate(_encoded(texts, tokenizer)):
         ids = list(_without_tail(ids, piece) if as_published else ids)
         ids += [] if separator is None or not ids else [separator]
@@ -153,6 +153,6 @@ def pack_texts(
             ids = ids[room:]
             if len(row) == length:
                 yield row
-                row = PackedRow([])
+                row = _PackedRow([])
     if row.tokens:
         yield row

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['newcomer', 'late_addition', 'correction', 'retraction', 'deletion', 'merging', 'log_trap', 'rank_only', 'rank_swap',
-           'qualifier_only', 'reference_only', 'label_only', 'rewording', 'vandalism', 'revert_vandalism', 'circle',
-           'deprecated_arrival', 'unknown_value', 'wiki_page', 'simulate_history']
+           'qualifier_only', 'reference_only', 'label_only', 'rewording', 'vandalism', 'circle', 'deprecated_arrival',
+           'unknown_value', 'wiki_page', 'simulate_history']
 
 # %% ../../nbs/02_world/08_edits.ipynb #cell-002
 from .cast import Cast, label_trap
@@ -299,7 +299,7 @@ def vandalism(s: CountryState) -> bool:
     return True
 
 # %% ../../nbs/02_world/08_edits.ipynb #cell-055
-def revert_vandalism(s: CountryState):
+def _revert_vandalism(s: CountryState):
     "Restore the values that were vandalised in the previous timestep."
     due = [r for r in s.pending_reverts if r[0] == s.t]
     for _, e, fake, c in due:
@@ -367,7 +367,7 @@ def wiki_page(s: CountryState) -> bool:
 def _simulate_timestep(s: CountryState, t: int):
     "Simulate timestep `t` of a country: from the snapshot before to snapshot `t`."
     s.advance(t)
-    revert_vandalism(s)
+    _revert_vandalism(s)
     days, size = (SNAPSHOTS[t] - SNAPSHOTS[t - 1]).days, s.cast.size(s.block)
     for i, kind in enumerate(EVENT_TYPES.values()):
         times = s.rng.rounded(kind.rate * size / 230 * days / 30)

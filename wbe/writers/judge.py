@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['JUDGING', 'JudgeRequest', 'OpenAIJudge', 'Judgement', 'both_readings', 'read_twice', 'judge_answers', 'format_facts',
-           'QuestionReading', 'question_reading']
+           'question_reading']
 
 # %% ../../nbs/03_writers/16_judge.ipynb #cell-002
 from collections.abc import Iterable
@@ -125,7 +125,7 @@ def format_facts(request: Request) -> str:
 
 # %% ../../nbs/03_writers/16_judge.ipynb #1719939f
 @dataclass(frozen=True)
-class QuestionReading:
+class _QuestionReading:
     "A question to be judged, in one reading."
 
     id: str  # of the request that it was written for
@@ -145,7 +145,7 @@ class QuestionReading:
         return chat_prompt(prompt_file("judge-question"), _render_reading(self), "verdict")
 
 # %% ../../nbs/03_writers/16_judge.ipynb #d4a0cf69
-def _render_reading(reading: QuestionReading) -> str:
+def _render_reading(reading: _QuestionReading) -> str:
     "The text of a reading in the prompt."
     asked = [f"facts: {one_line(reading.facts)}", f"answer: {one_line(reading.expected)}"]
     given = [f"earlier question: {one_line(reading.earlier)}"] if reading.earlier else []
@@ -153,6 +153,6 @@ def _render_reading(reading: QuestionReading) -> str:
     return "\n".join(given + (question + asked if reading.turned else asked + question))
 
 # %% ../../nbs/03_writers/16_judge.ipynb #74dda957
-def question_reading(request: Request, text: str) -> QuestionReading:
+def question_reading(request: Request, text: str) -> _QuestionReading:
     "The reading of a question that was written for a request."
-    return QuestionReading(request.id, format_facts(request), request.answer, text, request.question or "")
+    return _QuestionReading(request.id, format_facts(request), request.answer, text, request.question or "")

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['PASSAGES', 'PASSAGE_WRITER_CLASSES', 'PASSAGE_WRITERS', 'CHECK_KINDS', 'CHECKING', 'CHECKER_CLASSES', 'CHECKERS',
-           'PassageRequest', 'PassageQuestion', 'read_pair', 'pair_fault', 'OpenAIPassageWriter', 'make_passage_writer',
-           'FactCheck', 'OpenAIChecker', 'make_checker']
+           'PassageRequest', 'read_pair', 'pair_fault', 'OpenAIPassageWriter', 'make_passage_writer', 'FactCheck',
+           'OpenAIChecker', 'make_checker']
 
 # %% ../../nbs/03_writers/18_passages.ipynb #cell-002
 from dataclasses import dataclass
@@ -52,7 +52,7 @@ def _render_passage(request: PassageRequest) -> str:
     return f"{title}\n{versions}\n{older}\nchoose the newer answer from: {listed(request.candidates)}"
 
 # %% ../../nbs/03_writers/18_passages.ipynb #cell-012
-class PassageQuestion(NamedTuple):
+class _PassageQuestion(NamedTuple):
     "A question that a passage answers."
 
     question: str
@@ -60,7 +60,7 @@ class PassageQuestion(NamedTuple):
     outdated: str | None = None  # of the older version
 
 
-def read_pair(text: str) -> PassageQuestion | None:  # None where the model found nothing to ask
+def read_pair(text: str) -> _PassageQuestion | None:  # None where the model found nothing to ask
     "A question and its answers, or a `BadAnswer`."
     parts = [part.strip(" \"“”`'") for part in one_line(text).split("=>")]
     if len(parts) == 1 and parts[0].lower().rstrip(".") == "none":
@@ -68,12 +68,12 @@ def read_pair(text: str) -> PassageQuestion | None:  # None where the model foun
     if len(parts) not in (2, 3) or not all(parts) or not parts[0].endswith("?"):
         raise BadAnswer(f"not a question with its answers: {one_line(text)[:60]!r}")
     question, *answers = parts
-    return PassageQuestion(question, answers[-1], answers[0] if len(answers) > 1 else None)
+    return _PassageQuestion(question, answers[-1], answers[0] if len(answers) > 1 else None)
 
 # %% ../../nbs/03_writers/18_passages.ipynb #cell-015
 def pair_fault(
     request: PassageRequest,
-    found: PassageQuestion,
+    found: _PassageQuestion,
 ) -> str | None:  # None if there is none
     "What is wrong with a question from a passage."
     if (found.outdated is None) != (not request.outdated):

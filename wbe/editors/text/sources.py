@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['TEXT_KINDS', 'TextStep', 'text_steps', 'model_parameters', 'copied_values', 'write_values', 'ParameterEdit',
-           'TrainedValues', 'parameters_restored']
+           'parameters_restored']
 
 # %% ../../../nbs/09_editors/text/01_sources.ipynb #cell-002
 import re
@@ -158,7 +158,7 @@ def _check_fits(self: ParameterEdit, lm: LM):
         raise EditError(f"{lm.name} has edits in single matrices; undo them or call commit_edits(lm) first")
 
 # %% ../../../nbs/09_editors/text/01_sources.ipynb #c53f215e
-class TrainedValues:
+class _TrainedValues:
     "Values that are known when the block of `parameters_restored` has ended."
 
     values: dict = {}
@@ -170,7 +170,7 @@ def parameters_restored(
     names,  # of the parameters that may change
 ):
     "Within the block parameters may be changed and are restored at its end; the result holds what they became."
-    parameters, out = model_parameters(lm), TrainedValues()
+    parameters, out = model_parameters(lm), _TrainedValues()
     mine = {name: parameters[name] for name in names}
     before, dtypes = copied_values(mine), {name: p.dtype for name, p in mine.items()}
     try:
