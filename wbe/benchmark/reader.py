@@ -20,11 +20,20 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .rows import JsonRow, json_rows
-from ..texts import date_or_none
-from ..records import ASKED_AXES, AXES, PROBE_COLUMNS, BadArgument, Edit, SchemaError, check_choice, choose_axes
-from ..records import install_command, patch
+from ..texts import date_or_none, question_key
+from wbe.records import (
+    ASKED_AXES,
+    AXES,
+    PROBE_COLUMNS,
+    BadArgument,
+    Edit,
+    SchemaError,
+    check_choice,
+    choose_axes,
+    install_command,
+    patch,
+)
 from ..store import StoreError, explain_read_errors, logger, sha256_of
-from ..texts import question_key
 from ..writers.templates import fill_form, row_statements
 
 # %% ../../nbs/06_benchmark/09_reader.ipynb #cell-013
