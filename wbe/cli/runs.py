@@ -119,9 +119,11 @@ def _read_words(schedule: str) -> list[Setting]:
 # %% ../../nbs/12_app/05_runs.ipynb #3864836c
 def _hparam_words(editors: str | None) -> list[Setting]:
     "The hyper-parameters of editors, separated by commas."
+    names = [e.strip() for e in (editors or "").split(",") if e.strip() not in ("", "none")]
+    if not names:  # also when the command is made: nothing heavy is imported
+        return []
     from wbe.editors.protocol import editor_class
 
-    names = [e.strip() for e in (editors or "").split(",") if e.strip() not in ("", "none")]
     words = [s for e in names for s in settings_of(editor_class(e).HParams, e)]
     return [s for s in words if s.name != "source"]  # it says where a preset is from
 
