@@ -86,7 +86,7 @@ def runs(tmp_path_factory) -> Path:
     [
         ("ft", [], ("config.json", "state/current.json", "scores")),
         ("rag", [], ("state/current.json",)),
-        ("rome", ["--set", "steps=2"], ("state/current.json",)),
+        ("rome", ["--set", "steps=2", "--set", "samples=20"], ("state/current.json",)),
         ("wise", [f"--set={x}" for x in ("steps=1", "save_every=2", "merge_every=4")], ("state/current.json",)),
         ("lora", ["--set", "epochs=1", "--set", "batch=2"], ("state/current.json",)),
         ("memit", ["--set", "steps=1", "--set", "samples=20", "--set", "batch=2"], ("state/current.json",)),

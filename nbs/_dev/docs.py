@@ -3,6 +3,7 @@
 python nbs/_dev/docs.py [FOLDER]      build it (default: _docs); needs no network, and no page loads from outside
 """
 
+import gc
 import importlib
 import inspect
 import json
@@ -310,7 +311,12 @@ def build(folder: Path) -> list[str]:
         sources, site, log = Path(tmp) / "sources", Path(tmp) / "site", Path(tmp) / "warnings.txt"
         sources.mkdir()
         write_sources(sources)
+        usual = gc.get_threshold()
+        gc.freeze()  # the modules and what Sphinx keeps need not be searched for garbage again and again
+        gc.set_threshold(100_000, 20, 20)
         status = sphinx(["-q", "-b", "html", "-j", "auto", "-w", str(log), str(sources), str(site)])
+        gc.set_threshold(*usual)
+        gc.unfreeze()
         warnings = [w.replace(f"{sources}/", "") for w in log.read_text().splitlines()]
         if status:
             raise SystemExit("\n".join(["the site could not be built", *warnings]))

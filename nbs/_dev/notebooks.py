@@ -406,7 +406,7 @@ def fail_with_figures():
 
 
 def fork_commands():
-    """From now on, `!wbe …` and what a sweep starts are forked from a process that has imported everything.
+    """From now on, `!wbe …`, what a sweep starts and kernels are forked from a process that has imported everything.
 
     A fresh process imports for five seconds. `processes.py` among the tests says what is the same.
     """
@@ -416,6 +416,7 @@ def fork_commands():
     import processes
 
     processes.context()  # one server for all processes that execute notebooks
+    processes.fork_kernels()
     processes.forkserver._forkserver.ensure_running = lambda: None  # it would look for it among their own children
 
     class Command(subprocess.Popen):
@@ -483,13 +484,12 @@ def notebooks() -> list[Path]:
 
 # Notebooks that take longest, begun first: they do not keep one process busy when the others are done.
 SLOW_NOTEBOOKS = (
-    "11_analysis/04_statistics",  # asks all questions of the recorded benchmark; others are served its answers
     "research/17_outdated_answers",
     "10_runs/08_loop",
     "06_benchmark/14_series",
     "research/07_later_and_authors",
     "10_runs/09_sweep",
-    "research/21_popular_and_rare",
+    "research/21_popular_and_rare",  # asks most questions of the recorded benchmark; others are served its answers
     "11_analysis/32_report",
     "research/06_ours_and_authors",
     "tutorials/03_own_edits",
@@ -537,6 +537,9 @@ def test_one(path: Path) -> tuple[bool, float]:
     os.chdir(NBS)
     begun = processor_seconds()
     passed, _ = test_nb(path, get_config().tst_flags.split(), basepath=ROOT)
+    for name, module in list(sys.modules.items()):  # the next notebook may write a module of the same name
+        if str(getattr(module, "__file__", None)).startswith(tempfile.gettempdir()):
+            del sys.modules[name]
     return passed, processor_seconds() - begun
 
 

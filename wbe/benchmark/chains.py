@@ -11,9 +11,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .locality import multi_valued_pairs
-from .paths import CHAIN_FACT_COLUMNS, KIND_OF_PROPERTY, PAIR_COLUMNS, as_hop, chain_facts_after
-from .paths import chain_facts_before, coherent_paths, even_rows, extend_paths, join_old_path
-from .paths import limit_per_object, path_key, take_rows, write_sampled
+from wbe.benchmark.paths import (
+    CHAIN_FACT_COLUMNS,
+    KIND_OF_PROPERTY,
+    PAIR_COLUMNS,
+    as_hop,
+    chain_facts_after,
+    chain_facts_before,
+    coherent_paths,
+    even_rows,
+    extend_paths,
+    join_old_path,
+    limit_per_object,
+    path_key,
+    take_rows,
+    write_sampled,
+)
 from .rows import write_json_rows
 from ..engine import open_engine
 from ..records import BadArgument, col, read_table, to_table

@@ -12,27 +12,42 @@ from dataclasses import asdict, dataclass
 from datetime import date
 from pathlib import Path
 
-from .evolving import EvolvingQuestion, ask_facts, ask_passages, benchmark_rows, changed_facts
-from .evolving import changed_passages, evolving_facts, filter_questions, split_unchanged
-from .evolving import unchanged_facts_in, unchanged_passages
+from wbe.benchmark.evolving import (
+    EvolvingQuestion,
+    ask_facts,
+    ask_passages,
+    benchmark_rows,
+    changed_facts,
+    changed_passages,
+    evolving_facts,
+    filter_questions,
+    split_unchanged,
+    unchanged_facts_in,
+    unchanged_passages,
+)
 from .questions import BenchmarkRow
 from .release import WIKIDATA_SOURCE, Release, add_timestep, finish_release
-from .series import Series, SeriesStep, _build_facts, _no_log, find_retired, public_writer
-from .series import write_lasting_facts
+from wbe.benchmark.series import (
+    Series,
+    SeriesStep,
+    _build_facts,
+    _no_log,
+    find_retired,
+    public_writer,
+    write_lasting_facts,
+)
 from ..engine import ENGINES
 from ..records import BadArgument, Fact, check_choice, patch, read_table, to_table
 from ..store import Manifest, Stage, StoreError, atomic_write, lock, make_folder, write_table
 from ..texts import stable_hash
 from ..wikidata.entities import FALLBACK
 from ..wikipedia.changed import CHANGED_CHARACTERS, ChangedText, changed_set
-from ..wikipedia.comparison import WikipediaComparison
-from ..wikipedia.comparison import compare_wikipedia
+from ..wikipedia.comparison import WikipediaComparison, compare_wikipedia
 from ..wikipedia.days import DumpsOfDay, dumps_by_day, parse_articles
 from ..wikipedia.snapshot import WikipediaSnapshot
 from ..wikipedia.texts import changed_source, snapshot_articles, write_in_pieces, write_texts
 from ..writers.base import WRITERS, make_writer
-from ..writers.passages import CHECKERS, make_checker
-from ..writers.passages import PASSAGE_WRITERS, make_passage_writer
+from ..writers.passages import CHECKERS, PASSAGE_WRITERS, make_checker, make_passage_writer
 
 # %% ../../nbs/06_benchmark/26_evolving_series.ipynb #cell-005
 @dataclass

@@ -14,8 +14,15 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from .similarity import FeatureCounts, PostingLists, PropertyProducts, count_features, graph_features
-from .similarity import name_trigrams, search_lists
+from wbe.benchmark.similarity import (
+    FeatureCounts,
+    PostingLists,
+    PropertyProducts,
+    count_features,
+    graph_features,
+    name_trigrams,
+    search_lists,
+)
 from ..engine import open_engine
 from ..records import BadArgument, check_choice, col, patch, schema
 from ..spool import Spool

@@ -20,18 +20,28 @@ from typing import NamedTuple
 from .published import FORMAT_FIELDS, PublishedBenchmark, data_files, load_published, locate_published
 from wbe.benchmark.reader import (
     EDIT_FIELDS,
-    Probe,
-    place_probes,
     Benchmark,
+    Probe,
     Timestep,
     edit_ids,
     fetch_dataset,
     parse_timestep_name,
+    place_probes,
+    timestep_files,
 )
-from .reader import timestep_files
 from .rows import JsonRow, write_json_rows
-from .tables import FIELD_MEANINGS, TABLE_READERS, ColumnMatch, field_of_column, match_columns, memory_rows
-from .tables import parse_column_map, table_rows, text_of_value, whole_rows
+from wbe.benchmark.tables import (
+    FIELD_MEANINGS,
+    TABLE_READERS,
+    ColumnMatch,
+    field_of_column,
+    match_columns,
+    memory_rows,
+    parse_column_map,
+    table_rows,
+    text_of_value,
+    whole_rows,
+)
 from ..records import ASKED_AXES, AXES, PROBE_COLUMNS, BadArgument
 from ..store import StoreError
 

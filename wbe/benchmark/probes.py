@@ -12,11 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..records import BadArgument, col, patch, to_table
-from ..texts import stable_hash
+from ..texts import split_sentences, stable_hash
 from ..wikipedia.comparison import WikipediaComparison
 from ..wikipedia.diffs import Diffset, article_parts
 from ..wikipedia.plain import page_paragraphs
-from ..texts import split_sentences
 from ..wikipedia.snapshot import WikipediaSnapshot
 
 # %% ../../nbs/06_benchmark/22_probes.ipynb #cell-007

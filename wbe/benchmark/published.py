@@ -18,15 +18,15 @@ from pathlib import Path
 
 from wbe.benchmark.reader import (
     EDIT_FIELDS,
-    Probe,
-    place_probes,
     Benchmark,
+    Probe,
     edit_ids,
     edit_probes,
     fetch_dataset,
+    place_probes,
     read_edits,
+    timestep_files,
 )
-from .reader import timestep_files
 from .rows import FormatError, LocatedValue, read_located_rows
 from ..records import BadArgument, check_choice, patch
 from ..store import StoreError

@@ -18,8 +18,7 @@ from ..records import ASKED_AXES, AXES, Edit, col, schema, to_table
 from ..spool import Spool
 from ..store import Manifest, Stage, make_folder, stream_to_parquet
 from ..wikidata.classes import answer_classes
-from ..writers.base import REQUEST_KINDS, Request, Writer, WrittenText, make_writer
-from ..writers.base import written_by
+from ..writers.base import REQUEST_KINDS, Request, Writer, WrittenText, make_writer, written_by
 from ..writers.checks import TEXT_CHECKS, Candidate, Dropped, dropped_row, feedback_on, first_failed_check
 from ..writers.requests import EDIT_KEY_COLUMNS, edit_details, edit_key, fact_requests, kinds_table, variant_requests
 

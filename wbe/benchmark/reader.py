@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['EDIT_FIELDS', 'REQUIRED_FIELDS', 'STATEMENT_AXES', 'STATEMENT_COLUMNS', 'read_edits', 'edit_id', 'edit_ids',
-           'subject_keys', 'Probe', 'place_probes', 'edit_probes', 'probe_frame', 'timestep_name',
-           'parse_timestep_name', 'add_statements', 'Timestep', 'fetch_dataset', 'timestep_files', 'Benchmark']
+           'subject_keys', 'Probe', 'place_probes', 'edit_probes', 'probe_frame', 'add_statements', 'timestep_name',
+           'parse_timestep_name', 'Timestep', 'fetch_dataset', 'timestep_files', 'Benchmark']
 
 # %% ../../nbs/06_benchmark/09_reader.ipynb #cell-002
 import hashlib
@@ -20,11 +20,20 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .rows import JsonRow, json_rows
-from ..texts import date_or_none
-from ..records import ASKED_AXES, AXES, PROBE_COLUMNS, BadArgument, Edit, SchemaError, check_choice, choose_axes
-from ..records import install_command, patch
+from ..texts import date_or_none, question_key
+from wbe.records import (
+    ASKED_AXES,
+    AXES,
+    PROBE_COLUMNS,
+    BadArgument,
+    Edit,
+    SchemaError,
+    check_choice,
+    choose_axes,
+    install_command,
+    patch,
+)
 from ..store import StoreError, explain_read_errors, logger, sha256_of
-from ..texts import question_key
 from ..writers.templates import fill_form, row_statements
 
 # %% ../../nbs/06_benchmark/09_reader.ipynb #cell-013
@@ -333,28 +342,6 @@ def _count_edits(
     shares = {a: having[a] / n for a in ASKED_AXES if a != "update"}
     return counts | shares | dict(properties=len(_used_properties([edits])))
 
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-071
-_FILE_NAME = re.compile(r"wiki_big_edit_(\d{8})_(\d{8})\.(?:json|parquet)")
-
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-072
-_FILE_NAME_FORM = "wiki_big_edit_<old>_<new>.json or .parquet"  # for messages
-
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-073
-def timestep_name(
-    old: date,  # of the older snapshot
-    new: date,
-) -> str:
-    "The name of a timestep's files, without suffix."
-    return f"wiki_big_edit_{old:%Y%m%d}_{new:%Y%m%d}"
-
-# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-075
-def parse_timestep_name(
-    path,
-) -> tuple[str, date | None, date | None] | None:  # name, old and new date
-    "The name and the dates of a timestep, from the name of its file; None for another file."
-    m = _FILE_NAME.fullmatch(Path(path).name)
-    return m and (f"{m[1]}_{m[2]}", date_or_none(m[1]), date_or_none(m[2]))
-
 # %% ../../nbs/06_benchmark/09_reader.ipynb #cell-078
 def _sentences_of(row: dict, mined: dict | None) -> list[str]:
     "The sentences of an edit, by the table or by mined templates."
@@ -376,6 +363,28 @@ def add_statements(
     first = pa.array([texts[0] if texts else None for texts in found], pa.string())
     others = pa.array([texts[1:] if texts else None for texts in found], pa.list_(pa.string()))
     return edits.append_column(STATEMENT_COLUMNS[0], first).append_column(STATEMENT_COLUMNS[1], others)
+
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-071
+_FILE_NAME = re.compile(r"wiki_big_edit_(\d{8})_(\d{8})\.(?:json|parquet)")
+
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-072
+_FILE_NAME_FORM = "wiki_big_edit_<old>_<new>.json or .parquet"  # for messages
+
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-073
+def timestep_name(
+    old: date,  # of the older snapshot
+    new: date,
+) -> str:
+    "The name of a timestep's files, without suffix."
+    return f"wiki_big_edit_{old:%Y%m%d}_{new:%Y%m%d}"
+
+# %% ../../nbs/06_benchmark/09_reader.ipynb #cell-075
+def parse_timestep_name(
+    path,
+) -> tuple[str, date | None, date | None] | None:  # name, old and new date
+    "The name and the dates of a timestep, from the name of its file; None for another file."
+    m = _FILE_NAME.fullmatch(Path(path).name)
+    return m and (f"{m[1]}_{m[2]}", date_or_none(m[1]), date_or_none(m[2]))
 
 # %% ../../nbs/06_benchmark/09_reader.ipynb #cell-082
 def _edits_frame(edits, ids: list[str]):

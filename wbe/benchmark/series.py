@@ -14,9 +14,8 @@ from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 
-from .chains import find_chains
+from .chains import CHAIN_STYLES, find_chains, write_chains
 from .locality import SIMILARITY_METHODS, change_files, changed_pairs, entity_numbers, find_locality
-from .chains import CHAIN_STYLES, write_chains
 from .multihop import find_two_hops
 from .questions import write_questions
 from .reader import timestep_name
@@ -29,8 +28,7 @@ from ..wikidata.build import build_facts, dump_date, locate_dumps
 from ..wikidata.dumps import WIKIMEDIA
 from ..wikidata.entities import FALLBACK
 from ..world.files import World
-from ..writers.base import WRITERS
-from ..writers.base import check_kinds, make_kind_writer
+from ..writers.base import WRITERS, check_kinds, make_kind_writer
 
 # %% ../../nbs/06_benchmark/14_series.ipynb #cell-005
 @dataclass

@@ -15,8 +15,14 @@ from typing import NamedTuple
 
 from .own import ReadRow, find_data_file, published_form, read_row
 from .published import load_published
-from .reader import EDIT_FIELDS, REQUIRED_FIELDS, edit_id, fetch_dataset, parse_timestep_name
-from .reader import timestep_files
+from wbe.benchmark.reader import (
+    EDIT_FIELDS,
+    REQUIRED_FIELDS,
+    edit_id,
+    fetch_dataset,
+    parse_timestep_name,
+    timestep_files,
+)
 from .rows import ROW_FAULTS, JsonRow, json_rows, parquet_rows
 from .tables import FIELD_MEANINGS, ColumnMatch, match_columns, memory_rows, parse_column_map, table_rows
 from ..records import ASKED_AXES, AXES, BadArgument, WbeError, patch

@@ -14,8 +14,13 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import NamedTuple
 
-from .published import WIKIFACTDIFF_RELEASES, data_files, left_context, locate_published
-from .published import objects_by_decision
+from wbe.benchmark.published import (
+    WIKIFACTDIFF_RELEASES,
+    data_files,
+    left_context,
+    locate_published,
+    objects_by_decision,
+)
 from .reader import fetch_dataset
 from .rows import LocatedValue, read_located_rows
 from ..records import BadArgument, check_choice, patch

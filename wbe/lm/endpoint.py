@@ -19,8 +19,15 @@ from .prompts import Protocol, _chat_messages, get_protocol
 from .tokens import QAItem
 from ..progress import progress_bar
 from ..records import patch
-from ..writers.endpoint import RESPONSE_FORMATS, CallOutcome, JobStopped, RateLimiter, _counted_tokens, redact_key
-from ..writers.endpoint import Endpoint
+from wbe.writers.endpoint import (
+    RESPONSE_FORMATS,
+    CallOutcome,
+    Endpoint,
+    JobStopped,
+    RateLimiter,
+    _counted_tokens,
+    redact_key,
+)
 from ..writers.ledger import CachedAnswer, SpendingLimit, WriterError, token_upper_bound
 from ..writers.requests import ChatPrompt
 

@@ -9,6 +9,7 @@ __all__ = ['Interval', 'bootstrap_means', 'exact_bounds', 'bootstrap_interval', 
 # %% ../../nbs/01_metrics/02_intervals.ipynb #cell-002
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -50,6 +51,24 @@ def _subject_sums(values, subjects):
     order = np.lexsort((values, group))  # sums do not depend on the order of the rows, not even in the last bit
     return np.bincount(group[order], values[order]), np.bincount(group).astype(float)
 
+# %% ../../nbs/01_metrics/02_intervals.ipynb #666900be
+@lru_cache(1000)
+def _resample(pairs: bytes, sizes: bytes, repeats: int, seed: int) -> np.ndarray:
+    "The means of resamples of subjects: their different pairs of sum and count, and how many have each."
+    pairs, size = np.frombuffer(pairs).reshape(-1, 2), np.frombuffer(sizes, int)
+    rng, out, step = np.random.default_rng(seed), [], max(1, 4_000_000 // len(pairs))
+    for start in range(0, repeats, step):
+        weights = rng.multinomial(size.sum(), size / size.sum(), min(step, repeats - start))
+        total = weights @ pairs
+        out.append(total[:, 0] / total[:, 1])
+    return np.concatenate(out)
+
+
+def _resampled_means(sums: np.ndarray, counts: np.ndarray, repeats: int, seed: int) -> np.ndarray:
+    "The means of resamples; those of the same scores, which several tables and figures show, are computed once."
+    pairs, size = np.unique(np.stack([sums, counts], 1), axis=0, return_counts=True)
+    return _resample(pairs.tobytes(), size.tobytes(), repeats, seed).copy()
+
 # %% ../../nbs/01_metrics/02_intervals.ipynb #cell-011
 def bootstrap_means(
     values: Sequence[float],
@@ -58,14 +77,7 @@ def bootstrap_means(
     seed: int = 0,
 ) -> np.ndarray:
     "The means of resamples of the subjects, each with all its values."
-    sums, counts = _subject_sums(values, subjects)
-    pairs, size = np.unique(np.stack([sums, counts], 1), axis=0, return_counts=True)
-    rng, out, step = np.random.default_rng(seed), [], max(1, 4_000_000 // len(pairs))
-    for start in range(0, repeats, step):
-        weights = rng.multinomial(len(sums), size / size.sum(), min(step, repeats - start))
-        total = weights @ pairs
-        out.append(total[:, 0] / total[:, 1])
-    return np.concatenate(out)
+    return _resampled_means(*_subject_sums(values, subjects), repeats, seed)
 
 # %% ../../nbs/01_metrics/02_intervals.ipynb #86c24991
 def exact_bounds(
@@ -89,8 +101,8 @@ def bootstrap_interval(
     "The mean of the values and its bootstrap interval, resampled by subject."
     if not 0 < level < 1:
         raise BadArgument(f"the level is {level}; it is a share such as 0.95")
-    means = bootstrap_means(values, subjects, repeats, seed)
     sums, counts = _subject_sums(values, subjects)
+    means = _resampled_means(sums, counts, repeats, seed)
     value, tail, groups = math.fsum(sums) / counts.sum(), (1 - level) / 2, len(sums)
     low, high = (float(x) for x in np.quantile(means, [tail, 1 - tail]))
     if groups == 1:

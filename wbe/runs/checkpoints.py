@@ -14,13 +14,19 @@ from pathlib import Path
 
 import torch
 
-from ..editors.results import PartialWork
+from wbe.editors.results import (
+    EditResult,
+    PartialWork,
+    combine_edits,
+    commit_edits,
+    compact_edits,
+    load_carried,
+    save_carried,
+    write_tensors,
+)
 from ..editors.requests import EditRequest
-from ..editors.results import EditResult, combine_edits, commit_edits, compact_edits
-from ..editors.results import load_carried, save_carried, write_tensors
 from ..editors.text.sources import model_parameters, write_values
-from ..lm.cost import PeakMeter
-from ..lm.cost import HealthCheck, is_broken, matrix_norm, matrix_norms
+from ..lm.cost import HealthCheck, PeakMeter, is_broken, matrix_norm, matrix_norms
 from ..lm.models import LM
 from ..progress import progress_bar
 from ..records import BadArgument, patch

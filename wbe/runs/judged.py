@@ -6,9 +6,8 @@
 __all__ = ['judge_runs', 'judged_table']
 
 # %% ../../nbs/10_runs/12_judged.ipynb #cell-002
-from ..records import choose_axes
+from ..records import QUESTION_KEY, BadArgument, check_choice, choose_axes
 from ..metrics.answers import cohen_kappa, reading_agreement
-from ..records import QUESTION_KEY, BadArgument, check_choice
 from .questions import sample_ids
 from .records import EVALUATION_MOMENTS, VERDICT_KEY, Run, main_judge, write_frame
 from ..store import lock

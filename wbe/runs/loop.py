@@ -18,8 +18,15 @@ from ..lm.models import LM, limited_threads
 from ..lm.scoring import process_rank
 from ..records import BadArgument, patch
 from .checkpoints import Updater
-from .description import adopt_editor_source, check_same_run, describe_benchmark, describe_run
-from .description import estimate_seconds, format_duration, utc_now
+from wbe.runs.description import (
+    adopt_editor_source,
+    check_same_run,
+    describe_benchmark,
+    describe_run,
+    estimate_seconds,
+    format_duration,
+    utc_now,
+)
 from .moments import Asker
 from .plan import RunPlan, check_plan
 from .questions import QuestionTable

@@ -11,22 +11,26 @@ import json
 import time
 from pathlib import Path
 
-from ..records import ASKED_AXES
+from ..records import ASKED_AXES, QUESTION_KEY, patch
 from ..editors.results import bytes_beside_weights
-from ..lm.ability import score_held_out
+from ..lm.ability import TASKS, AbilityTask, measure_ability, score_held_out
 from ..lm.cost import time_rounds, timing_summary
-from ..lm.ability import AbilityTask, measure_ability
 from ..lm.models import LM
 from ..lm.probes import describe_set_aside
 from ..lm.prompts import get_protocol
 from ..lm.scoring import score
-from ..lm.ability import TASKS
 from ..metrics.intervals import bootstrap_interval
 from ..metrics.summary import with_outdated_match
-from ..records import QUESTION_KEY, patch
 from .checkpoints import Updater
-from .questions import QuestionTable, planned_moments, score_questions, select_questions, step_questions
-from .questions import store_questions, why_unaskable
+from wbe.runs.questions import (
+    QuestionTable,
+    planned_moments,
+    score_questions,
+    select_questions,
+    step_questions,
+    store_questions,
+    why_unaskable,
+)
 from .records import with_normalised_match, with_probe_column, write_frame
 from .schedule import Job
 from ..store import explain_read_errors

@@ -12,8 +12,7 @@ from collections.abc import Iterable
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..benchmark.near_probes import form_probes
-from ..benchmark.near_probes import near_probes, unchanged_facts
+from ..benchmark.near_probes import form_probes, near_probes, unchanged_facts
 from ..benchmark.reader import STATEMENT_AXES, Benchmark, Timestep, edit_probes, probe_frame, subject_keys
 from ..benchmark.release import retired_probes
 from ..lm.models import LM

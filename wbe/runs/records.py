@@ -18,9 +18,8 @@ from functools import cached_property
 from pathlib import Path
 
 from ..benchmark.own import set_aside_lines
-from ..metrics.answers import MEASURES, OPTIONAL_MEASURES, RUN_MEASURES, normalised_matches
+from ..metrics.answers import MEASURES, OPTIONAL_MEASURES, RUN_MEASURES, judged_right, normalised_matches
 from ..metrics.intervals import exact_bounds
-from ..metrics.answers import judged_right
 from ..metrics.summary import with_outdated_match
 from ..records import QUESTION_KEY, BadArgument, check_choice, order_axes, patch
 from .plan import SCHEDULES

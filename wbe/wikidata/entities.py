@@ -17,9 +17,23 @@ import msgspec
 from msgspec import Raw, defstruct
 
 from ..records import VALUE_TYPES, Label, Statement, patch, schema, time_text
-from .claims import EMPTY_MAP, FULL_DECODER, TIME_QUALIFIERS, DumpClaim, DumpSnak, EntityValue
-from .claims import PropertyInfo, Role, StringValue, TimeSnak, entity_decoder, property_row, role_rows
-from .claims import value_text, value_type
+from wbe.wikidata.claims import (
+    EMPTY_MAP,
+    FULL_DECODER,
+    TIME_QUALIFIERS,
+    DumpClaim,
+    DumpSnak,
+    EntityValue,
+    PropertyInfo,
+    Role,
+    StringValue,
+    TimeSnak,
+    entity_decoder,
+    property_row,
+    role_rows,
+    value_text,
+    value_type,
+)
 
 # %% ../../nbs/04_wikidata/05_entities.ipynb #cell-007
 def _first_text(terms, count: int) -> str | None:

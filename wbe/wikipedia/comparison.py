@@ -22,8 +22,7 @@ from ..records import BadArgument, col, patch, read_table, to_table
 from ..engine import parallel_map
 from ..store import Stage, StageFolder, format_bytes
 from ..wikidata.parse import parquet_piece
-from .plain import page_paragraphs
-from .plain import Paragraph
+from .plain import Paragraph, page_paragraphs
 from .snapshot import PieceFiles, WikipediaSnapshot
 
 # %% ../../nbs/05_wikipedia/06_comparison.ipynb #cell-007

@@ -32,8 +32,7 @@ from ..protocol import Editor
 from ..requests import EditRequest
 from ..results import EditError, EditResult, combine_edits
 from ..tail import TailPass, trim_texts
-from ..training.finetune import answer_positions
-from ..training.finetune import with_end_token
+from ..training.finetune import answer_positions, with_end_token
 from ..weights.keys import capture_activations
 from ...lm.families import linear_shape
 from ...lm.models import LM

@@ -27,8 +27,7 @@ from ..protocol import Editor
 from ..requests import EditRequest
 from ..results import EditError, EditResult, combine_edits, unedited_model
 from ..tail import TailPass, trim_texts
-from ..training.finetune import answer_nll, answer_positions
-from ..training.finetune import with_end_token
+from ..training.finetune import answer_nll, answer_positions, with_end_token
 from ..weights.keys import capture_activations, encode_subjects
 from ...lm.families import linear_shape
 from ...lm.models import LM

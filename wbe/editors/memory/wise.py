@@ -14,8 +14,8 @@ from typing import ClassVar
 import torch
 
 from ..hparams import HParams, hp
-from .routing import MERGE_METHODS, shard_mask
 from wbe.editors.memory.routing import (
+    MERGE_METHODS,
     WISE_SETTINGS,
     Shard,
     WiseLayer,
@@ -25,6 +25,7 @@ from wbe.editors.memory.routing import (
     check_settings_agree,
     part_device,
     prompt_positions,
+    shard_mask,
     without_attached,
 )
 from ..protocol import Editor

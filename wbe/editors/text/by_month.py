@@ -13,11 +13,15 @@ from pathlib import Path
 
 from ..protocol import editor
 from ..results import commit_edits
-from .measures import TuningHParams, choose_as_released, choose_forced, evolving_answers, light_tuning
 from wbe.editors.text.measures import (
+    TuningHParams,
+    choose_as_released,
+    choose_forced,
+    evolving_answers,
     gap_perplexity,
     gap_probe_perplexity,
     learning_table,
+    light_tuning,
     probe_perplexity,
     written_perplexity,
 )

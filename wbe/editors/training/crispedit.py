@@ -14,20 +14,19 @@ from typing import NamedTuple
 import torch
 
 from ..hparams import hp
-from ..results import partial_work
-from ..protocol import frozen_model
-from ..requests import EditRequest
 from wbe.editors.results import (
     CarriedState,
     Delta,
     WeightEdit,
     _with_details,
     carried_state,
+    partial_work,
     unedited_model,
     write_tensors,
 )
-from .finetune import OutputTrainer
-from .finetune import BreadthFirstHParams, train_breadth_first, with_end_token
+from ..protocol import frozen_model
+from ..requests import EditRequest
+from .finetune import BreadthFirstHParams, OutputTrainer, train_breadth_first, with_end_token
 from wbe.editors.weights.moments import (
     KeyValueEditor,
     TextCorpus,

@@ -19,10 +19,18 @@ import torch
 import torch.nn.functional as F
 
 from ..hparams import HParams, hp
-from ..results import PartialWork, partial_work, restore_training, training_state
+from wbe.editors.results import (
+    CarriedState,
+    Delta,
+    PartialWork,
+    WeightEdit,
+    carried_state,
+    partial_work,
+    restore_training,
+    training_state,
+)
 from ..protocol import Editor
 from ..requests import EditRequest
-from ..results import CarriedState, Delta, WeightEdit, carried_state
 from ...lm.models import LM
 from ...lm.passes import padding_token, select_logits
 from ...lm.prompts import PROTOCOLS

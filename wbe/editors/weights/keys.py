@@ -16,9 +16,8 @@ from typing import NamedTuple
 import torch
 
 from ..hparams import HParams, hp
-from ..results import PartialWork
+from ..results import PartialWork, unedited_model
 from ..requests import EditRequest, subject_span
-from ..results import unedited_model
 from ..tail import TailPass, from_layer, reuse_level, store_hooks, trim_texts
 from ...lm.models import LM
 from ...lm.passes import causal_inputs, max_batch_tokens

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 import torch
 
 from ..hparams import hp
-from ..results import partial_work
+from ..results import CarriedState, Delta, WeightEdit, _with_details, combine_edits, partial_work
 from ..requests import EditRequest
-from ..results import CarriedState, Delta, WeightEdit, _with_details, combine_edits
 from ..tail import output_scale
 from wbe.editors.weights.keys import (
     SubjectEncoding,
