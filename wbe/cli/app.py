@@ -98,7 +98,9 @@ def _words_of_function(function: Callable) -> list[Setting]:
 
 
 def _words_of_class(cls: type, part: str) -> list[Setting]:
-    helps, found = _docments(cls), []
+    helps, found = {}, []
+    for base in reversed([c for c in cls.__mro__ if is_dataclass(c)]):
+        helps |= _docments(base)
     for f in fields(cls):
         default = f.default_factory() if f.default_factory is not MISSING else f.default
         default = None if default is MISSING else default
@@ -525,7 +527,7 @@ def command(
                 chosen.setdefault(s.part, []).append(s)
         made = _Command(function, plan or settings, chosen)
         how = dict(rich_help_panel=PANELS[panel], cls=_PlainCommand)
-        group.command(name=function.__name__.removesuffix("_command"), **how)(made.function())
+        group.command(name=function.__name__.strip("_").removesuffix("_command"), **how)(made.function())
         return function
 
     return register

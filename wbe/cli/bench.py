@@ -155,14 +155,15 @@ def _print_runs(runs: list, out: TableOutput):
 
 # %% ../../nbs/12_app/04_bench.ipynb #59023479
 def _print_other_runs(runs: list, out: TableOutput):
-    "The runs of `wbe mquake` and `wbe wikifactdiff`: their kind, what they ask about, and how many rows they have."
-    from wbe.runs.records import RUN_KINDS, PartitionedTable
+    "The runs of other schedules than timesteps: what they ask about, and how many rows they have."
+    from wbe.runs.plan import SCHEDULES
+    from wbe.runs.records import PartitionedTable
 
     rows = []
     for r in runs:
-        file, table = RUN_KINDS[r.kind]
-        recorded = len(PartitionedTable(r.folder, table).frame())
-        rows.append((r.name, r.kind, r.editor, r.config["model"]["name"], r.config["plan"][file], recorded))
+        schedule = SCHEDULES[r.kind]
+        recorded = len(PartitionedTable(r.folder, schedule.table).frame())
+        rows.append((r.name, r.kind, r.editor, r.config["model"]["name"], r.config["plan"][schedule.file], recorded))
     if rows:
         header = ("run", "kind", "editor", "model", "file", "recorded")
         out.table("others", header, rows, "Runs of other commands; recorded: instances or edits so far")
@@ -174,9 +175,10 @@ def _runs_below(folder: Path) -> list:
     places = dict.fromkeys(p.parent for p in found)
     if not places:
         return []
-    from wbe.runs.records import RUN_KINDS, load_runs
+    from wbe.runs.plan import SCHEDULES
+    from wbe.runs.records import load_runs
 
-    return [r for place in places for r in load_runs(place, RUN_KINDS)]
+    return [r for place in places for r in load_runs(place, SCHEDULES)]
 
 # %% ../../nbs/12_app/04_bench.ipynb #a112ac72
 @command("start")

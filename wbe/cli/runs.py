@@ -6,9 +6,9 @@
 __all__ = ['run', 'sweep', 'editors', 'train', 'print_comparison', 'compare', 'report', 'judge', 'export', 'leaderboard']
 
 # %% ../../nbs/12_app/05_runs.ipynb #881dea90
+import difflib
 from collections import Counter
 from dataclasses import fields
-from importlib import import_module
 from pathlib import Path
 
 import typer
@@ -17,7 +17,7 @@ from .app import Setting, _json_or_text, command, read_settings, settings_of, ta
 from .bench import _parse_prices, _spending
 from .tables import TableOutput, fits_terminal, print_step
 from ..records import BadArgument, check_choice
-from ..runs.plan import OLD_SETTINGS, PLAN_FLAGS, PLAN_PARTS, RunPlan, read_plan
+from ..runs.plan import OLD_SETTINGS, PLAN_FLAGS, PLAN_PARTS, SCHEDULES, RunPlan, read_plan
 
 # %% ../../nbs/12_app/05_runs.ipynb #c37fab11
 def _print_answers(
@@ -52,7 +52,7 @@ def _score_command(
     /,
     model: str = "wbe-tiny",  # a name on the hub, a folder, or wbe-tiny
     axes: tuple = (),  # axes of questions: update, rephrase, persona, multi-hop, locality, …; all by default
-    limit: int | None = None,  # ask about this many edits of each timestep, a random sample; about all by default
+    limit: int | None = None,  # ask about this many edits of each timestep, a random sample; all of them by default
     protocol: str = "paper",  # the format of the prompts: paper, zero-shot, few-shot, chat, …
     output: Path | None = None,  # folder for the answers
     *,
@@ -88,10 +88,7 @@ def _score_command(
         _print_answers(answers, lm.name, output, out)
 
 # %% ../../nbs/12_app/05_runs.ipynb #1ff639ba
-_SCHEDULES = dict(  # the plan, and its setting for the benchmark
-    mquake=("wbe.runs.mquake:MquakePlan", "chains"), wikifactdiff=("wbe.runs.wikifactdiff:WikiFactDiffPlan", "updates")
-)
-_MORE_WORDS = dict(
+_MORE_WORDS = dict(  # of the command, by schedule
     timesteps=[Setting("track", list, (), "trackers: tensorboard or wandb (the packages of these names)")],
     mquake=[
         Setting("budget", float, None, "dollars that all runs of this folder may spend, of a model behind an endpoint"),
@@ -105,14 +102,39 @@ _MORE_WORDS = dict(
 )
 
 
-def _plan_words(given: dict) -> list[Setting]:
-    "The settings of a plan, and those of its schedule."
-    schedule = check_choice(given.get("schedule") or "timesteps", _MORE_WORDS, "schedule")
+def _own_words(schedule: str) -> list[Setting]:
+    "The settings of a plan that has no parts, by today's names."
+    how = SCHEDULES[schedule]
+    words = [s for s in settings_of(how.plan, schedule) if s.name != how.file]
+    return [s._replace(name=OLD_SETTINGS.get(s.name, s.name)) for s in words]
+
+
+def _read_words(schedule: str) -> list[Setting]:
+    "All words that the command reads; a flag of the command belongs to a part."
+    check_choice(schedule, SCHEDULES, "schedule")
     words = [s for part, cls in PLAN_PARTS.items() for s in settings_of(cls, part) if s.name != "benchmark"]
-    if schedule in _SCHEDULES:
-        plan, file = _SCHEDULES[schedule]
-        words += [s for s in settings_of(plan, schedule) if s.name != file]
-    return words + _MORE_WORDS[schedule]
+    words += _own_words(schedule) if schedule != "timesteps" else []
+    return words + _MORE_WORDS.get(schedule, [])
+
+# %% ../../nbs/12_app/05_runs.ipynb #3864836c
+def _hparam_words(editors: str | None) -> list[Setting]:
+    "The hyper-parameters of editors, separated by commas."
+    names = [e.strip() for e in (editors or "").split(",") if e.strip() not in ("", "none")]
+    if not names:  # also when the command is made: nothing heavy is imported
+        return []
+    from wbe.editors.protocol import editor_class
+
+    words = [s for e in names for s in settings_of(editor_class(e).HParams, e)]
+    return [s for s in words if s.name != "source"]  # it says where a preset is from
+
+
+def _plan_words(given: dict) -> list[Setting]:
+    "What `--set help` lists: the settings of a schedule, and the hyper-parameters of the editor."
+    schedule = given.get("schedule") or "timesteps"
+    words = _read_words(schedule)
+    if schedule != "timesteps":
+        words = _own_words(schedule) + _MORE_WORDS.get(schedule, [])
+    return words + _hparam_words(given.get("editor"))
 
 # %% ../../nbs/12_app/05_runs.ipynb #b2f54e23
 def _split_pairs(pairs: list[str], known: list[Setting], editors: list[str]) -> tuple[list[str], list[str]]:
@@ -126,9 +148,13 @@ def _split_pairs(pairs: list[str], known: list[Setting], editors: list[str]) -> 
     return [p for p in pairs if of_plan(name(p))], [p for p in pairs if not of_plan(name(p))]
 
 # %% ../../nbs/12_app/05_runs.ipynb #dfd74f29
-def _hparams(pairs: list[str]) -> dict:
+def _hparams(
+    pairs: list[str],
+    editor: str = "",  # whose name may come before that of a hyper-parameter
+) -> dict:
     "Hyper-parameters; a value that reads as JSON is a number, a list or so, and else a text."
-    return {name.strip(): _json_or_text(value) for name, _, value in (pair.partition("=") for pair in pairs)}
+    named = [pair.strip().removeprefix(f"{editor}.").partition("=") for pair in pairs]
+    return {name.strip(): _json_or_text(value) for name, _, value in named}
 
 
 def _by_editor(pairs: list[str]) -> dict[str, dict]:
@@ -140,6 +166,17 @@ def _by_editor(pairs: list[str]) -> dict[str, dict]:
             raise BadArgument(f"--set {name}={value}: give it as EDITOR.NAME=VALUE, like --set ft.lr=0.001")
         out.setdefault(editor, {})[hparam] = value
     return out
+
+# %% ../../nbs/12_app/05_runs.ipynb #001837bf
+def _check_names(pairs: list[str], known: list[Setting], editor: str):
+    "Raise an error for a name that is no setting."
+    names = [*(s.name for s in known), *(f"{s.part}.{s.name}" for s in known if s.part)]
+    for name in (pair.partition("=")[0].strip() for pair in pairs if "=" in pair):
+        if name and name not in names:
+            near = difflib.get_close_matches(name, names, 1)
+            hint = f"; did you mean {near[0]!r}?" if near else ";"
+            more = "" if editor else ", and with an editor, like --editor rome, its hyper-parameters"
+            raise BadArgument(f"no setting {name!r}{hint} --set help lists the settings{more}")
 
 # %% ../../nbs/12_app/05_runs.ipynb #0fea347b
 def _format_recorded(value: float) -> str:
@@ -174,17 +211,17 @@ def _check_run_name(name: str | None):
 def _run_timesteps(settings: dict, hparams: list[str], runs: Path, name: str | None, out: TableOutput):
     "Carry out a run with a progress table and trackers, and print its result."
     from wbe.lm.scoring import process_rank
-    from wbe.runs.loop import run_lifelong
     from wbe.runs.watch import ProgressTable, tracker
 
     trackers = settings.pop("track", ())
     if settings.get("texts") and Path(settings["texts"]).is_dir():
         settings["texts_dir"] = settings.pop("texts")
-    plan = RunPlan.from_config(settings | dict(hparams=settings.get("hparams", {}) | _hparams(hparams)))
+    given = _hparams(hparams, settings.get("editor", ""))
+    plan = RunPlan.from_config(settings | dict(hparams=settings.get("hparams", {}) | given))
     folder, first = runs / (name or plan.name), process_rank()[0] == 0
     about = dict(editor=plan.editor, model=plan.model)
     callbacks = [ProgressTable(), *(tracker(t, folder, about) for t in trackers)] if first else ()
-    run = run_lifelong(plan, folder, callbacks=callbacks)
+    run = SCHEDULES["timesteps"].carry_out(plan, folder, callbacks=callbacks)
     if first:
         _print_run(run, out)
         out.line(f"The run:             {folder}\nCompare with others: wbe compare {runs}")
@@ -213,8 +250,7 @@ def _mquake_folder(plan) -> str:
 # %% ../../nbs/12_app/05_runs.ipynb #a80386b5
 def _schedule_plan(schedule: str, settings: dict):
     "The plan of a schedule that is not that of timesteps."
-    module, name = _SCHEDULES[schedule][0].split(":")
-    cls = getattr(import_module(module), name)
+    cls = SCHEDULES[schedule].plan_class
     names = {OLD_SETTINGS.get(f.name, f.name): f.name for f in fields(cls)}
     for unknown in settings.keys() - names.keys():
         raise BadArgument(f"{unknown} is no setting of --schedule {schedule}; --set help lists them")
@@ -222,14 +258,14 @@ def _schedule_plan(schedule: str, settings: dict):
 
 
 def _run_mquake(settings: dict, hparams: list[str], runs: Path, name: str | None, out: TableOutput):
-    from wbe.runs.mquake import run_mquake
-
     spending = dict(budget=settings.pop("budget", None), prices=_parse_prices(settings.pop("prices", None)))
     spending = {k: v for k, v in spending.items() if v is not None}
     settings["chains"] = settings.pop("benchmark")
-    plan = _schedule_plan("mquake", settings | dict(hparams=_hparams(hparams), spending=spending))
+    plan = _schedule_plan(
+        "mquake", settings | dict(hparams=_hparams(hparams, settings.get("editor", "")), spending=spending)
+    )
     folder = runs / (name or _mquake_folder(plan))
-    _print_mquake(run_mquake(plan, folder), out)
+    _print_mquake(SCHEDULES["mquake"].carry_out(plan, folder), out)
     out.line(f"The run: {folder}")
 
 # %% ../../nbs/12_app/05_runs.ipynb #6a9afbeb
@@ -251,7 +287,6 @@ def _print_wikifactdiff(run, probability: str, shared: bool, paper: bool, out: T
 # %% ../../nbs/12_app/05_runs.ipynb #50abfcd7
 def _run_wikifactdiff(settings: dict, hparams: list[str], runs: Path, name: str | None, out: TableOutput):
     from wbe.analysis.mquake import PROBABILITIES
-    from wbe.runs.wikifactdiff import run_wikifactdiff
 
     updates, editor = settings.pop("benchmark"), settings.pop("editor", None)
     table = [settings.pop(k, default) for k, default in dict(probability="object", shared=False, paper=True).items()]
@@ -260,10 +295,13 @@ def _run_wikifactdiff(settings: dict, hparams: list[str], runs: Path, name: str 
     settings |= dict(editors=tuple(editor.split(","))) if editor else {}
     plan = _schedule_plan("wikifactdiff", settings)
     folder = runs / (name or f"wikifactdiff-{Path(plan.model).name}-{Path(updates).stem}")
-    _print_wikifactdiff(run_wikifactdiff(plan, folder), *table, out)
+    _print_wikifactdiff(SCHEDULES["wikifactdiff"].carry_out(plan, folder), *table, out)
     out.line(f"The run: {folder}")
 
 # %% ../../nbs/12_app/05_runs.ipynb #83cb5f4e
+_RUN = dict(timesteps=_run_timesteps, mquake=_run_mquake, wikifactdiff=_run_wikifactdiff)  # by schedule
+
+
 @command("runs", plan=_plan_words, flags=PLAN_FLAGS)
 def run(
     benchmark: str | None = None,  # a release, any file of rows (CSV, JSON, Parquet, …), or a name on the hub
@@ -276,25 +314,32 @@ def run(
     out: TableOutput,
     pairs: list[str] = (),
 ):
-    """Edit a model through the timesteps of a benchmark, and score it at every timestep.
+    """Edit a model through the timesteps of a benchmark, and score it at every timestep; or by another schedule.
 
     The questions are those of the timestep, of all earlier ones, and about facts that should stay. Hyper-parameters
-    of the editor: --set layer=5. All other settings: --set help.
+    of the editor: --set layer=5. All settings: --set help; with --editor rome, also its hyper-parameters (a preset
+    for the model comes on top of their defaults).
+
+    With --schedule mquake or wikifactdiff it asks as the papers of these names do, and prints their tables; each has
+    settings of its own: --schedule mquake --set help.
 
     Stop it at any time, with Ctrl-C or kill: the same command continues, and the scores are the same in the end.
 
     For example:  wbe run wbe-demo/benchmark/release --editor rome --timesteps 1-2
     """
     _check_run_name(name)
-    known, recorded = _plan_words(dict(schedule=schedule)), read_plan(config) if config else {}
-    flags = read_settings([p for p in pairs if p.startswith("edit.editor=")], known)
-    editor = flags.get("editor", recorded.get("editor", "none"))
-    mine, hparams = _split_pairs(pairs, known, [] if editor == "none" else editor.split(","))
+    known, recorded = _read_words(schedule), read_plan(config) if config else {}
+    named = [p for p in pairs if p.partition("=")[0].rpartition(".")[2] in ("editor", "editors")]
+    _check_names(named, known, "")
+    chosen = recorded | read_settings(named, known)
+    names = chosen.get("editor", "none").split(",") + list(chosen.get("editors", ()))
+    editors = [e for e in names if e != "none"]
+    mine, hparams = _split_pairs(pairs, known, editors)
+    _check_names(mine, known, ",".join(editors))
     settings = recorded | read_settings(mine, known) | (dict(benchmark=benchmark) if benchmark else {})
     if "benchmark" not in settings:
         raise BadArgument("give a benchmark, like wbe-demo/benchmark/release; or --config FILE")
-    carry_out = dict(timesteps=_run_timesteps, mquake=_run_mquake, wikifactdiff=_run_wikifactdiff)
-    carry_out[schedule](settings, hparams, runs, name, out)
+    _RUN[schedule](settings, hparams, runs, name, out)
 
 # %% ../../nbs/12_app/05_runs.ipynb #598761eb
 def _print_estimate(file: Path, measured: list[Path] | None, out: TableOutput):
@@ -362,6 +407,7 @@ def editors(
     """List the editors, those of installed packages included, each with a line on what it does.
 
     An editor of your own needs no registration: --editor my_editor:Mine names the class Mine in my_editor.py.
+    The hyper-parameters of an editor:  wbe run --editor rome --set help
 
     For example:  wbe editors
     """
@@ -482,9 +528,9 @@ def train(
 # %% ../../nbs/12_app/05_runs.ipynb #d6332f41
 def _runs_of_timesteps(folders) -> list:
     "The runs of `wbe run` in folders; a line for each other one that is left out."
-    from wbe.runs.records import RUN_KINDS, left_out_line, load_runs
+    from wbe.runs.records import left_out_line, load_runs
 
-    found = [r for f in folders for r in load_runs(f, RUN_KINDS)]
+    found = [r for f in folders for r in load_runs(f, SCHEDULES)]
     runs, others = [[r for r in found if (r.kind == "timesteps") == same] for same in (True, False)]
     if not runs:
         why = "; ".join(map(left_out_line, others))

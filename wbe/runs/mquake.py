@@ -109,18 +109,18 @@ class MquakePlan:
     "What is edited and asked."
 
     chains: str  # a file in MQuAKE's format, or a folder of `wbe benchmark --chains`
-    editor: str = "none"
-    model: str = "wbe-tiny"
-    hparams: dict = field(default_factory=dict)  # of the editor
+    editor: str = "none"  # an editor (see wbe editors), none for the unedited model, or package.module:Class
+    model: str = "wbe-tiny"  # a name on the hub, a folder, or wbe-tiny
+    hparams: dict = field(default_factory=dict)  # hyper-parameters that differ from the editor's preset
     k: tuple = (1,)  # numbers of instances that are edited together; all for those of the run
     questions: int = 3  # wordings of each chain that are asked; any right one counts
-    sample: int | None = None  # instances, sampled; all by default
-    under: str = "paper"  # the protocol
-    seed: int = 0
-    device: str = "auto"
-    dtype: str = "auto"
+    sample: int | None = None  # run only this many instances, a random sample; all by default
+    under: str = "paper"  # the format of the prompts: paper, zero-shot, few-shot, chat, …
+    seed: int = 0  # of all sampling
+    device: str = "auto"  # where the model runs: auto, cpu, cuda, …
+    dtype: str = "auto"  # auto, float32, bfloat16 or float16
     cot: bool = False  # whether chains are also asked with a chain of thought
-    demonstrations: int = 0  # of the same relation, before each edit and single fact
+    demonstrations: int = 0  # facts of the same relation that are shown before each edit and single fact
     recall: bool = False  # whether only chains count of which the unedited model recalls every fact
     endpoint: str | None = None  # where the model is: the address of a server, or openai
     spending: dict = field(default_factory=dict)  # budget, prices, job, cache, concurrency … of an endpoint

@@ -57,9 +57,9 @@ def _asked_edits(
     plan: RunPlan,
 ) -> tuple:  # a table, its ids, and the questions beyond those in the fields, as in `edit_probes`
     "The edits that a plan asks about; only their questions are built."
-    if plan.ask is None:
+    if plan.limit is None:
         return step.edits.slice(0, count), step.edit_ids[:count], [p for p in step.extra_probes if p.edit < count]
-    chosen = sample_ids(step.edit_ids[:count], plan.ask, plan.seed)
+    chosen = sample_ids(step.edit_ids[:count], plan.limit, plan.seed)
     rows = [n for n, i in enumerate(step.edit_ids[:count]) if i in chosen]
     place = {n: at for at, n in enumerate(rows)}
     extra = [p._replace(edit=place[p.edit]) for p in step.extra_probes if p.edit in place]

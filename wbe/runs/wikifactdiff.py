@@ -165,18 +165,18 @@ class WikiFactDiffPlan:
     "What is edited and asked."
 
     updates: str  # a file of updates, or a name of `read_updates`
-    model: str = "wbe-tiny"
-    editors: tuple = ()  # names; all that can take part by default
-    hparams: dict = field(default_factory=dict)  # by editor
-    n: int | None = 100  # replacements, sampled; all if it is None
+    model: str = "wbe-tiny"  # a name on the hub, a folder, or wbe-tiny
+    editors: tuple = ()  # names of editors; all that can take part by default
+    hparams: dict = field(default_factory=dict)  # of each editor, what differs from its preset; by the editor's name
+    n: int | None = 100  # edit only this many replacements, a random sample; 0 (None in Python) for all
     texts: int = 4  # sentences after which the model writes on
     length: int = 100  # tokens of these texts, with the sentence
-    factor: int = 14  # of updates of a population one in so many
+    factor: int = 14  # of the updates of a population, one in this many is edited
     random: int = 10  # random neighbours, where the file has none
     corpus: str | None = None  # text file for the second moments of ROME and MEMIT
-    seed: int = 0
-    device: str = "auto"
-    dtype: str = "auto"
+    seed: int = 0  # of all sampling
+    device: str = "auto"  # where the model runs: auto, cpu, cuda, …
+    dtype: str = "auto"  # auto, float32, bfloat16 or float16
 
     def __post_init__(self):
         object.__setattr__(self, "editors", tuple(self.editors) or tuple(_wikifactdiff_editors()))
