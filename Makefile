@@ -12,6 +12,7 @@ EXTRAS_READY := $(EXTRAS)/.ready
 # everything else.
 TORCH_INDEX ?= $(shell test "$$(uname -s)" = Linux && ! command -v nvidia-smi >/dev/null && echo https://download.pytorch.org/whl/cpu)
 PIP := $(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check
+COMPILE := $(BIN)/python -m compileall -q -j 0  # on all cores, where pip compiles on one
 
 .PHONY: help demo test extras test-extras check style export readme notebooks lab samples runs study bench docs wheel clean
 
@@ -41,6 +42,7 @@ ifneq ($(TORCH_INDEX),)
 		|| echo "$(TORCH_INDEX) was not reached: torch comes from where pip takes everything else"
 endif
 	$(PIP) -c constraints.txt -e '.[dev,lm,llm,hub,report,docs]'
+	$(COMPILE) $(VENV)/lib >/dev/null 2>&1 || true
 	touch $@
 
 $(EXTRAS_READY): $(READY) nbs/_dev/extras.py

@@ -98,6 +98,8 @@ def install(folder: Path) -> None:
     for name in COMPILED:
         if pip(folder, *extras()[name]):
             print(f"the extra {name} could not be installed, so its tests fail. {HELP['c++']}", file=sys.stderr)
+    quiet = dict(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    subprocess.run([folder / "bin" / "python", "-m", "compileall", "-q", "-j", "0", site], **quiet)
 
 
 def extras_of(path: Path) -> set[str]:
