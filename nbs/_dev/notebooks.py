@@ -538,7 +538,8 @@ def test_one(path: Path) -> tuple[bool, float]:
     begun = processor_seconds()
     passed, _ = test_nb(path, get_config().tst_flags.split(), basepath=ROOT)
     for name, module in list(sys.modules.items()):  # the next notebook may write a module of the same name
-        if str(getattr(module, "__file__", None)).startswith(tempfile.gettempdir()):
+        file = str(getattr(module, "__file__", None))
+        if file.startswith(tempfile.gettempdir()) and not file.startswith((str(ROOT), sys.prefix)):
             del sys.modules[name]
     return passed, processor_seconds() - begun
 

@@ -481,6 +481,7 @@ def call(self: _Command, **given):
     positional = [given.pop(s.name) for s in self.positional_only]
     more = dict(out=out) if "out" in self.has else {}
     more |= dict(pairs=pairs) if "pairs" in self.has else read_settings(pairs, known)
+    more.pop(TEMP.name, None)  # `use_temp` has set it for the whole process
     with out:
         self.run(*positional, **given, **more)
 
