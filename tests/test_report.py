@@ -270,4 +270,4 @@ def test_command_is_one_of_ours():
     words = command_of_run(made_up("rag", timesteps=2, edits=4, sample=2, first=4, every=2)).split()
     context = typer.main.get_command(app).commands["run"].make_context("run", words[2:])
     assert words[:2] == ["wbe", "run"] and context.params["editor"] == "rag"
-    assert context.params["set"] == ["ask.every=2", "ask.first=4"]
+    assert context.params["set"] == ["ask.every=2"]
