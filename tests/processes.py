@@ -148,18 +148,6 @@ def run(words, timeout: float | None = None, **options) -> subprocess.CompletedP
     return subprocess.CompletedProcess(list(words), process.returncode, out, err)
 
 
-def fork_kernels():
-    "From now on, a Jupyter kernel is forked too: `wbe report` starts one, which would import for five seconds."
-    from jupyter_client.provisioning import local_provisioner
-
-    def launch(cmd, cwd=None, env=None, **_):
-        process = Process(cmd[1:], cwd, env, session=True, silent=True)
-        process.stdin = process.stdout = process.stderr = None
-        return process
-
-    local_provisioner.launch_kernel = launch
-
-
 def shell_line(line: str):
     "A line of a tutorial that begins with `!wbe`, in a process that is forked; the end of what it prints."
     command, _, end = line.partition(" 2>&1")

@@ -2,11 +2,11 @@
 
 import json
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
 from wbe.editors.protocol import editor
+from wbe.lm.models import load
 from wbe.lm.toys import toy_lm
 from wbe.tiny.training import TINY_SIZES, _Training, tiny_model, tiny_tokenizer
 
@@ -41,8 +41,5 @@ def test_presets_of_the_tiny_model_fit_other_depths():
 
 
 def test_the_shipped_models_presets_are_unchanged():
-    from wbe.editors.memory.wise import _WISE_PRESETS
-    from wbe.editors.weights.memit import _TINY_VALUES
-
-    six = SimpleNamespace(layers=6)
-    assert (_TINY_VALUES["layers"](six), _WISE_PRESETS["wbe-tiny"][0]["layer"](six)) == ((1, 2, 3), 5)
+    lm = load("wbe-tiny", device="cpu")
+    assert editor("memit").hparams_for(lm).layers == (1, 2, 3) and editor("wise").hparams_for(lm).layer == 5

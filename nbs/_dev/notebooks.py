@@ -416,7 +416,6 @@ def fork_commands():
     import processes
 
     processes.context()  # one server for all processes that execute notebooks
-    processes.fork_kernels()
     processes.forkserver._forkserver.ensure_running = lambda: None  # it would look for it among their own children
 
     class Command(subprocess.Popen):
