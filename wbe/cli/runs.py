@@ -801,9 +801,8 @@ def judge(
         raise BadArgument("who judges? Give a model, like --model gpt-4o-mini")
     if not folders and not marks:
         raise BadArgument("nothing to judge: give folders of runs, or --marks FILE")
-    runs, paid = _runs_of_timesteps(folders) if folders else [], _spending(budget, prices, yes)
-    read = read_marks(marks) if marks else None
-    made = _make_judge(model, base_url, local, cache, max_tokens, paid)
+    runs, read = _runs_of_timesteps(folders) if folders else [], read_marks(marks) if marks else None
+    made = _make_judge(model, base_url, local, cache, max_tokens, _spending(budget, prices, yes))
     if runs:
         judge_runs(runs, made, **settings | dict(sample=limit))
         _print_judged(runs, out)
