@@ -28,6 +28,7 @@ from ..requests import EditRequest, SubjectIndex
 from ..results import EditError, EditResult
 from ...lm.models import LM
 from ...lm.tokens import QAItem
+from ...benchmark.reader import row_probes
 from ...records import BadArgument, check_choice, install_command, patch
 from ...texts import question_key
 
@@ -435,7 +436,7 @@ def _limits(
 
 # %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #15c6a37f
 def retrieval_outcomes(
-    rows,  # dicts with update, ans, subject, rephrase, loc, or a table of edits
+    rows,  # of a benchmark: dicts, or a table of edits
     subjects: str = "ignore",  # one of SUBJECT_TESTS
     k: int = 2,
     embed="hashed",  # an embedder, or its name
@@ -447,8 +448,9 @@ def retrieval_outcomes(
     pairs = [QAPair(r["update"], r["ans"], str(n), r.get("subject") or "") for n, r in enumerate(rows)]
     memory, found = PairMemory(embedder(embed), subjects=subjects), []
     memory.add(pairs)
-    for axis, column in (("rephrase", "rephrase"), ("locality", "loc")):
-        asked = [(n, r[column]) for n, r in enumerate(rows) if r.get(column)]
+    probes = [p for n, r in enumerate(rows) for p in row_probes(r, n)]
+    for axis in ("rephrase", "locality"):
+        asked = [(p.edit, p.question) for p in probes if p.axis == axis]
         near = memory.nearest([q for _, q in asked], k)
         found += [(n, axis, *_limits(memory, q, row, pairs[n])) for (n, q), row in zip(asked, near)]
     return pd.DataFrame(found, columns=["row", "axis", "right", "any"])

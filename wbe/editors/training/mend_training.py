@@ -34,7 +34,8 @@ from ..weights.moments import model_fingerprint
 from ...lm.models import LM
 from ...lm.tokens import EncodedItem, QAItem, encode_items
 from ...progress import progress_bar
-from ...records import BadArgument, patch
+from ...benchmark.reader import row_probes
+from ...records import AXES, BadArgument, patch
 from ...store import StoreError, atomic_write, explain_read_errors, make_folder
 from ...texts import stable_hash
 from ...tiny.corpus import counterfactual, sample_distractor
@@ -65,7 +66,7 @@ def asked_subjects(
     rows,  # of a benchmark: dicts
 ) -> set[str]:
     "The ids of subjects that a benchmark edits or asks about."
-    columns = ("subject_id", "object_id", "loc_subject_id")
+    columns = {subject for axis in AXES.values() for subject, _ in axis.facts}
     return {r[c] for r in rows for c in columns if r.get(c)}
 
 # %% ../../../nbs/09_editors/training/04_mend_training.ipynb #cell-010
@@ -165,19 +166,23 @@ class BenchmarkExamples:
     "Examples by number, from rows of a benchmark that have a locality question."
 
     def __init__(self, rows, seed: int = 0):
-        self.rows, self.seed = [r for r in rows if r.get("loc") and r.get("loc_ans")], seed
+        found = [(r, {p.axis: p for p in row_probes(r)}) for r in rows]
+        self.known, self.seed = [(r, probes) for r, probes in found if "locality" in probes], seed
+        self.rows = [r for r, _ in self.known]
         if not self.rows:
-            raise BadArgument("no row has a locality question (loc, loc_ans): MEND learns from these what must stay")
+            columns = ", ".join(AXES["locality"].columns)
+            raise BadArgument(f"no row has a locality question ({columns}): MEND learns from these what must stay")
 
     def __call__(self, *number) -> MendExample:
         "The example of this number."
         rng = SeededRandom(self.seed, "mend", *number)
-        r = rng.pick(self.rows)
-        again = [q for q in (r["update"], r.get("rephrase"), r.get("personas")) if q]
+        r, probes = rng.pick(self.known)
+        again = [r["update"], *(p.question for p in probes.values() if not AXES[p.axis].own_answer)]
+        apart = probes["locality"]
         return MendExample(
             PromptAnswer(r["update"], r["ans"]),
             PromptAnswer(rng.pick(again), r["ans"], rng.pick(("zero-shot", "paper"))),
-            PromptAnswer(r["loc"], r["loc_ans"], rng.pick(("zero-shot", "paper"))),
+            PromptAnswer(apart.question, apart.answer, rng.pick(("zero-shot", "paper"))),
         )
 
 # %% ../../../nbs/09_editors/training/04_mend_training.ipynb #cell-028
