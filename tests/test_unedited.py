@@ -13,7 +13,6 @@ from wbe.analysis.specificity import (
     correlations,
     draw_specificity,
     edit_rows,
-    locality_rows,
     measure_popularity,
     summarise_correlations,
 )
@@ -110,7 +109,7 @@ def test_a_benchmark_without_dates(bench):
 
 def test_nothing_to_count_with(bench):
     known = unedited_answers(synthetic(bench), bench)
-    asked = pd.concat([edit_rows(known), locality_rows(known, bench, {})], ignore_index=True)
+    asked = edit_rows(known)
     m = measure_popularity(asked)
     assert m.measures == [] and len(m.missing) == 2
     assert correlations(m).empty and summarise_correlations(correlations(m)) == []
