@@ -6,7 +6,7 @@
 __all__ = ['VALUE_TYPES', 'RANKS', 'AXES', 'ASKED_AXES', 'PROBE_COLUMNS', 'QUESTION_KEY', 'RECORDS', 'patch', 'WbeError',
            'BadArgument', 'check_choice', 'install_command', 'col', 'schema', 'time_text', 'quantity_text',
            'monolingual_text', 'coordinate_text', 'Statement', 'Label', 'Fact', 'Axis', 'choose_axes', 'order_axes',
-           'Edit', 'Score', 'question_columns', 'SchemaError', 'check_table', 'to_table', 'read_table']
+           'Edit', 'Score', 'Probe', 'question_columns', 'SchemaError', 'check_table', 'to_table', 'read_table']
 
 # %% ../nbs/00_core/01_records.ipynb #cell-002
 import builtins
@@ -229,6 +229,16 @@ class Axis(NamedTuple):
         return self.answer != "ans"
 
     @property
+    def subject(self) -> str:
+        "The column with the id of what is asked about."
+        return self.facts[0][0]
+
+    @property
+    def rests_on_edit(self) -> bool:
+        "Whether its answer follows from the edit."
+        return ("subject_id", "relation_id") in self.facts
+
+    @property
     def columns(self) -> tuple[str, ...]:
         "The columns of question and answer, without those of every edit."
         return tuple(c for c in (self.question, self.answer) if c not in ("update", "ans"))
@@ -319,6 +329,18 @@ class Score:
     exact_match: bool = col("whether greedy decoding gives exactly the answer")
     log_probability: float = col("of the answer")
     seconds: float = col("spent on the question")
+
+# %% ../nbs/00_core/01_records.ipynb #283b4e5f
+class Probe(NamedTuple):
+    "One question about an edit."
+
+    edit: int  # its row in the table of edits
+    axis: str
+    number: int  # within edit and axis, from 0
+    question: str
+    answer: str
+    relation_id: str = ""  # P-id of the answer's fact, where an axis has an answer of its own and it is known
+    facts: tuple = ()  # the facts behind the answer, as questions and answers, where the benchmark has them
 
 # %% ../nbs/00_core/01_records.ipynb #cell-055
 QUESTION_KEY = ("edit_id", "axis", "probe")  # the columns that name a question

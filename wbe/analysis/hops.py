@@ -23,7 +23,7 @@ from ..lm.models import LM
 from ..lm.probes import probe_table
 from ..lm.scoring import score
 from ..lm.tokens import QAItem, encode_items
-from ..records import BadArgument
+from ..records import AXES, BadArgument
 
 # %% ../../nbs/11_analysis/12_hops.ipynb #cell-008
 def _edits_by_subject(edits: pd.DataFrame) -> dict[str, list[dict]]:
@@ -38,7 +38,7 @@ def _edits_by_subject(edits: pd.DataFrame) -> dict[str, list[dict]]:
 def _second_fact(first: pd.Series, expected: str, by_subject: dict) -> dict:
     "The edits that are the second fact of a question; `where` says why there is none."
     about = by_subject.get(first.object_id or f"~{first.object}", [])
-    pid = first.get("mhop_relation_id")
+    pid = first.get(AXES["multi-hop"].of_answer("relation_id"))
     pid = pid if isinstance(pid, str) and pid else None
     same = [e for e in about if (e["relation_id"] == pid if pid else e["ans"] == expected)]
     right = [e for e in same if e["ans"] == expected]

@@ -34,12 +34,11 @@ def locality_rows(
     names: Mapping[str, str],  # labels by id
 ) -> pd.DataFrame:
     "The locality questions of unedited models, each once. Subjects without a label are left out."
-    edits, rows = bench.to_pandas(), known.on("locality")
-    if "loc_subject_id" not in edits:
-        return pd.DataFrame(columns=QUESTION_COLUMNS)
-    about = edits[["loc_subject_id", "loc_relation_id", "loc_object_id", "loc_ans"]]
-    about = about.set_axis(["subject_id", "relation_id", "object_id", "object"], axis=1)
-    rows = rows[["edit_id", "model", "exact_match"]].join(about, on="edit_id").assign(kind="locality probes")
+    about = bench.probes("locality", ("subject_id", "relation_id", "object_id")).to_pandas()
+    about = about[about.probe == 0].set_index("edit_id").rename(columns={"answer": "object"})
+    about = about[["subject_id", "relation_id", "object_id", "object"]]
+    rows = known.on("locality")[["edit_id", "model", "exact_match"]]
+    rows = rows.join(about, on="edit_id").assign(kind="locality probes")
     rows = rows.assign(subject=rows["subject_id"].map(names)).dropna(subset=["subject", "object"])
     return rows.drop_duplicates(["model", "subject_id", "relation_id", "object_id"])[QUESTION_COLUMNS]
 

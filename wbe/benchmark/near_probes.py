@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
-from .reader import Benchmark
+from .reader import Benchmark, row_probes
 from ..records import AXES, check_choice
 from ..texts import stable_hash
 from ..writers.base import Hop, Request, make_writer
@@ -191,8 +191,8 @@ def _texts_in_form(
     if form == "completion":
         return [(text, row["ans"]) for text in row_statements(row)[:1]]
     if form == "edit-in-front":
-        known = row.get("loc") and row.get("loc_ans")
-        return [(behind_edit(row["loc"], row["update"], row["ans"]), row["loc_ans"])] if known else []
+        asked = [p for p in row_probes(row) if p.axis == FORMS[form].axis]
+        return [(behind_edit(p.question, row["update"], row["ans"]), p.answer) for p in asked]
     fact = _fact_of(row)
     if fact is None:
         return []

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['EDIT_FIELDS', 'REQUIRED_FIELDS', 'STATEMENT_AXES', 'STATEMENT_COLUMNS', 'read_edits', 'edit_id', 'edit_ids',
-           'subject_keys', 'Probe', 'place_probes', 'edit_probes', 'probe_frame', 'add_statements', 'timestep_name',
-           'parse_timestep_name', 'Timestep', 'fetch_dataset', 'timestep_files', 'Benchmark']
+           'subject_keys', 'row_probes', 'place_probes', 'edit_probes', 'probe_frame', 'add_statements',
+           'timestep_name', 'parse_timestep_name', 'Timestep', 'fetch_dataset', 'timestep_files', 'Benchmark']
 
 # %% ../../nbs/06_benchmark/09_reader.ipynb #cell-002
 import hashlib
@@ -17,7 +17,6 @@ from datetime import date
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import NamedTuple
 
 from .rows import JsonRow, json_rows
 from ..texts import date_or_none, question_key
@@ -25,6 +24,7 @@ from wbe.records import (
     ASKED_AXES,
     AXES,
     PROBE_COLUMNS,
+    Probe,
     BadArgument,
     Edit,
     SchemaError,
@@ -220,16 +220,20 @@ STATEMENT_AXES = ("statement", "statement-paraphrase")
 STATEMENT_COLUMNS = tuple(AXES[a].question for a in STATEMENT_AXES)  # a text, and a list of texts
 
 # %% ../../nbs/06_benchmark/09_reader.ipynb #cell-057
-class Probe(NamedTuple):
-    "One question about an edit."
+def row_probes(
+    row: dict,  # the fields of an edit
+    number: int = 0,  # of the row
+) -> list[Probe]:
+    "The questions in the fields of an edit beside its own, one of an axis."
+    out = []
+    for name in (a for a in ASKED_AXES if a != "update"):
+        of = AXES[name]
+        if (question := row.get(of.question)) and (answer := row.get(of.answer)):
+            second = row.get(of.of_answer("relation_id")) if of.own_answer else None
+            out.append(Probe(number, name, 0, question, answer, second or ""))
+    return out
 
-    edit: int  # its row in the table of edits
-    axis: str
-    number: int  # within edit and axis; 0 is the question in the columns of the axis
-    question: str
-    answer: str
-
-
+# %% ../../nbs/06_benchmark/09_reader.ipynb #7395bcec
 def place_probes(
     row: dict,  # the fields of an edit
     found: Iterable[tuple[str, str, str]],  # axis, question, answer
@@ -289,7 +293,7 @@ def _listed_probes(edits, ids, listed: list[Probe], more):
     "Questions from a list; what is known about an answer is known about that of the edit."
     import pyarrow as pa
 
-    rows, axes, numbers, *texts = zip(*listed) if listed else [()] * 5
+    rows, axes, numbers, *texts = zip(*(p[:5] for p in listed)) if listed else [()] * 5
     own = pa.array([None if AXES[a].own_answer else n for n, a in zip(rows, axes)], pa.int64())
     columns = dict(edit_id=ids.take(pa.array(rows, pa.int64())), axis=pa.array(axes, pa.string()))
     columns |= dict(probe=pa.array(numbers, pa.int32()))
@@ -478,6 +482,22 @@ def probes(
 ):
     "An Arrow table with one row for each question: edit_id, axis, probe, question, answer."
     return edit_probes(self.edits, self.edit_ids, axes, self.extra_probes, more)
+
+
+@patch
+def probe_lists(
+    self: Timestep,
+    count: int | None = None,  # of the first edits; all by default
+) -> list[list[Probe]]:
+    "The questions of each edit beside its own."
+    edits = self.edits.slice(0, count)
+    wanted = {"ans", *PROBE_COLUMNS, *(AXES[a].of_answer("relation_id") for a in ASKED_AXES)}
+    rows = edits.select([c for c in edits.column_names if c in wanted]).to_pylist()
+    out = [row_probes(row, n) for n, row in enumerate(rows)]
+    for p in self.extra_probes:
+        if p.edit < len(out):
+            out[p.edit].append(p)
+    return out
 
 # %% ../../nbs/06_benchmark/09_reader.ipynb #cell-095
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")

@@ -17,7 +17,7 @@ import typer
 from .app import Setting, _json_or_text, command, read_settings, settings_of, take
 from .bench import _parse_prices, _spending
 from .tables import TableOutput, fits_terminal, print_step
-from ..records import BadArgument, check_choice
+from ..records import AXES, BadArgument, check_choice
 from ..runs.plan import OLD_SETTINGS, PLAN_FLAGS, PLAN_PARTS, SCHEDULES, RunPlan, read_plan
 
 # %% ../../nbs/12_app/05_runs.ipynb #c37fab11
@@ -452,7 +452,8 @@ def _examples_from_timesteps(bench: str | None, timesteps: str | None, seed: int
         raise BadArgument(f"--timesteps {timesteps}: no later timestep of {bench} is left to edit; train on fewer")
     rows = [[r for t in part for r in t.edits.to_pylist()] for part in (earlier, later)]
     left_out = asked_subjects(rows[1])
-    kept = [r for r in rows[0] if not {r.get("subject_id"), r.get("loc_subject_id")} & left_out]
+    learnt = [AXES[axis].subject for axis in ("update", "locality")]
+    kept = [r for r in rows[0] if not {r.get(c) for c in learnt} & left_out]
     about = dict(benchmark=opened.name, timesteps=timesteps, seed=seed, left_out=len(rows[0]) - len(kept))
     return BenchmarkExamples(kept, seed), about
 
@@ -481,12 +482,11 @@ def _training_words(given: dict) -> list[Setting]:
 
 
 def _train_network(kind: str, lm, examples, output: Path, given: dict, source: dict) -> Path:
-    from wbe.editors.training.mend_training import mend_training, train_mend
-    from wbe.editors.training.rledit import rledit_training, train_rledit
+    from wbe.editors.training.mend_training import MendTrainer, mend_training, train_network
+    from wbe.editors.training.rledit import RLEditTrainer, rledit_training
 
-    if kind == "mend":
-        return train_mend(lm, examples, output, mend_training(lm, **given), source)
-    return train_rledit(lm, examples, output, rledit_training(lm, **given), source)
+    trainer, settings = (MendTrainer, mend_training) if kind == "mend" else (RLEditTrainer, rledit_training)
+    return train_network(trainer, lm, examples, output, settings(lm, **given), source)
 
 # %% ../../nbs/12_app/05_runs.ipynb #8916fb2e
 @command("runs", plan=_training_words)

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import NamedTuple
 
-from ..records import PROBE_COLUMNS, BadArgument, patch
+from ..benchmark.reader import row_probes
+from ..records import BadArgument, Probe, patch
 from ..texts import question_key
 
 # %% ../../nbs/09_editors/01_requests.ipynb #cell-005
@@ -33,11 +34,11 @@ class EditRequest:
     relation_id: str = field(default="", repr=False)
     relation: str = field(default="", repr=False)  # label of the property
     object_id: str = field(default="", repr=False)
-    probes: tuple = field(default=(), repr=False)  # (column, value) of the row's probes; only where `sees_probes`
+    probes: tuple[Probe, ...] = field(default=(), repr=False)  # that are asked about it; only where `sees_probes`
 
     def __post_init__(self):
         object.__setattr__(self, "aliases", tuple(self.aliases))  # JSON has lists
-        object.__setattr__(self, "probes", tuple(map(tuple, self.probes)))
+        object.__setattr__(self, "probes", tuple(Probe(*p) for p in self.probes))
 
     @property
     def span(self) -> tuple[int, int] | None:
@@ -133,19 +134,13 @@ def _check_columns(rows: list[dict]):
 
 # %% ../../nbs/09_editors/01_requests.ipynb #cell-020
 _ID_COLUMNS = ("subject_id", "relation_id", "relation", "object_id")
-_PROBE_COLUMNS = (*PROBE_COLUMNS, "mhop_relation_id", "probes")
-
-
-def _row_probes(row: dict) -> tuple[tuple[str, object], ...]:
-    "The columns of a row that hold its probes, without the empty ones."
-    return tuple((c, row[c]) for c in _PROBE_COLUMNS if row.get(c))
 
 # %% ../../nbs/09_editors/01_requests.ipynb #cell-021
 def requests_from_rows(
     rows,  # Edits, dicts or an Arrow table
     ids=None,  # one for each row; the column edit_id by default
     need_subject: bool = True,  # whether each subject must be in its question
-    probes: bool = False,  # whether the requests hold the probes, too; see `Editor.sees_probes`
+    probes=False,  # True, or those of each row: the requests hold them, too; see `Editor.sees_probes`
 ) -> list[EditRequest]:
     "Checked requests from rows of a benchmark."
     rows = rows.to_pylist() if hasattr(rows, "to_pylist") else [r if isinstance(r, dict) else vars(r) for r in rows]
@@ -153,6 +148,7 @@ def requests_from_rows(
     if len(ids) != len(rows):
         raise BadArgument(f"{len(rows)} rows, but {len(ids)} ids: give one for each")
     _check_columns(rows)
+    probes = [row_probes(r) for r in rows] if probes is True else probes or [()] * len(rows)
     requests = [
         EditRequest(
             r["update"],
@@ -163,9 +159,9 @@ def requests_from_rows(
             r.get("previous"),
             r.get("subject_aliases") or (),
             **{c: r.get(c) or "" for c in _ID_COLUMNS},
-            probes=_row_probes(r) if probes else (),
+            probes=asked,
         )
-        for r, i in zip(rows, ids)
+        for r, i, asked in zip(rows, ids, probes)
     ]
     return check_requests(requests, need_subject)
 
@@ -175,11 +171,9 @@ _TEXT_COLUMNS = ("edit_id", "update", "ans", "subject", "statement", "previous",
 
 def request_columns(
     known,  # columns of a table
-    probes: bool = False,  # whether the requests hold the probes, too
 ) -> list[str]:
     "The columns that requests are made of."
-    wanted = {*_TEXT_COLUMNS, *_ID_COLUMNS, *(_PROBE_COLUMNS if probes else ())}
-    return [c for c in known if c in wanted]
+    return [c for c in known if c in {*_TEXT_COLUMNS, *_ID_COLUMNS}]
 
 # %% ../../nbs/09_editors/01_requests.ipynb #cell-027
 def _triple_of(rewrite: dict, orig: dict) -> tuple[list[str], str]:
@@ -198,14 +192,15 @@ def requests_from_mquake(
 ) -> list[EditRequest]:
     "The edits of an instance of MQuAKE."
     facts = tuple((h["question"], h["answer"]) for h in instance.get("new_single_hops", ()))
-    chains = tuple((q, facts) for q in instance.get("questions", ())) + tuple((q, ((q, a),)) for q, a in facts)
+    chains = [Probe(0, "multi-hop", i, q, facts[-1][1], "", facts) for i, q in enumerate(instance.get("questions", ()))]
+    chains += [Probe(0, "hop", i, q, a, "", ((q, a),)) for i, (q, a) in enumerate(facts)]
     out = []
     for n, r in enumerate(instance["requested_rewrite"], 1):
         (subject_id, relation_id, object_id), relation = _triple_of(r, instance.get("orig", {}))
         ids = dict(subject_id=subject_id, relation_id=relation_id, relation=relation, object_id=object_id)
         texts = (r["question"], r["target_new"]["str"], r["subject"], r["prompt"].replace("{}", r["subject"]))
         previous = r.get("target_true", {}).get("str") or None
-        ids |= dict(probes=(("chains", chains),)) if probes and n == 1 else {}
+        ids |= dict(probes=chains) if probes and n == 1 else {}
         out.append(EditRequest(*texts, f"{instance.get('case_id', '')}/{n}", previous, **ids))
     return check_requests(out, need_subject=False)
 

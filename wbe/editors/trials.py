@@ -44,7 +44,7 @@ def _own_questions(requests: list[EditRequest]) -> tuple[dict, object]:
 # %% ../../nbs/09_editors/06_trials.ipynb #cell-010
 def _timestep_questions(timestep: Timestep) -> tuple[dict, object]:
     "Requests by id, and a data frame of the questions of a timestep."
-    requests = requests_from_rows(timestep.edits, timestep.edit_ids, need_subject=False, probes=True)
+    requests = requests_from_rows(timestep.edits, timestep.edit_ids, need_subject=False, probes=timestep.probe_lists())
     subjects = dict(zip(timestep.edit_ids, subject_keys(timestep.edits, timestep.edit_ids)))
     probes = timestep.probes().to_pandas().rename(columns={"answer": "expected"})
     questions = probes.assign(subject_id=probes["edit_id"].map(subjects))

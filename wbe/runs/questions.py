@@ -20,7 +20,7 @@ from ..lm.probes import unaskable_reasons
 from ..lm.scoring import score
 from ..lm.tokens import QAItem
 from ..lm.ability import lasting_facts, static_items
-from ..records import BadArgument, patch
+from ..records import AXES, BadArgument, patch
 from .plan import RunPlan
 from ..store import atomic_write
 from ..writers.forms import FORMS
@@ -37,7 +37,7 @@ def sample_ids(
 # %% ../../nbs/10_runs/03_questions.ipynb #cell-008
 _EDIT_COLUMNS = (
     *("subject_id", "tag", "subject", "relation_id", "relation", "object_id"),
-    *("previous", "previous_aliases", "valid_from", "valid_until", "mhop_relation_id"),
+    *("previous", "previous_aliases", "valid_from", "valid_until", AXES["multi-hop"].of_answer("relation_id")),
 )
 
 

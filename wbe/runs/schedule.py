@@ -52,13 +52,13 @@ def validate_requests(
     rows: list[dict],
     ids: list[str],
     need_subject: bool = True,  # whether the subject must be in the question
-    probes: bool = False,  # whether the requests hold the probes, too; see `Editor.sees_probes`
+    probes=None,  # of each row, that the requests hold, too; see `Editor.sees_probes`
 ) -> tuple[list[EditRequest | None], list[dict]]:  # a request or None for each row; the refused rows with the reason
     "Turn rows of a benchmark into requests."
     requests, refused = [], []
-    for row, edit_id in zip(rows, ids):
+    for row, edit_id, asked in zip(rows, ids, probes or [()] * len(rows)):
         try:
-            requests += requests_from_rows([row], [edit_id], need_subject, probes)
+            requests += requests_from_rows([row], [edit_id], need_subject, [asked])
         except BadArgument as e:
             requests.append(None)
             reason = str(e).partition(": ")[2] or str(e)
@@ -70,19 +70,15 @@ def _validate_in_parts(
     step: Timestep,
     count: int,  # of the first edits
     need_subject: bool,
-    probes: bool = False,  # as in `validate_requests`
+    probes: bool = False,  # whether the requests hold them; see `Editor.sees_probes`
     size: int = 10_000,  # rows in a part
 ) -> Iterator[tuple[list[EditRequest | None], list[dict]]]:  # as `validate_requests`
     "The requests of a timestep, part by part."
-    edits = step.edits.slice(0, count)
-    edits, extra = edits.select(request_columns(edits.column_names, probes)), {}
-    for p in step.extra_probes if probes else ():
-        extra.setdefault(p.edit, []).append((p.axis, p.question, p.answer))
+    edits, asked = step.edits.slice(0, count), step.probe_lists(count) if probes else []
+    edits = edits.select(request_columns(edits.column_names))
     for start in range(0, len(edits), size):
-        rows = edits.slice(start, size).to_pylist()
-        for n, row in enumerate(rows, start):
-            row |= dict(probes=extra[n]) if n in extra else {}
-        yield validate_requests(rows, step.edit_ids[start : start + len(rows)], need_subject, probes)
+        rows, part = edits.slice(start, size).to_pylist(), slice(start, start + size)
+        yield validate_requests(rows, step.edit_ids[part], need_subject, asked[part])
 
 # %% ../../nbs/10_runs/04_schedule.ipynb #2bf52885
 def _step_requests(

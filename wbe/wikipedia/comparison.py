@@ -78,6 +78,15 @@ def _damaged_ids(snapshot: WikipediaSnapshot) -> np.ndarray:
     found = (_DAMAGED_ID.search(r["text"]) for r in snapshot.rejected())
     return np.array(sorted({int(m[1] or m[2]) for m in found if m}), np.int64)
 
+
+def _unread_ids(
+    snapshot: WikipediaSnapshot,
+    own: _PageIndex,  # its articles
+    other: _PageIndex,  # those of the snapshot that it is compared with
+) -> np.ndarray:
+    "The numbers of pages that a snapshot may hold and could not give."
+    return np.setdiff1d(other.id, own.id) if snapshot.damage else _damaged_ids(snapshot)
+
 # %% ../../nbs/05_wikipedia/06_comparison.ipynb #cell-015
 def _pair_pages(
     old: _PageIndex,
@@ -244,7 +253,7 @@ def _append_made(files: PieceFiles, made, total: int, progress: bool):
     files.end()
 
 # %% ../../nbs/05_wikipedia/06_comparison.ipynb #cell-038
-COMPARISON_VERSION = 2  # raised with every change that alters the files
+COMPARISON_VERSION = 3  # raised with every change that alters the files
 
 
 def compare_wikipedia(
@@ -268,8 +277,9 @@ def compare_wikipedia(
     if stage.done and not force:
         return WikipediaComparison(folder)
     with stage:
-        indexes = _page_index(old), _page_index(new)
-        pairs = _pair_pages(*indexes, unread := (_damaged_ids(old), _damaged_ids(new)))
+        indexes = before, after = _page_index(old), _page_index(new)
+        unread = _unread_ids(old, before, after), _unread_ids(new, after, before)
+        pairs = _pair_pages(before, after, unread)
         workers = workers or (1 if len(pairs.new) < 2_000 else os.cpu_count() or 1)
         files = PieceFiles(stage.folder, {"articles": ChangedArticle}, stage.key(), every=every)
         try:

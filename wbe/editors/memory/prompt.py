@@ -14,12 +14,14 @@ from functools import cache
 from pathlib import Path
 from typing import ClassVar
 
+from ...benchmark.reader import row_probes
 from ..hparams import HParams, hp
 from ..protocol import Editor
 from ..requests import EditRequest, subject_span
 from ..results import EditResult
 from ...lm.models import LM
 from ...lm.tokens import QAItem
+from ...records import AXES, Probe
 from ...texts import one_line, question_key
 
 # %% ../../../nbs/09_editors/memory/03_prompt.ipynb #cell-004
@@ -120,12 +122,18 @@ class TrueFacts:
     missing: Counter = field(default_factory=Counter)  # what the benchmark does not say: number of questions
 
 # %% ../../../nbs/09_editors/memory/03_prompt.ipynb #eed23277
-def _chain_facts(r: EditRequest, form: str, probes: dict, missing: Counter) -> list:
-    "Both facts of a multi-hop question, or the first one where the second is not known."
-    own = format_fact(r, form)
-    if probes.get("mhop_relation_id"):
-        return [own, template_fact(r.answer, probes["mhop_relation_id"], probes["mhop_ans"], form)]
-    missing["the second fact of a multi-hop question (its property, mhop_relation_id)"] += 1
+def _facts_behind(p: Probe, r: EditRequest, form: str, missing: Counter) -> list:
+    "The facts of a question about an edit; only the edit of a multi-hop question whose second fact is not known."
+    if p.facts:
+        return list(map(tuple, p.facts))
+    own, axis = format_fact(r, form), AXES[p.axis]
+    if not axis.rests_on_edit:
+        return [(p.question, p.answer)]
+    if len(axis.facts) == 1:
+        return [own]
+    if p.relation_id:
+        return [own, template_fact(r.answer, p.relation_id, p.answer, form)]
+    missing[f"the second fact of a {p.axis} question (its property, {axis.of_answer('relation_id')})"] += 1
     return [own]
 
 # %% ../../../nbs/09_editors/memory/03_prompt.ipynb #eb48d6c6
@@ -134,19 +142,10 @@ def true_facts(
     form: str = "pair",  # or statement
 ) -> TrueFacts:
     "The facts that the questions about an edit need."
-    own, probes, out = format_fact(r, form), dict(r.probes), TrueFacts({})
-    same = [r.question, *(probes[c] for c in ("rephrase", "personas") if c in probes)]
-    if "mhop" in probes and "mhop_ans" in probes:
-        out.facts[probes["mhop"]] = _chain_facts(r, form, probes, out.missing)
-    if "loc" in probes and "loc_ans" in probes:
-        out.facts[probes["loc"]] = [(probes["loc"], probes["loc_ans"])]
-    for axis, question, answer in probes.get("probes", ()):
-        if axis == "multi-hop":
-            out.missing["the facts of a further multi-hop question"] += 1
-        else:
-            out.facts[question] = [(question, answer)] if axis == "locality" else [own]
-    out.facts |= {question: list(map(tuple, facts)) for question, facts in probes.get("chains", ())}
-    return TrueFacts(out.facts | {q: [own] for q in same}, out.missing)
+    out = TrueFacts({r.question: [format_fact(r, form)]})
+    for p in r.probes:
+        out.facts.setdefault(p.question, _facts_behind(p, r, form, out.missing))
+    return out
 
 # %% ../../../nbs/09_editors/memory/03_prompt.ipynb #16a3a582
 class _TruthTable:
@@ -172,6 +171,16 @@ class _TruthTable:
                 if not self.facts[question_key(q)]:
                     del self.facts[question_key(q)]
         self.edits -= len(truths)
+
+# %% ../../../nbs/09_editors/memory/03_prompt.ipynb #f8a58095
+def _saved_probes(r: dict) -> list:
+    "The probes of a request in a file."
+    columns = dict(p for p in r["probes"] if len(p) == 2)
+    if not columns:
+        return r["probes"]
+    out = row_probes(columns | dict(ans=r["answer"]))
+    out += [Probe(0, axis, n, q, a) for n, (axis, q, a) in enumerate(columns.get("probes", ()), 1)]
+    return out + [Probe(0, "multi-hop", n, q, f[-1][1], "", f) for n, (q, f) in enumerate(columns.get("chains", ()))]
 
 # %% ../../../nbs/09_editors/memory/03_prompt.ipynb #96482f97
 @dataclass
@@ -205,7 +214,7 @@ class OracleEdit(EditResult):
 
     @classmethod
     def _from_saved(cls, tensors: dict, settings: dict, folder: Path) -> "OracleEdit":
-        return cls(requests=[EditRequest(**r) for r in settings["requests"]])
+        return cls(requests=[EditRequest(**r | dict(probes=_saved_probes(r))) for r in settings["requests"]])
 
 # %% ../../../nbs/09_editors/memory/03_prompt.ipynb #80d31e42
 @dataclass(frozen=True, kw_only=True)

@@ -21,13 +21,14 @@ import torch
 
 from ..hparams import HParams, hp
 from .embed import PAPER_EMBEDDER, _is_sentence_model, check_embedder, embedder
-from .index import INDEX_CLASSES, VectorIndex, top_k, vector_index
+from .index import INDEX_CLASSES, top_k, vector_index
 from .prompt import with_context
 from ..protocol import Editor
 from ..requests import EditRequest, SubjectIndex
 from ..results import EditError, EditResult
 from ...lm.models import LM
 from ...lm.tokens import QAItem
+from ...benchmark.reader import row_probes
 from ...records import BadArgument, check_choice, install_command, patch
 from ...texts import question_key
 
@@ -246,23 +247,6 @@ def nearest(
         found[q] = [(self.pairs[n], s) for n, s in (near + more)[:k]]
     return [found[q] for q in questions]
 
-# %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-029
-@patch
-def adopt(
-    self: PairMemory,
-    folder,  # of a saved index
-) -> bool:  # whether it was adopted
-    "Use a saved index instead of building it again."
-    saved, self.vectors = VectorIndex.load(folder), [np.concatenate([self.index.vectors, *self.vectors])]
-    mine, n = self.vectors[0], len(saved)
-    self.replaced = [i for numbers in self.latest.values() for i in numbers[:-1]] if self.replace else []
-    if saved.name != self.index.name or n > len(mine) or not np.array_equal(saved.vectors, mine[:n]):
-        self.index.truncate(0)
-        return False
-    saved.restore(range(n))  # what is replaced is known here
-    self.index, self.vectors = saved, [mine[n:]]
-    return True
-
 # %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-045
 @dataclass(frozen=True, kw_only=True)
 class RetrievalHParams(HParams):
@@ -368,7 +352,7 @@ def _check_fits(self: RetrievalEdit, lm: LM):
 
 # %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-053
 def retrieval_memory(lm: LM) -> PairMemory | None:
-    "The memory that a model has, if it has one: to inspect what is found, and to save or adopt its index."
+    "The memory that a model has, if it has one: to inspect what is found."
     retriever = lm.edits.attached.get("retrieval")
     return retriever.memory if retriever else None
 
@@ -452,7 +436,7 @@ def _limits(
 
 # %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #15c6a37f
 def retrieval_outcomes(
-    rows,  # dicts with update, ans, subject, rephrase, loc, or a table of edits
+    rows,  # of a benchmark: dicts, or a table of edits
     subjects: str = "ignore",  # one of SUBJECT_TESTS
     k: int = 2,
     embed="hashed",  # an embedder, or its name
@@ -464,8 +448,9 @@ def retrieval_outcomes(
     pairs = [QAPair(r["update"], r["ans"], str(n), r.get("subject") or "") for n, r in enumerate(rows)]
     memory, found = PairMemory(embedder(embed), subjects=subjects), []
     memory.add(pairs)
-    for axis, column in (("rephrase", "rephrase"), ("locality", "loc")):
-        asked = [(n, r[column]) for n, r in enumerate(rows) if r.get(column)]
+    probes = [p for n, r in enumerate(rows) for p in row_probes(r, n)]
+    for axis in ("rephrase", "locality"):
+        asked = [(p.edit, p.question) for p in probes if p.axis == axis]
         near = memory.nearest([q for _, q in asked], k)
         found += [(n, axis, *_limits(memory, q, row, pairs[n])) for (n, q), row in zip(asked, near)]
     return pd.DataFrame(found, columns=["row", "axis", "right", "any"])
