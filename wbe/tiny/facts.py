@@ -277,7 +277,7 @@ def sample_question(
         return rng.pick(persona_questions(text, f.subject, who))
     return text
 
-# %% ../../nbs/08_tiny/01_facts.ipynb #cell-017
+# %% ../../nbs/08_tiny/01_facts.ipynb #91cc77ea
 def counterfactual(f: TrainingFact, pool: FactPool, rng: SeededRandom) -> TrainingFact:
     "A fact as it may stand in a context: mostly with another object."
     if rng.chance(0.2):
@@ -288,7 +288,7 @@ def counterfactual(f: TrainingFact, pool: FactPool, rng: SeededRandom) -> Traini
     other = rng.pick(objects)
     return f if other == f.subject else f._replace(objects=(other,))
 
-# %% ../../nbs/08_tiny/01_facts.ipynb #cell-019
+# %% ../../nbs/08_tiny/01_facts.ipynb #49e472e3
 def _similar_subject(f: TrainingFact, pool: FactPool, rng: SeededRandom) -> TrainingFact | None:
     "A fact about a subject that shares a word of its name, of the same property if possible."
     ids = [i for word in f.subject.split() for i in pool.subjects_by_word.get(word, ()) if i != f.subject_id]
@@ -297,7 +297,7 @@ def _similar_subject(f: TrainingFact, pool: FactPool, rng: SeededRandom) -> Trai
     g = rng.pick(pool.askable_by_subject[rng.pick(ids)])
     return next((x for x in pool.askable_by_subject[g.subject_id] if x.property_id == f.property_id), g)
 
-# %% ../../nbs/08_tiny/01_facts.ipynb #cell-020
+# %% ../../nbs/08_tiny/01_facts.ipynb #3ca36686
 def _same_property(f: TrainingFact, pool: FactPool, rng: SeededRandom) -> TrainingFact:
     "A fact of the same property, about a popular subject if one is found soon."
     for _ in range(8):
@@ -307,7 +307,7 @@ def _same_property(f: TrainingFact, pool: FactPool, rng: SeededRandom) -> Traini
     facts = pool.askable_by_property.get(f.property_id)
     return rng.pick(facts) if facts else pool.sample_fact(rng)
 
-# %% ../../nbs/08_tiny/01_facts.ipynb #cell-021
+# %% ../../nbs/08_tiny/01_facts.ipynb #96e1a5a6
 def sample_distractor(f: TrainingFact, pool: FactPool, rng: SeededRandom) -> TrainingFact:
     "A fact that might be retrieved instead of another."
     x, of_subject = rng.random(), pool.askable_by_subject.get(f.subject_id, ())
@@ -326,7 +326,7 @@ def _unseen_facts() -> FactPool:
     "The facts of a world in which no model was trained."
     return FactPool(*facts_at(World(*_UNSEEN_WORLD)))
 
-# %% ../../nbs/08_tiny/01_facts.ipynb #cell-022
+# %% ../../nbs/08_tiny/01_facts.ipynb #1dc34aac
 def _distractors(f: TrainingFact, pool: FactPool, n: int, rng: SeededRandom) -> list[TrainingFact]:
     "Different untrue facts that might be retrieved for a question about `f`."
     out = {}
@@ -336,7 +336,7 @@ def _distractors(f: TrainingFact, pool: FactPool, n: int, rng: SeededRandom) -> 
             out.setdefault((g.subject, g.property_id), g)
     return list(out.values())
 
-# %% ../../nbs/08_tiny/01_facts.ipynb #cell-023
+# %% ../../nbs/08_tiny/01_facts.ipynb #ce480033
 def _reading_items(
     facts: list[TrainingFact],  # that the questions ask for
     pool: FactPool,  # where distractors come from
