@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['CONTEXT_OPENINGS', 'SubjectEncoding', 'encode_subjects', 'context_templates', 'encode_in_contexts',
-           'capture_activations', 'subject_activations', 'SubjectWalk', 'ValueHParams', 'encode_kl_prompt',
+           'capture_activations', 'SubjectWalk', 'subject_activations', 'ValueHParams', 'encode_kl_prompt',
            'kl_divergence', 'TargetValues', 'optimise_values']
 
 # %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-002
@@ -221,15 +221,6 @@ def capture_activations(
     for batch in _length_batches(lm, [len(x) for x in lists]):
         _capture_pass(lm, causal_inputs(lm, [lists[i] for i in batch], left=False)[0], wants, partial(keep, batch))
 
-# %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-039
-def subject_activations(
-    lm: LM,
-    texts: list[SubjectEncoding],
-    wants: list[tuple],  # part, layer, in or out
-) -> dict:  # {want: (texts, width)}, in float32
-    "Inputs or outputs of parts at the subject's last token of each text."
-    return SubjectWalk(lm, texts, most=0).read(wants)
-
 # %% ../../../nbs/09_editors/weights/01_keys.ipynb #0a7b73be
 class SubjectWalk:
     "Texts up to their subjects, in a model whose layers change from below."
@@ -269,6 +260,15 @@ def read(
         self.states[n] = (seen, new)
     self.layer = first if self.keeps else 0
     return {w: torch.stack(rows) for w, rows in out.items()}
+
+# %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-039
+def subject_activations(
+    lm: LM,
+    texts: list[SubjectEncoding],
+    wants: list[tuple],  # part, layer, in or out
+) -> dict:  # {want: (texts, width)}, in float32
+    "Inputs or outputs of parts at the subject's last token of each text."
+    return SubjectWalk(lm, texts, most=0).read(wants)
 
 # %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-042
 @dataclass(frozen=True, kw_only=True)
