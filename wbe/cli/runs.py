@@ -482,12 +482,11 @@ def _training_words(given: dict) -> list[Setting]:
 
 
 def _train_network(kind: str, lm, examples, output: Path, given: dict, source: dict) -> Path:
-    from wbe.editors.training.mend_training import mend_training, train_mend
-    from wbe.editors.training.rledit import rledit_training, train_rledit
+    from wbe.editors.training.mend_training import MendTrainer, mend_training, train_network
+    from wbe.editors.training.rledit import RLEditTrainer, rledit_training
 
-    if kind == "mend":
-        return train_mend(lm, examples, output, mend_training(lm, **given), source)
-    return train_rledit(lm, examples, output, rledit_training(lm, **given), source)
+    trainer, settings = (MendTrainer, mend_training) if kind == "mend" else (RLEditTrainer, rledit_training)
+    return train_network(trainer, lm, examples, output, settings(lm, **given), source)
 
 # %% ../../nbs/12_app/05_runs.ipynb #8916fb2e
 @command("runs", plan=_training_words)

@@ -21,7 +21,7 @@ import torch
 
 from ..hparams import HParams, hp
 from .embed import PAPER_EMBEDDER, _is_sentence_model, check_embedder, embedder
-from .index import INDEX_CLASSES, VectorIndex, top_k, vector_index
+from .index import INDEX_CLASSES, top_k, vector_index
 from .prompt import with_context
 from ..protocol import Editor
 from ..requests import EditRequest, SubjectIndex
@@ -247,23 +247,6 @@ def nearest(
         found[q] = [(self.pairs[n], s) for n, s in (near + more)[:k]]
     return [found[q] for q in questions]
 
-# %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-029
-@patch
-def adopt(
-    self: PairMemory,
-    folder,  # of a saved index
-) -> bool:  # whether it was adopted
-    "Use a saved index instead of building it again."
-    saved, self.vectors = VectorIndex.load(folder), [np.concatenate([self.index.vectors, *self.vectors])]
-    mine, n = self.vectors[0], len(saved)
-    self.replaced = [i for numbers in self.latest.values() for i in numbers[:-1]] if self.replace else []
-    if saved.name != self.index.name or n > len(mine) or not np.array_equal(saved.vectors, mine[:n]):
-        self.index.truncate(0)
-        return False
-    saved.restore(range(n))  # what is replaced is known here
-    self.index, self.vectors = saved, [mine[n:]]
-    return True
-
 # %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-045
 @dataclass(frozen=True, kw_only=True)
 class RetrievalHParams(HParams):
@@ -369,7 +352,7 @@ def _check_fits(self: RetrievalEdit, lm: LM):
 
 # %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-053
 def retrieval_memory(lm: LM) -> PairMemory | None:
-    "The memory that a model has, if it has one: to inspect what is found, and to save or adopt its index."
+    "The memory that a model has, if it has one: to inspect what is found."
     retriever = lm.edits.attached.get("retrieval")
     return retriever.memory if retriever else None
 
