@@ -20,8 +20,7 @@ from ..editors.protocol import editor
 from ..editors.requests import EditRequest, requests_from_rows
 from ..editors.results import combine_edits
 from ..lm.models import LM
-from ..lm.probes import probe_table
-from ..lm.scoring import score
+from ..lm.scoring import probe_table, score
 from ..lm.tokens import QAItem, encode_items
 from ..records import AXES, BadArgument
 

@@ -44,7 +44,7 @@ def _print_answers(
         out.line(f"The answers: {folder / 'answers.parquet'}")
 
 # %% ../../nbs/12_app/05_runs.ipynb #d67e2126
-_LOAD, _ASK = "wbe.lm.models:load", "wbe.lm.probes:ask_benchmark"
+_LOAD, _ASK = "wbe.lm.models:load", "wbe.lm.scoring:ask_benchmark"
 
 
 @command("runs", _LOAD, _ASK)
@@ -73,7 +73,7 @@ def score_command(
     from wbe.benchmark.own import open_benchmark
     from wbe.lm.models import check_compiler, compile_blocks
     from wbe.lm.models import load
-    from wbe.lm.probes import ask_benchmark
+    from wbe.lm.scoring import ask_benchmark
     from wbe.lm.prompts import get_protocol
     from wbe.lm.scoring import process_rank
 

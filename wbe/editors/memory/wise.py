@@ -17,12 +17,11 @@ from ..hparams import HParams, hp
 from wbe.editors.memory.routing import (
     MERGE_METHODS,
     WISE_SETTINGS,
+    RoutedEdit,
     Shard,
     WiseLayer,
     activation_function,
     activation_score,
-    check_routed_fits,
-    check_settings_agree,
     part_device,
     prompt_positions,
     shard_mask,
@@ -30,15 +29,15 @@ from wbe.editors.memory.routing import (
 )
 from ..protocol import Editor
 from ..requests import EditRequest
-from ..results import EditError, EditResult, combine_edits, unedited_model
+from ..results import unedited_model
 from ..tail import TailPass
 from ..training.finetune import answer_nll, answer_positions
 from ..weights.keys import capture_activations, encode_subjects
 from ...lm.families import linear_shape
 from ...lm.models import LM
-from ...lm.passes import causal_inputs, run_in_batches, teacher_forced
+from ...lm.passes import causal_inputs
 from ...lm.prompts import PROTOCOLS, get_protocol
-from ...lm.tokens import QAItem, as_qa_items, encode_items, strip_final_specials
+from ...lm.tokens import QAItem, encode_items, strip_final_specials
 from ...records import BadArgument, check_choice, patch
 from ...texts import one_line
 
@@ -111,58 +110,39 @@ def protocols(self: WiseHParams) -> list[str]:
     "The names of the protocols."
     return [p.strip() for p in self.under.split(",")]
 
-# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-012
-def _wise_layer(lm: LM) -> WiseLayer | None:
-    "The layer with side memories that a model has, if it has one."
-    return lm.edits.attached.get("wise")
-
-# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-014
-def _wise_settings(
-    hparams: dict,  # of a result
-) -> dict:
-    "The settings of the layer, by the names in WISE_SETTINGS."
-    return {n: hparams.get(n, getattr(WiseHParams, n)) for n in WISE_SETTINGS}
-
 # %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-016
 @dataclass
-class WiseEdit(EditResult):
+class WiseEdit(RoutedEdit):
     "The shards that some edits have changed."
 
     shards: list = field(default_factory=list, repr=False)
-    before: int = 0  # the checksum of the shards before
     kind: ClassVar[str] = "wise"
-    supersedes: ClassVar[bool] = True
+    what: ClassVar[str] = "the side memories"
+    HParams: ClassVar[type] = WiseHParams
+    setting_names: ClassVar[tuple] = WISE_SETTINGS
 
     @property
     def first_shard(self) -> int:
         return min((s.number for s in self.shards), default=0)
 
-    def _attach(self, lm: LM, remember: bool):
-        layer = _wise_layer(lm)
-        if (layer.mark if layer else 0) != self.before:
-            raise EditError(
-                f"{self!r} goes on from other edits than those that {lm.name} has now; "
-                "apply them in the order in which they were made, or edit again"
-            )
-        if not layer:
-            layer = lm.edits.attached["wise"] = WiseLayer(lm, _wise_settings(self.hparams))
-        layer.history.append(layer.shards[self.first_shard :])
-        layer.shards[self.first_shard :] = self.shards
-        layer.routes = None
+    @property
+    def after(self) -> int | None:
+        return self.shards[-1].mark if self.shards else None
 
-    def _detach(self, lm: LM):
-        layer = _wise_layer(lm)
-        layer.shards[self.first_shard :] = layer.history.pop()
-        layer.routes = None
-        if not layer.shards:
-            layer.close()
-            del lm.edits.attached["wise"]
+    @property
+    def count(self) -> int:
+        return len(self.shards)
 
-# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-018
-@patch
-def _check_fits(self: WiseEdit, lm: LM):
-    layer, mine = _wise_layer(lm), _wise_settings(self.hparams)
-    check_routed_fits(self, lm, layer, mine, "the side memories")
+    def _new_layer(self, lm: LM, settings: dict) -> WiseLayer:
+        return WiseLayer(lm, settings)
+
+    def _put(self, layer: WiseLayer) -> list[Shard]:
+        old = layer.shards[self.first_shard :]
+        self._take_back(layer, self.shards)
+        return old
+
+    def _take_back(self, layer: WiseLayer, old: list[Shard]):
+        layer.shards[self.first_shard :], layer.routes = old, None
 
 # %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-019
 @patch
@@ -178,23 +158,14 @@ def _from_saved(cls: WiseEdit, tensors: dict, settings: dict, folder: Path) -> W
 
 # %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-022
 @patch(cls_method=True)
-def _combine(cls: WiseEdit, results: list) -> WiseEdit | None:
-    for a, b in zip(results, results[1:]):
-        if not a.shards or b.before != a.shards[-1].mark or a.hparams != b.hparams:
-            return None
+def _joined(cls: WiseEdit, results: list) -> dict:
     last = {s.number: s for r in results for s in r.shards}
-    return cls(shards=[last[n] for n in sorted(last)], before=results[0].before)
-
-# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-023
-@patch
-def absorb(self: WiseEdit, earlier: EditResult) -> WiseEdit | None:
-    both = combine_edits([earlier, self])
-    return both if both.kind == self.kind and len(both.shards) <= len(self.shards) else None
+    return dict(shards=[last[n] for n in sorted(last)])
 
 # %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-024
 @patch
 def _take_over(self: WiseEdit, lm: LM):
-    _wise_layer(lm).history = [[]]
+    lm.edits.attached["wise"].history = [[]]
 
 # %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-034
 _UNRELATED_QUESTIONS = """
@@ -418,7 +389,7 @@ class Wise(Editor):
 
     def _shard_to_train(self, lm: LM, h: WiseHParams) -> tuple[Shard, torch.Tensor, torch.Tensor]:
         "The shard that takes the next edits, its change as a matrix, and its mask."
-        layer = _wise_layer(lm)
+        layer = lm.edits.attached.get("wise")
         shards = layer.shards if layer else []
         last = shards[-1] if shards else None
         if last is None or last.edits >= h.save_every:
@@ -428,10 +399,10 @@ class Wise(Editor):
         return last, layer.dense(last) if last.edits else torch.zeros(shape), mask
 
     def _edit(self, lm: LM, requests: list[EditRequest], hparams: WiseHParams) -> WiseEdit:
-        check_settings_agree(_wise_layer(lm), _wise_settings(vars(hparams)), "wise: the side memories")
+        WiseEdit.check_layer(lm, self.name, hparams)
         if hparams.contexts:
             greedy_contexts(lm)  # takes the side memories off and puts new ones on
-        layer = _wise_layer(lm)
+        layer = lm.edits.attached.get("wise")
         before, done = (layer.mark, sum(s.edits for s in layer.shards)) if layer else (0, 0)
         shard, delta, mask = self._shard_to_train(lm, hparams)
         device = part_device(lm, hparams.part, hparams.layer)
@@ -443,21 +414,3 @@ class Wise(Editor):
         values = delta.flatten() if hparams.decay else delta[mask]
         trained = Shard.of(shard.number, shard.edits + len(requests), least, values, before)
         return WiseEdit(shards=[trained], before=before)
-
-# %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-072
-def _memory_routes(
-    lm: LM,
-    items,  # questions with answers, as for scoring
-    protocol="paper",
-) -> tuple[list[int], list[list[float]]]:  # the memory of each prompt (-1: none), and its activation of each memory
-    "Which side memory each prompt uses."
-    layer, coded = _wise_layer(lm), encode_items(lm, as_qa_items(items), protocol)
-    if layer is None:
-        raise BadArgument(f"{lm.name} has no side memory; apply a result of WISE first")
-
-    def work(batch):
-        teacher_forced(lm, [coded[i] for i in batch])
-        return list(zip(layer.routes.tolist(), layer.activations.tolist()))
-
-    found = run_in_batches(lm, [c.size for c in coded], [len(c.answer) + 1 for c in coded], work)
-    return [route for route, _ in found], [activations for _, activations in found]

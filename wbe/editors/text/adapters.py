@@ -17,6 +17,7 @@ import torch.nn.functional as F
 
 from ..hparams import hp
 from ..results import CarriedState, Delta, EditError, EditResult, EditStack, WeightEdit, carried_state
+from ..tail import hooked
 from .sources import TextStep, model_parameters, parameters_restored
 from wbe.editors.text.training import (
     TextHParams,
@@ -32,6 +33,7 @@ from wbe.editors.training.lora import (
     adapter_targets,
     added_deltas,
     attached_adapters,
+    continued_deltas,
 )
 from ...lm.models import LM, first_input
 from ...lm.spans import check_sentinels
@@ -88,18 +90,8 @@ def _learn(self: TextLora, lm: LM, texts: TextStep, hparams: TextLoraHParams, pr
         return LoraEdit(adapters=LoraFT._adapters_so_far(self, lm, hparams), work=training_work([], [], []))
     before = LoraFT._adapters_so_far(self, lm, hparams)
     found, head, losses = self._train(lm, rows, h, before, progress)
-    deltas = _continued_deltas(_adapter_deltas(found, h), _adapter_deltas(before, h))
+    deltas = continued_deltas(_adapter_deltas(found, h), _adapter_deltas(before, h))
     return LoraEdit(deltas=deltas | head, adapters=found, work=training_work(texts.diff, rows, losses))
-
-# %% ../../../nbs/09_editors/text/07_adapters.ipynb #cell-016
-def _continued_deltas(new: dict, old: dict) -> dict:
-    "What is added to the weights when adapters are in them already."
-    for matrix, minus in old.items():
-        d = new[matrix]
-        new[matrix] = Delta(
-            torch.cat([d.left, -minus.left.to(d.left)], 1), torch.cat([d.right, minus.right.to(d.right)])
-        )
-    return new
 
 # %% ../../../nbs/09_editors/text/07_adapters.ipynb #cell-017
 @patch
@@ -191,18 +183,12 @@ class KAdapter(torch.nn.Module):
         return final + (self.scale * self.norm(out)).to(final.dtype)
 
 # %% ../../../nbs/09_editors/text/07_adapters.ipynb #acdb80ea
-@contextmanager
 def _adapter_hooks(
     lm: LM,
     adapter,  # a KAdapter, or a function that gives one or None
 ):
     "A K-Adapter beside the model, inside a `with` block."
-    handles = _attach_adapter(lm, adapter if not isinstance(adapter, KAdapter) else lambda: adapter)
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+    return hooked(_attach_adapter(lm, adapter if not isinstance(adapter, KAdapter) else lambda: adapter))
 
 # %% ../../../nbs/09_editors/text/07_adapters.ipynb #bce49131
 def _attach_adapter(

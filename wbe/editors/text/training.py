@@ -21,7 +21,7 @@ from ..protocol import Editor, describe_model, frozen_model
 from ..requests import EditRequest
 from ..results import EditResult, _with_details
 from .sources import ParameterEdit, SourceText, TextStep, model_parameters, parameters_restored
-from ..training.lora import _all_reduce_gradients, answer_cross_entropy
+from ..training.lora import answer_cross_entropy, shared_gradients
 from ...lm.families import ModelError
 from ...lm.models import LM
 from ...lm.passes import padding_token
@@ -155,21 +155,18 @@ def _accumulate_gradients(
     scale=lambda loss: loss,  # of float16's gradients
 ) -> float:  # the loss
     "Compute the gradients of a step in several passes."
-    rank, world = process_rank(lm)
-    tokens, mine, loss, error = sum(map(_predicted_tokens, rows)), rows[rank::world], 0.0, None
-    try:
+    tokens = sum(map(_predicted_tokens, rows))
+
+    def backward(mine: list[list[int]]) -> float:
+        loss = 0.0
         for i in range(0, len(mine), pass_rows):
             with context():
                 part = summed_loss(lm, mine[i : i + pass_rows]) / tokens
             scale(part).backward()
             loss += part.item()
-    except Exception as e:  # the other processes wait for this one and must be told
-        error = e
-    if world > 1:
-        return _all_reduce_gradients(weights, loss, error)
-    if error is not None:
-        raise error
-    return loss
+        return loss
+
+    return shared_gradients(lm, rows, weights, backward)
 
 # %% ../../../nbs/09_editors/text/03_training.ipynb #cell-035
 def adamw(

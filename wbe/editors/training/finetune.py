@@ -8,7 +8,6 @@ __all__ = ['answer_positions', 'answer_nll', 'answer_objective', 'FTHParams', 'O
            'train_breadth_first']
 
 # %% ../../../nbs/09_editors/training/01_finetune.ipynb #cell-002
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 import torch
@@ -26,7 +25,7 @@ from wbe.editors.results import (
     restore_training,
     training_state,
 )
-from ..tail import TailPass, changed_output, trim_texts
+from ..tail import TailPass, changed_outputs, trim_texts
 from ...lm.models import LM, LMState
 from ...lm.prompts import get_protocol
 from ...lm.tokens import EncodedItem, QAItem, encode_items
@@ -74,11 +73,10 @@ def answer_objective(
     adds = lambda d: lambda x, out: out + (x @ d.T.to(x.dtype)).to(out.dtype)
 
     def loss(*changes: torch.Tensor) -> torch.Tensor:
-        change = {layer: adds(d) for layer, d in zip(layers, changes)}
-        with ExitStack() as stack:
-            for layer in sorted(change.keys() - {first}):
-                stack.enter_context(changed_output(lm, layer, change[layer]))
-            return answer_nll(tail.run(change[first], grad=True), answer, weight)
+        change = {("mlp_out", layer): adds(d) for layer, d in zip(layers, changes)}
+        lowest = change.pop(("mlp_out", first))
+        with changed_outputs(lm, change):
+            return answer_nll(tail.run(lowest, grad=True), answer, weight)
 
     return loss
 

@@ -10,7 +10,6 @@ __all__ = ['TokenFactors', 'token_factors', 'RunningStats', 'LowRankLayer', 'Sha
 # %% ../../../nbs/09_editors/training/03_mend.ipynb #cell-002
 import json
 import warnings
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -22,7 +21,7 @@ from ..hparams import HParams, hp
 from ..protocol import Editor
 from ..requests import EditRequest
 from ..results import Delta, WeightEdit, write_tensors
-from ..tail import TailPass
+from ..tail import TailPass, changed_outputs, output_gradients
 from .finetune import answer_positions
 from ..weights.moments import model_fingerprint
 from ...lm.models import LM, builtin_folder
@@ -60,23 +59,15 @@ def token_factors(
 ) -> tuple[dict[tuple, TokenFactors], torch.Tensor]:  # by matrix; the loss of each text
     "What the gradient of each matrix is made of, for each text alone."
     tail = TailPass(lm, [c.ids for c in coded], min(n for _, n in matrices), None, answer_positions(coded)[0])
-    heard, handles = {}, []
-    for matrix in matrices:
+    losses = []
 
-        def listen(given, out, matrix=matrix):
-            probe = torch.zeros_like(out, requires_grad=True)
-            heard[matrix] = given.detach(), probe
-            return out + probe
+    def loss() -> torch.Tensor:
+        losses.append(_answer_losses(tail.run(grad=True), coded))
+        return losses[0].sum()
 
-        handles.append(lm.hook(*matrix, listen))
-    try:
-        with torch.enable_grad():
-            losses = _answer_losses(tail.run(grad=True), coded)
-            grads = torch.autograd.grad(losses.sum(), [heard[m][1] for m in matrices])
-    finally:
-        for handle in handles:
-            handle.remove()
-    return {m: TokenFactors(heard[m][0].float(), g.float()) for m, g in zip(matrices, grads)}, losses.detach()
+    with torch.enable_grad():
+        found = output_gradients(lm, matrices, loss)
+    return {m: TokenFactors(x.float(), g.float()) for m, (x, g) in found.items()}, losses[0].detach()
 
 # %% ../../../nbs/09_editors/training/03_mend.ipynb #cell-017
 class RunningStats(nn.Module):
@@ -202,7 +193,6 @@ def mend_matrices(
     return {(part, n): tuple(lm.weight(part, n).shape) for n in layers for part in parts}
 
 # %% ../../../nbs/09_editors/training/03_mend.ipynb #cell-032
-@contextmanager
 def with_updates(
     lm: LM,
     updates: dict[tuple, TokenFactors],
@@ -218,10 +208,7 @@ def with_updates(
 
         return change
 
-    with ExitStack() as stack:
-        for matrix, f in updates.items():
-            stack.callback(lm.hook(*matrix, adding(f)).remove)
-        yield
+    return changed_outputs(lm, {matrix: adding(f) for matrix, f in updates.items()})
 
 # %% ../../../nbs/09_editors/training/03_mend.ipynb #cell-036
 def _network_files(folder, network) -> tuple[Path, Path]:

@@ -38,8 +38,7 @@ from ...benchmark.reader import row_probes
 from ...records import AXES, BadArgument, patch
 from ...store import StoreError, atomic_write, explain_read_errors, make_folder
 from ...texts import stable_hash
-from ...tiny.corpus import counterfactual, sample_distractor
-from ...tiny.facts import FactPool, TrainingFact, fact_questions, facts_at
+from ...tiny.facts import FactPool, TrainingFact, counterfactual, fact_questions, facts_at, sample_distractor
 from ...world.files import World
 from ...world.names import SeededRandom
 from ...writers.base import Request

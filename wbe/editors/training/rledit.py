@@ -6,7 +6,7 @@
 __all__ = ['MalmenNetwork', 'RLEditTraining', 'rledit_training', 'RLEditTrainer', 'RLEditHParams', 'RLEdit']
 
 # %% ../../../nbs/09_editors/training/07_rledit.ipynb #cell-002
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -15,6 +15,7 @@ from torch import nn
 from ..hparams import HParams, hp, model_label, read_preset, values_for
 from ..requests import EditRequest
 from ..results import CarriedState, Delta, WeightEdit, carried_state
+from ..tail import changed_outputs
 from wbe.editors.training.mend import (
     EditNetwork,
     LowRankLayer,
@@ -92,14 +93,10 @@ def _edit_factors(
     return {m: (k.detach(), g.detach() * tokens) for m, (k, g) in found.items()}
 
 # %% ../../../nbs/09_editors/training/07_rledit.ipynb #cell-017
-@contextmanager
 def _with_changes(lm: LM, changes: dict[tuple, Delta]):
     "Inside the `with` block the model is that with the changes, and gradients flow through these."
     adds = lambda d: lambda x, out: out + (x.float() @ d.right.T @ d.left.T).to(out.dtype)
-    with ExitStack() as stack:
-        for matrix, d in changes.items():
-            stack.callback(lm.hook(*matrix, adds(d)).remove)
-        yield
+    return changed_outputs(lm, {matrix: adds(d) for matrix, d in changes.items()})
 
 # %% ../../../nbs/09_editors/training/07_rledit.ipynb #cell-018
 def _changed_pass(lm: LM, examples: list[MendExample], changes: dict[tuple, Delta]) -> UpdatedPass:

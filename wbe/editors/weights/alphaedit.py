@@ -12,16 +12,7 @@ from dataclasses import dataclass, field
 import torch
 
 from ..hparams import hp
-from wbe.editors.results import (
-    CarriedState,
-    Delta,
-    EditResult,
-    WeightEdit,
-    _with_details,
-    carried_state,
-    partial_work,
-    sum_deltas,
-)
+from ..results import CarriedState, Delta, carried_state, partial_work, sum_deltas
 from .keys import optimise_values, subject_activations
 from wbe.editors.weights.memit import (
     MEMIT,
@@ -33,7 +24,7 @@ from wbe.editors.weights.memit import (
 )
 from .moments import SecondMoments
 from ...lm.models import LM
-from ...records import BadArgument, check_choice, patch
+from ...records import BadArgument, patch
 
 # %% ../../../nbs/09_editors/weights/07_alphaedit.ipynb #cell-009
 def _low_projection(
@@ -184,21 +175,6 @@ def _avoid_row_directions(
 
 # %% ../../../nbs/09_editors/weights/07_alphaedit.ipynb #8b34365f
 DELTA_FILTERS = {"rect": _keep_largest_changes, "prune": _limit_singular_values, "sphere": _avoid_row_directions}
-
-
-def _filter_edit(
-    lm: LM,  # the model as it is without the result
-    result: EditResult,
-    name: str,  # one of DELTA_FILTERS
-    **options,  # of the filter
-) -> WeightEdit:
-    "A result whose changes of weights are filtered; several results are combined first (`combine_edits`)."
-    how = DELTA_FILTERS[check_choice(name, DELTA_FILTERS, "filter")]
-    if type(result) is not WeightEdit:
-        raise BadArgument(f"{result!r} is no plain change of weights, and only these are filtered")
-    deltas = {matrix: how(d, lm.weight(*matrix), **options) for matrix, d in result.deltas.items()}
-    details = {k: getattr(result, k) for k in ("editor", "hparams", "model", "seconds", "ids", "carried")}
-    return _with_details(WeightEdit(deltas=deltas), **details)
 
 # %% ../../../nbs/09_editors/weights/07_alphaedit.ipynb #cell-038
 @dataclass(frozen=True, kw_only=True)
