@@ -123,13 +123,14 @@ class EditResult:
         "The result that `_to_saved` has described."
         raise NotImplementedError
 
-    @staticmethod
-    def _combine(results: list) -> "EditResult | None":
-        "Results of this class as one; None if they are to be stacked."
-
     def carried_state(self) -> CarriedState | None:
         "What the editor's next batch needs; a class may compute it from other fields."
         return self.carried
+
+# %% ../../nbs/09_editors/02_results.ipynb #9dc1e254
+@patch(cls_method=True)
+def _combine(cls: EditResult, results: list) -> EditResult | None:
+    "Results of this class as one; None if they are to be stacked."
 
 # %% ../../nbs/09_editors/02_results.ipynb #118682fa
 @dataclass

@@ -91,18 +91,20 @@ class WiseHParams(HParams):
     threshold: str = hp("after", choices=("after", "before"))  # when an edit's activation is taken: see `_train_shard`
     answer_mean: str = hp("answer", choices=("answer", "one more"))  # the loss is divided by its tokens, or one more
 
-    def __post_init__(self):
-        super().__post_init__()
-        for name in self.protocols:
-            check_choice(name, PROTOCOLS, "protocol")
-        if self.merge_every % self.save_every:
-            raise BadArgument(
-                f"merge_every is {self.merge_every}, but it must be a multiple of save_every ({self.save_every})"
-            )
-        if not 0 < self.share <= 1 or not 0 < self.density <= 1:
-            raise BadArgument(
-                f"share is {self.share:g} and density {self.density:g}, but both must be above 0 and at most 1"
-            )
+# %% ../../../nbs/09_editors/memory/07_wise.ipynb #493fd301
+@patch
+def __post_init__(self: WiseHParams):
+    HParams.__post_init__(self)
+    for name in self.protocols:
+        check_choice(name, PROTOCOLS, "protocol")
+    if self.merge_every % self.save_every:
+        raise BadArgument(
+            f"merge_every is {self.merge_every}, but it must be a multiple of save_every ({self.save_every})"
+        )
+    if not 0 < self.share <= 1 or not 0 < self.density <= 1:
+        raise BadArgument(
+            f"share is {self.share:g} and density {self.density:g}, but both must be above 0 and at most 1"
+        )
 
 # %% ../../../nbs/09_editors/memory/07_wise.ipynb #cell-009
 @patch(as_prop=True)

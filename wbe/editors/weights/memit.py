@@ -133,22 +133,24 @@ class MEMIT(KeyValueEditor):
     def _end_batch(self, lm: LM, texts, h: MEMITHParams, state: dict) -> CarriedState | None:
         "Called when all layers of a batch are changed: what the next batch needs; nothing here."
 
-    def _edit(self, lm: LM, requests: list[EditRequest], hparams: MEMITHParams) -> WeightEdit:
-        h, layers, done = hparams, sorted(set(hparams.layers)), []
-        contexts, state = self.contexts_for(lm, h), self._begin_batch(lm, h)
-        texts = [encode_in_contexts(lm, r, contexts, h.under) for r in requests]
-        part, scale = _target_part(lm, layers)
-        reader = _KeyReader(lm, texts, self._target_values(lm, requests, texts, part, h, state), h, part)
-        try:
-            for n, layer in enumerate(layers):
-                keys, missing = reader.read(layer)
-                change = self._change(lm, layer, keys, missing / (len(layers) - n) / scale, h, state)
-                done.append(WeightEdit(deltas={("mlp_out", layer): change}).apply(lm, remember=True))
-            carried = self._end_batch(lm, texts, h, state)
-        finally:
-            for e in reversed(done):
-                e.undo(lm)
-        return _with_details(combine_edits(done), carried=carried)
+# %% ../../../nbs/09_editors/weights/04_memit.ipynb #19db45b3
+@patch
+def _edit(self: MEMIT, lm: LM, requests: list[EditRequest], hparams: MEMITHParams) -> WeightEdit:
+    h, layers, done = hparams, sorted(set(hparams.layers)), []
+    contexts, state = self.contexts_for(lm, h), self._begin_batch(lm, h)
+    texts = [encode_in_contexts(lm, r, contexts, h.under) for r in requests]
+    part, scale = _target_part(lm, layers)
+    reader = _KeyReader(lm, texts, self._target_values(lm, requests, texts, part, h, state), h, part)
+    try:
+        for n, layer in enumerate(layers):
+            keys, missing = reader.read(layer)
+            change = self._change(lm, layer, keys, missing / (len(layers) - n) / scale, h, state)
+            done.append(WeightEdit(deltas={("mlp_out", layer): change}).apply(lm, remember=True))
+        carried = self._end_batch(lm, texts, h, state)
+    finally:
+        for e in reversed(done):
+            e.undo(lm)
+    return _with_details(combine_edits(done), carried=carried)
 
 # %% ../../../nbs/09_editors/weights/04_memit.ipynb #cell-036
 def mean_key(
