@@ -17,13 +17,12 @@ from pathlib import Path
 
 import numpy as np
 
-from ..progress import progress_bar
 from ..records import BadArgument, col, patch, read_table, to_table
 from ..engine import parallel_map
 from ..store import Stage, StageFolder, format_bytes
-from ..wikidata.parse import parquet_piece
+from ..spool import PieceFiles, parquet_piece
 from .plain import Paragraph, page_paragraphs
-from .snapshot import PieceFiles, WikipediaSnapshot
+from .snapshot import WikipediaSnapshot
 
 # %% ../../nbs/05_wikipedia/06_comparison.ipynb #cell-007
 @dataclass
@@ -243,15 +242,6 @@ def _unread_counts(indexes, unread) -> dict:
     lost = sum(int(np.isin(index.id, ids).sum()) for index, ids in zip(indexes[::-1], unread))
     return {"unread in the other": lost} if lost else {}
 
-# %% ../../nbs/05_wikipedia/06_comparison.ipynb #cell-036
-def _append_made(files: PieceFiles, made, total: int, progress: bool):
-    "Append pieces as they are made, and the end."
-    with progress_bar(total=total, desc="comparing articles", show=progress) as bar:
-        for parquet, counts in made:
-            files.append(parquet, counts)
-            bar.update(sum(counts.values()))
-    files.end()
-
 # %% ../../nbs/05_wikipedia/06_comparison.ipynb #cell-038
 COMPARISON_VERSION = 3  # raised with every change that alters the files
 
@@ -281,15 +271,12 @@ def compare_wikipedia(
         unread = _unread_ids(old, before, after), _unread_ids(new, after, before)
         pairs = _pair_pages(before, after, unread)
         workers = workers or (1 if len(pairs.new) < 2_000 else os.cpu_count() or 1)
-        files = PieceFiles(stage.folder, {"articles": ChangedArticle}, stage.key(), every=every)
-        try:
+        with PieceFiles(stage.folder, {"articles": ChangedArticle}, stage.key(), every=every) as files:
             if not files.state["ended"]:
-                todo = islice(_pieces_of_work(*indexes, pairs, size), files.done, None)
+                todo = islice(_pieces_of_work(before, after, pairs, size), files.done, None)
                 work = partial(_comparison_piece, old=str(old.path), new=str(new.path), tables=tables)
                 made = parallel_map(work, todo, workers, engine)
-                _append_made(files, made, len(pairs.new), progress)
-        finally:
-            files.spool.close()
+                files.fill(made, "comparing articles", len(pairs.new), progress)
         stage.counts.update({"same": pairs.same, **files.state["counts"], **_unread_counts(indexes, unread)})
-        stage.outputs += files.finish()
+        stage.outputs += files.publish()
     return WikipediaComparison(folder)
