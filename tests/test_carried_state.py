@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 from wbe.editors.results import carried_state
-from wbe.editors.training.mend_training import BenchmarkExamples
-from wbe.editors.training.rledit import rledit_training, train_rledit
+from wbe.editors.training.mend_training import BenchmarkExamples, train_network
+from wbe.editors.training.rledit import RLEditTrainer, rledit_training
 from wbe.lm.models import load
 from wbe.lm.toys import toy_lm
 from wbe.runs.export import restored_model
@@ -67,7 +67,8 @@ def trained_network(toy_folder, tmp_path_factory):
     row = dict(update="Who runs Karsk?", ans="Nadia", loc="Where is Orland?", loc_ans="Fro")
     settings = rledit_training(lm, out_layers=(1,), steps=1, length=2, batch=2, depth=2, rank=4, layers=1, checked=2)
     folder = tmp_path_factory.mktemp("network")
-    return str(train_rledit(lm, BenchmarkExamples([row]), folder, replace(settings, rate=0.1), progress=False))
+    settings = replace(settings, rate=0.1)
+    return str(train_network(RLEditTrainer, lm, BenchmarkExamples([row]), folder, settings, progress=False))
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import torch
 
 from wbe.editors.protocol import editor
 from wbe.editors.requests import EditRequest
-from wbe.editors.training.mend import MendNetwork, mend_matrices, read_mend, save_mend
-from wbe.editors.training.mend_training import BenchmarkExamples, mend_training, train_mend
+from wbe.editors.training.mend import MendNetwork, mend_matrices, read_network, save_network
+from wbe.editors.training.mend_training import BenchmarkExamples, MendTrainer, mend_training, train_network
 from wbe.lm.toys import toy_lm
 from wbe.records import BadArgument
 from wbe.store import StoreError
@@ -28,7 +28,7 @@ def network_folder(lm, folder):
     for net in network.networks.values():
         for stats in (net.inputs, net.grads):
             stats.add(torch.randn(8, stats.mean.numel(), generator=torch.Generator().manual_seed(0)))
-    return save_mend(folder, network, lm, {})
+    return save_network(folder, network, lm, {})
 
 
 def small(lm):
@@ -62,13 +62,13 @@ def test_a_damaged_description_is_one_clear_error(text, tmp_path):
     folder = network_folder(toy_lm("gpt2"), tmp_path)
     (folder / "mend.json").write_text(text)
     with pytest.raises(StoreError, match="not about a network of MEND"):
-        read_mend(folder)
+        read_network(MendNetwork, folder)
 
 
 def test_a_training_leaves_the_model_and_its_random_numbers_alone(tmp_path):
     lm = toy_lm("gpt2")
     before, state = {k: v.clone() for k, v in lm.model.state_dict().items()}, torch.random.get_rng_state()
-    folder = train_mend(lm, BenchmarkExamples([ROW]), tmp_path / "a", small(lm), progress=False)
+    folder = train_network(MendTrainer, lm, BenchmarkExamples([ROW]), tmp_path / "a", small(lm), progress=False)
     assert all(torch.equal(before[k], v) for k, v in lm.model.state_dict().items())
     assert torch.equal(torch.random.get_rng_state(), state)
     assert sorted(p.name for p in folder.iterdir()) == ["mend.json", "mend.safetensors"]
@@ -78,7 +78,7 @@ def test_a_seed_gives_the_same_network_twice_and_another_one_gives_another(tmp_p
     lm, rates = toy_lm("gpt2"), []
     for n, seed in enumerate((0, 0, 1)):
         settings = mend_training(lm, steps=2, batch=2, rank=2, checked=2, check_every=1, patience=None, seed=seed)
-        train_mend(lm, BenchmarkExamples([ROW], seed), tmp_path / str(n), settings, progress=False)
-        down = read_mend(tmp_path / str(n))[0].state_dict()["networks.64x32.layers.0.down"]
+        train_network(MendTrainer, lm, BenchmarkExamples([ROW], seed), tmp_path / str(n), settings, progress=False)
+        down = read_network(MendNetwork, tmp_path / str(n))[0].state_dict()["networks.64x32.layers.0.down"]
         rates.append(down)
     assert torch.equal(rates[0], rates[1]) and not torch.equal(rates[0], rates[2])

@@ -122,6 +122,11 @@ def notebooks() -> list[Path]:
     return sorted(p for p in found if not any(part[0] in "._" for part in p.parts))
 
 
+def read(path: Path):
+    "A notebook below `nbs/`; that it is valid is another test's concern, and costs more than reading it."
+    return nbformat.v4.reads((NBS / path).read_text(encoding="utf-8"))
+
+
 def directives(cell) -> set[str]:
     "The directives of a cell: `#| export` gives 'export'."
     return {m.split()[0].rstrip(":") for m in re.findall(r"^#\|\s*(.+)$", cell.source, re.M)}
@@ -149,7 +154,7 @@ def separate_formulas(text: str) -> str:
 
 def shown(path: Path, url: str, toc: str = "") -> dict:
     "A notebook without directives and hidden cells; `toc` is appended."
-    nb = nbformat.read(NBS / path, 4)
+    nb = read(path)
     cells = []
     for cell in nb.cells:
         flags = directives(cell) if cell.cell_type == "code" else set()
@@ -249,7 +254,7 @@ def modules() -> dict[str, str]:
     import wbe
 
     names = [m.name for m in pkgutil.walk_packages(wbe.__path__, "wbe.")]
-    texts = {p: nbformat.read(NBS / p, 4).cells[:5] for p in notebooks()}
+    texts = {p: read(p).cells[:5] for p in notebooks()}
     where = {}
     for page, cells in texts.items():
         for cell in cells:
@@ -290,7 +295,7 @@ def write_sources(folder: Path) -> None:
         nb = shown(page, url, front if key == "index" else trees.get(key, ""))
         target = folder / page
         target.parent.mkdir(parents=True, exist_ok=True)
-        nbformat.write(nb, target)
+        target.write_text(nbformat.v4.writes(nb), encoding="utf-8")
     (folder / "static").mkdir()
     (folder / "static" / "wbe.css").write_text(CSS)
     (folder / "conf.py").write_text(f"import sys\nsys.path.insert(0, {str(folder)!r})\n{CONF}")

@@ -22,7 +22,8 @@ import psutil
 from wbe.records import Label, Statement, schema
 from wbe.wikidata.claims import entity_decoder
 from wbe.wikidata.entities import FALLBACK, parse_lines
-from wbe.wikidata.parse import parquet_piece, parse_dump
+from wbe.spool import parquet_piece
+from wbe.wikidata.parse import parse_dump
 from wbe.wikidata.text import DumpText
 from wbe.world.files import World
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import typer
 
 from .app import PANELS, TEMP, Setting, app, command, settings_of
-from .bench import _spending
+from .bench import _parse_prices, _spending
 from .tables import TableOutput, print_step
 from ..records import BadArgument
 
@@ -94,7 +94,7 @@ _SERIES = [
 def _evolving_words(given: dict) -> list[Setting]:
     return [*_SERIES, *settings_of("wbe.benchmark.evolving_series:evolve_benchmark"), TEMP]
 
-
+# %% ../../nbs/12_app/06_data.ipynb #ded193cc
 @more(plan=_evolving_words)
 def evolve(
     folder: Path,  # folder for all files; the benchmark goes into its folder release
@@ -299,12 +299,7 @@ def _prices(texts: list[str]) -> dict | tuple | None:
     found = {}
     for text in texts:
         model, _, pair = text.rpartition("=")
-        try:
-            found[model] = tuple(float(part) for part in pair.split(","))
-        except ValueError:
-            found[model] = ()
-        if len(found[model]) != 2 or not all(0 <= p < float("inf") for p in found[model]):
-            raise BadArgument(f"--prices {text}: give two, like --prices 0.15,0.6 or --prices gpt-4o=2.5,10")
+        found[model] = _parse_prices(pair, text, "like --prices 0.15,0.6 or --prices gpt-4o=2.5,10")
     if "" in found and len(found) > 1:
         raise BadArgument("--prices for all models and for one: name the model of each, like --prices gpt-4o=2.5,10")
     return found.get("", found) or None
@@ -365,10 +360,7 @@ def _paid_settings(
     cache: Path | None,
 ) -> dict:
     "The settings of the writers and judges that are paid for; none for what was not given."
-    if budget is not None and not budget >= 0:
-        raise BadArgument(f"--budget {budget:g}: it cannot be negative")
-    paid = dict(budget=budget, prices=_prices(prices or []), confirm=True if yes else None)
-    paid = {k: v for k, v in paid.items() if v is not None}
+    paid = _spending(budget, _prices(prices or []), yes)
     return paid | (dict(job=str(out.resolve())) if budget is not None else {}) | (dict(cache=cache) if cache else {})
 
 # %% ../../nbs/12_app/06_data.ipynb #51ef6be2

@@ -44,7 +44,7 @@ def _print_answers(
         out.line(f"The answers: {folder / 'answers.parquet'}")
 
 # %% ../../nbs/12_app/05_runs.ipynb #d67e2126
-_LOAD, _ASK = "wbe.lm.models:load", "wbe.lm.probes:ask_benchmark"
+_LOAD, _ASK = "wbe.lm.models:load", "wbe.lm.scoring:ask_benchmark"
 
 
 @command("runs", _LOAD, _ASK)
@@ -73,7 +73,7 @@ def score_command(
     from wbe.benchmark.own import open_benchmark
     from wbe.lm.models import check_compiler, compile_blocks
     from wbe.lm.models import load
-    from wbe.lm.probes import ask_benchmark
+    from wbe.lm.scoring import ask_benchmark
     from wbe.lm.prompts import get_protocol
     from wbe.lm.scoring import process_rank
 
@@ -482,12 +482,11 @@ def _training_words(given: dict) -> list[Setting]:
 
 
 def _train_network(kind: str, lm, examples, output: Path, given: dict, source: dict) -> Path:
-    from wbe.editors.training.mend_training import mend_training, train_mend
-    from wbe.editors.training.rledit import rledit_training, train_rledit
+    from wbe.editors.training.mend_training import MendTrainer, mend_training, train_network
+    from wbe.editors.training.rledit import RLEditTrainer, rledit_training
 
-    if kind == "mend":
-        return train_mend(lm, examples, output, mend_training(lm, **given), source)
-    return train_rledit(lm, examples, output, rledit_training(lm, **given), source)
+    trainer, settings = (MendTrainer, mend_training) if kind == "mend" else (RLEditTrainer, rledit_training)
+    return train_network(trainer, lm, examples, output, settings(lm, **given), source)
 
 # %% ../../nbs/12_app/05_runs.ipynb #8916fb2e
 @command("runs", plan=_training_words)
@@ -802,9 +801,8 @@ def judge(
         raise BadArgument("who judges? Give a model, like --model gpt-4o-mini")
     if not folders and not marks:
         raise BadArgument("nothing to judge: give folders of runs, or --marks FILE")
-    runs, paid = _runs_of_timesteps(folders) if folders else [], _spending(budget, prices, yes)
-    read = read_marks(marks) if marks else None
-    made = _make_judge(model, base_url, local, cache, max_tokens, paid)
+    runs, read = _runs_of_timesteps(folders) if folders else [], read_marks(marks) if marks else None
+    made = _make_judge(model, base_url, local, cache, max_tokens, _spending(budget, prices, yes))
     if runs:
         judge_runs(runs, made, **settings | dict(sample=limit))
         _print_judged(runs, out)

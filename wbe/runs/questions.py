@@ -16,8 +16,7 @@ from ..benchmark.near_probes import form_probes, near_probes, unchanged_facts
 from ..benchmark.reader import STATEMENT_AXES, Benchmark, Timestep, edit_probes, probe_frame, subject_keys
 from ..benchmark.release import retired_probes
 from ..lm.models import LM
-from ..lm.probes import unaskable_reasons
-from ..lm.scoring import score
+from ..lm.scoring import score, unaskable_reasons
 from ..lm.tokens import QAItem
 from ..lm.ability import lasting_facts, static_items
 from ..records import AXES, BadArgument, patch

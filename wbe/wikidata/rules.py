@@ -22,7 +22,7 @@ from ..texts import day_number, day_text
 from ..engine import open_engine
 from ..records import BadArgument
 from ..store import Manifest, Stage, StoreError, atomic_write, explain_read_errors, scratch_folder
-from .changes import SUBJECT_PROPERTY, TRIPLE_KEY
+from .changes import SUBJECT_PROPERTY, TRIPLE_KEY, unread_entities, without_unread
 from .screening import count_by, first_case, mark_members, period_start, preprocess
 
 # %% ../../nbs/04_wikidata/09_rules.ipynb #cell-010
@@ -386,7 +386,7 @@ def _check_classify(inputs: list[Path], views: list[Path], t_old, t_new, factor:
             raise StoreError(f"{path} is missing: {remedy}")
 
 # %% ../../nbs/04_wikidata/09_rules.ipynb #cell-059
-RULES_VERSION = 1  # raised when the same inputs would give other files
+RULES_VERSION = 2  # raised when the same inputs would give other files
 RULE_OUTPUTS = ("classified.parquet", "updates.parquet", "replacements.parquet")
 
 
@@ -410,7 +410,8 @@ def classify(
     _check_classify(inputs, views, t_old, t_new, factor)
     days = dict(t_old=day_number(t_old), t_new=day_number(t_new))
     params = dict(days, factor=factor, seed=seed, literal=literal, version=RULES_VERSION)
-    stage = Stage(out, "rules", params, [*inputs, *views])
+    rejected = [path for f in (old, new) if (path := f / "rejected.jsonl.gz").exists()]
+    stage = Stage(out, "rules", params, [*inputs, *rejected, *views])
     if stage.done and not force:
         return stage.manifest
     with open_engine(engine) if isinstance(engine, str) else nullcontext(engine) as e, stage:
@@ -419,6 +420,22 @@ def classify(
             stage.counts |= _write_updates(e, new, out, work, views, factor, seed)
         stage.outputs += [out / name for name in RULE_OUTPUTS]
     return stage.manifest
+
+# %% ../../nbs/04_wikidata/09_rules.ipynb #b957e8be
+def _readable_groups(
+    e,  # an engine
+    folders,  # of the two parsed snapshots
+    cleaned,  # their cleaned triples
+) -> list:
+    "The cleaned triples of the groups that both snapshots hold whole."
+    lost, statements = unread_entities(e, *folders), [e.scan(f / "statements.parquet") for f in folders]
+    values = [
+        s.join(lost.select(value=nw.col("id")), on="value", how="semi").select(*SUBJECT_PROPERTY) for s in statements
+    ]
+    values, properties = nw.concat(values).unique(), lost.select(property=nw.col("id"))
+    read = [without_unread(f, lost, statements) for f in cleaned]
+    read = [f.join(properties, on="property", how="anti") for f in read]
+    return [f.join(values, on=SUBJECT_PROPERTY, how="anti") for f in read]
 
 # %% ../../nbs/04_wikidata/09_rules.ipynb #cell-060
 CLASSIFIED_COLUMNS = (
@@ -433,8 +450,8 @@ def _write_classified(e, snapshots, out, work, dates, literal) -> dict:
     order, properties = [*TRIPLE_KEY, "side", "statement_id"], snapshots[1] / "properties.parquet"
     names = ("old", "new")
     counts = {n: preprocess(e, f, work / f"{n}.parquet", properties) for n, f in zip(names, snapshots)}
-    both = (e.scan(work / f"{name}.parquet") for name in names)
-    e.write(_triple_difference(*both), work / "triples.parquet", order)
+    both = [e.scan(work / f"{name}.parquet") for name in names]
+    e.write(_triple_difference(*_readable_groups(e, snapshots, both)), work / "triples.parquet", order)
     triples = e.scan(work / "triples.parquet")
     counts["new entities"] = e.write(new_entities(triples, dates[0]), work / "fresh.parquet", ["id"])
     e.write(_appearing_entities(triples, "-" if literal else "-0"), work / "known.parquet", ["id"])

@@ -17,13 +17,12 @@ from pathlib import Path
 
 import numpy as np
 
-from ..progress import progress_bar
 from ..records import BadArgument, col, patch, read_table, to_table
 from ..engine import parallel_map
 from ..store import Stage, StageFolder, format_bytes
-from ..wikidata.parse import parquet_piece
+from ..spool import PieceFiles, parquet_piece
 from .plain import Paragraph, page_paragraphs
-from .snapshot import PieceFiles, WikipediaSnapshot
+from .snapshot import WikipediaSnapshot
 
 # %% ../../nbs/05_wikipedia/06_comparison.ipynb #cell-007
 @dataclass
@@ -77,6 +76,15 @@ def _damaged_ids(snapshot: WikipediaSnapshot) -> np.ndarray:
     "The numbers of pages that could not be read, where they are legible."
     found = (_DAMAGED_ID.search(r["text"]) for r in snapshot.rejected())
     return np.array(sorted({int(m[1] or m[2]) for m in found if m}), np.int64)
+
+
+def _unread_ids(
+    snapshot: WikipediaSnapshot,
+    own: _PageIndex,  # its articles
+    other: _PageIndex,  # those of the snapshot that it is compared with
+) -> np.ndarray:
+    "The numbers of pages that a snapshot may hold and could not give."
+    return np.setdiff1d(other.id, own.id) if snapshot.damage else _damaged_ids(snapshot)
 
 # %% ../../nbs/05_wikipedia/06_comparison.ipynb #cell-015
 def _pair_pages(
@@ -234,17 +242,8 @@ def _unread_counts(indexes, unread) -> dict:
     lost = sum(int(np.isin(index.id, ids).sum()) for index, ids in zip(indexes[::-1], unread))
     return {"unread in the other": lost} if lost else {}
 
-# %% ../../nbs/05_wikipedia/06_comparison.ipynb #cell-036
-def _append_made(files: PieceFiles, made, total: int, progress: bool):
-    "Append pieces as they are made, and the end."
-    with progress_bar(total=total, desc="comparing articles", show=progress) as bar:
-        for parquet, counts in made:
-            files.append(parquet, counts)
-            bar.update(sum(counts.values()))
-    files.end()
-
 # %% ../../nbs/05_wikipedia/06_comparison.ipynb #cell-038
-COMPARISON_VERSION = 2  # raised with every change that alters the files
+COMPARISON_VERSION = 3  # raised with every change that alters the files
 
 
 def compare_wikipedia(
@@ -268,18 +267,16 @@ def compare_wikipedia(
     if stage.done and not force:
         return WikipediaComparison(folder)
     with stage:
-        indexes = _page_index(old), _page_index(new)
-        pairs = _pair_pages(*indexes, unread := (_damaged_ids(old), _damaged_ids(new)))
+        indexes = before, after = _page_index(old), _page_index(new)
+        unread = _unread_ids(old, before, after), _unread_ids(new, after, before)
+        pairs = _pair_pages(before, after, unread)
         workers = workers or (1 if len(pairs.new) < 2_000 else os.cpu_count() or 1)
-        files = PieceFiles(stage.folder, {"articles": ChangedArticle}, stage.key(), every=every)
-        try:
+        with PieceFiles(stage.folder, {"articles": ChangedArticle}, stage.key(), every=every) as files:
             if not files.state["ended"]:
-                todo = islice(_pieces_of_work(*indexes, pairs, size), files.done, None)
+                todo = islice(_pieces_of_work(before, after, pairs, size), files.done, None)
                 work = partial(_comparison_piece, old=str(old.path), new=str(new.path), tables=tables)
                 made = parallel_map(work, todo, workers, engine)
-                _append_made(files, made, len(pairs.new), progress)
-        finally:
-            files.spool.close()
+                files.fill(made, "comparing articles", len(pairs.new), progress)
         stage.counts.update({"same": pairs.same, **files.state["counts"], **_unread_counts(indexes, unread)})
-        stage.outputs += files.finish()
+        stage.outputs += files.publish()
     return WikipediaComparison(folder)

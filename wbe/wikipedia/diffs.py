@@ -16,14 +16,12 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
-from ..progress import progress_bar
 from ..records import check_choice, col, patch, read_table, to_table
 from ..engine import parallel_map
 from ..store import Stage, StageFolder, format_bytes
-from ..wikidata.parse import parquet_piece
+from ..spool import PieceFiles, parquet_piece
 from .comparison import ChangedArticle, WikipediaComparison
 from ..texts import split_sentences, text_key
-from .snapshot import PieceFiles
 
 # %% ../../nbs/05_wikipedia/08_diffs.ipynb #cell-007
 @dataclass
@@ -234,16 +232,6 @@ def _chosen_faults(as_published: bool | list) -> list | None:
         check_choice(fault, PUBLISHED_FAULTS, "fault")
     return list(as_published)
 
-# %% ../../nbs/05_wikipedia/08_diffs.ipynb #cell-044
-def _append_pieces(files: PieceFiles, articles, work, size: int, workers: int, progress: bool):
-    "Append the pieces of some articles, and the end."
-    todo = iter(lambda: tuple(islice(articles, size)), ())
-    with progress_bar(desc="comparing sentences", unit=" pieces", show=progress) as bar:
-        for parquet, counts in parallel_map(work, todo, workers):
-            files.append(parquet, counts)
-            bar.update(1)
-    files.end()
-
 # %% ../../nbs/05_wikipedia/08_diffs.ipynb #cell-046
 DIFFSET_VERSION = 2  # raised with every change that alters the files
 
@@ -264,13 +252,12 @@ def write_diffset(
     if stage.done and not force:
         return Diffset(folder)
     with stage:
-        files = PieceFiles(stage.folder, {"diffset": DiffText}, stage.key())
-        try:
+        with PieceFiles(stage.folder, {"diffset": DiffText}, stage.key()) as files:
             if not files.state["ended"]:
                 left = islice(comparison.rows(), files.done * size, None)
-                _append_pieces(files, left, partial(_diff_piece, faults=faults), size, workers, progress)
-        finally:
-            files.spool.close()
+                todo = iter(lambda: tuple(islice(left, size)), ())
+                made = parallel_map(partial(_diff_piece, faults=faults), todo, workers)
+                files.fill(made, "comparing sentences", progress=progress)
         stage.counts.update(files.state["counts"])
-        stage.outputs += files.finish()
+        stage.outputs += files.publish()
     return Diffset(folder)

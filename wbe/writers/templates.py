@@ -9,9 +9,11 @@ __all__ = ['TEMPLATES_VERSION', 'with_article', 'possessive', 'infinitive', 'is_
 
 # %% ../../nbs/03_writers/06_templates.ipynb #cell-002
 import re
+import tomllib
 from collections.abc import Iterable, Iterator
 from functools import cache, lru_cache
 from hashlib import blake2b
+from importlib.resources import files
 from typing import NamedTuple
 
 from .base import Hop, Request, WrittenText
@@ -40,44 +42,17 @@ _NEEDS_THE = re.compile(
 )
 
 # %% ../../nbs/03_writers/06_templates.ipynb #cell-007
-_LINKS = ("of", "in", "for", "on", "at", "from", "with", "by")
-_COUNTED = """
-    actress adjective agency aircraft airline airport album alloy alphabet amphibian angle animal anthem antibiotic
-    ape area arena army artwork award ball band bank battery battle bay beach beetle belief bicycle bird boat bomb
-    book bridge building bus cable calendar canal cape car castle cat cathedral cave cell ceremony chair channel
-    chemical child church circle circuit city clause clinic clock club coin college colony colour comet company
-    compound computer concept conflict constellation continent country county court crime crop cube currency curve
-    deity demon device dinosaur disc discipline dish district doctor document dog domain drug election element
-    ellipse emperor empire engine enzyme equation estate ethnicity event factory family farm ferry festival film
-    fish flag flower fort forest fruit function galaxy game garden gene genre geometry gesture glacier goddess
-    government grape group guitar gun hall harbour hill horse hospital hotel house hurricane insect institute
-    institution instrument island jacket job journal judge king kingdom lake language leaf library lieutenant
-    lighthouse line lion list lock locomotive machine magazine mammal map market martyr matrix meal measure memorial
-    method mill mine missile model monarch monastery monk month monument moon mosque motif mountain movement muscle
-    museum musician myth nation nebula nerve network newspaper norm note noun novel number nurse ocean office opera
-    operation orbit orchestra organ organisation organism organization palace park parliament particle party patent
-    peninsula person philosophy piano pilot pine place planet plant plate play pizza poem poet polygon polyhedron
-    pond position post postman potato prince princess prison process profession program programme project protein
-    province pub queen quark rank rectangle region regiment religion reptile republic ring river road rock rocket
-    role room rose route sauce school sculpture sea season sect sequence series server set ship shop singer site
-    skill society song spacecraft species spirit sport square stadium star state station statue street structure
-    style subdivision substance sum surface surgeon surname symbol symptom syndrome synagogue system table tank task
-    tax taxon team temple tense term theatre theorem theory thesis title tool town toy tradition train tram treaty
-    tree triangle tribe tumour type union unit university vegetable vehicle vein verb village virus volcano vowel
-    waterfall weapon website weekday whale wheel wind word writ zone zoo
-"""
-_NOT_COUNTED = """
-    water weather paper leather silver copper amber fibre fiber rubber timber laughter butter ginger pepper cancer fever
-    matter soccer gender lager beer cider cucumber labor humor behavior flavor vapor honor terror horror polyester
-    thaler guilder lavender anger hunger thunder powder fodder plaster clover lumber slaughter outdoor indoor
-"""
+def _read_table(name: str) -> dict:
+    return tomllib.loads((files("wbe.writers") / name).read_text(encoding="utf-8"))
+
+
+_WORDS = {name: frozenset(words.split()) for name, words in _read_table("words.toml").items()}
 
 # %% ../../nbs/03_writers/06_templates.ipynb #cell-008
 _COUNTABLE_ENDING = re.compile(
     r"(..er|..or|ist|[ct]ian|ship|ment|gon|graph|scope|phone|cycle|craft|man|woman|yard|ground|case|point|line|boat)$"
 )
-_COUNTED_NOUNS, _NOT_COUNTED_NOUNS = frozenset(_COUNTED.split()), frozenset(_NOT_COUNTED.split())
-_UNIQUE = frozenset("universe internet sky equator atmosphere biosphere zodiac cosmos".split())
+_LINKS = ("of", "in", "for", "on", "at", "from", "with", "by")
 
 
 def _class_article(
@@ -85,9 +60,10 @@ def _class_article(
 ) -> str:
     "The article of the name of a class with a space behind it, or nothing."
     head = re.split(rf" (?:{'|'.join(_LINKS)}) ", name)[0].split()[-1]
-    if name in _UNIQUE:
+    if name in _WORDS["unique"]:
         return "the "
-    if head not in _COUNTED_NOUNS and (head in _NOT_COUNTED_NOUNS or not _COUNTABLE_ENDING.search(head)):
+    counted = _COUNTABLE_ENDING.search(head) and head not in _WORDS["not_counted"]
+    if head not in _WORDS["counted"] and not counted:
         return ""
     return "an " if re.match(r"[aeio]|un[^i]|u[^ns]", name) else "a "
 
@@ -111,48 +87,7 @@ def possessive(name: str) -> str:
     return f"{name}'" if name.endswith("s") else f"{name}'s"
 
 # %% ../../nbs/03_writers/06_templates.ipynb #cell-016
-_PREPOSITIONS = frozenset(
-    "of in by to for on at with from as after into through under over via within about against during upon near".split()
-)
-_PARTICIPLES = frozenset(
-    """
-    found held made written given known led set built taken drawn spoken shown worn born said sung won sold kept run
-    bound different similar equivalent native endemic indigenous adjacent identical related next subject broadcast
-    valid present relative dual coextensive homologous compatible invasive lit sent paid lost taught fought bought
-    brought won left
-""".split()
-)
-_NOT_PARTICIPLES = frozenset("breed seed speed bed deed feed red shed need united hundred".split())
-_STATES = frozenset(  # participles of what lasts; others tell what happened and take 'was'
-    """
-    located situated based used named related connected associated affiliated included contained depicted represented
-    described dedicated owned operated maintained regulated governed influenced supported possessed followed shared
-    approved required allowed permitted prohibited listed indexed observed encoded expressed caused affected treated
-    served licensed interested derived extracted inferred attested studied played designated designed classified
-    protected intended composed occupied inhabited surrounded attached linked coloured colored powered measured
-    determined defined practiced practised commanded headed led managed administered adapted inspired limited
-    inherited entitled qualified pollinated innervated accredited recognised recognized claimed disputed endorsed
-    closed
-""".split()
-)
-
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-017
-_VERBS = frozenset(
-    """
-    follows replaces depicts uses shares represents commemorates contains operates causes precedes governs regulates
-    opposes cites describes produces affects encodes interacts treats maintains connects intersects crosses applies
-    belongs consists includes occupies houses serves supports influences inspires owns studies hosts plays endorses
-    overrules restricts requires prevents predicts appears participates competes excludes exploits criticizes
-    inhibits takes comes lives means afflicts underlies overlies carries measures repeals innervates emulates
-    mandates symbolizes wears grants prohibits permits advertises decays interleaves computes qualifies develops
-    offers mirrors sets reads complies suggests combines creates quotes references inherits doubles corresponds
-    samples leads depends overlaps relies extends adjoins comprises derives delegates manages drains flows begins
-    receives provides defines allows enables stimulates activates binds catalyzes transports teaches speaks performs
-    employs sells builds publishes translates adapts celebrates protects threatens destroys kills eats pollinates
-    parasitizes infects hunts embrittles attracts resembles refers equals implies proves generalizes implements
-    supersedes amends revokes ratifies
-""".split()
-)
+_PREPOSITIONS, _VERBS, _PARTICIPLES = (_WORDS[name] for name in ("prepositions", "verbs", "participles"))
 
 # %% ../../nbs/03_writers/06_templates.ipynb #cell-018
 def infinitive(verb: str) -> str:
@@ -162,21 +97,12 @@ def infinitive(verb: str) -> str:
     return verb[:-2] if re.search(r"(ss|sh|ch|x|z)es$", verb) else verb[:-1]
 
 # %% ../../nbs/03_writers/06_templates.ipynb #cell-021
-_SINGULAR_IN_S = frozenset(
-    """
-    headquarters series species news physics status basis access class campus process bus gas lens analysis genus virus
-    census focus mass address boss apparatus success progress thesis axis crisis diagnosis hypothesis princess business
-    chess corpus consensus
-""".split()
-)
-
-
 def _is_plural(noun: str) -> bool:
     "Whether a noun is in the plural; what follows a preposition does not count."
     words = noun.split()
     ends = (i + 1 == len(words) or words[i + 1] in _PREPOSITIONS for i in range(len(words)))
     head = next((word for word, end in zip(words, ends) if end), "")
-    ends_in_s = head.endswith("s") and not head.endswith(("ss", "us", "is")) and head not in _SINGULAR_IN_S
+    ends_in_s = head.endswith("s") and not head.endswith(("ss", "us", "is")) and head not in _WORDS["singular_in_s"]
     return ends_in_s or head in ("criteria", "phenomena", "bacteria", "people", "children")
 
 # %% ../../nbs/03_writers/06_templates.ipynb #cell-023
@@ -219,17 +145,14 @@ def _kind_of_label(
     return "thing"
 
 # %% ../../nbs/03_writers/06_templates.ipynb #cell-029
-_HAPPENED = frozenset("born given taken won lost sold sent paid fought bought brought taught lit sung".split())
-
-
 def _form_of_be(
     words: str,  # begins with a participle, or with anything that 'is'
     plural: bool = False,
 ) -> str:
     "is or was, are or were."
     first = next((w for w in words.split() if not w.endswith("ly") and w not in ("first", "last")), "")
-    lasts = first in _STATES or first in _PARTICIPLES | _NOT_PARTICIPLES
-    happened = first in _HAPPENED or (first.endswith("ed") and not lasts)
+    lasts = first in _WORDS["states"] or first in _PARTICIPLES | _WORDS["not_participles"]
+    happened = first in _WORDS["happened"] or (first.endswith("ed") and not lasts)
     return ("were" if plural else "was") if happened else ("are" if plural else "is")
 
 # %% ../../nbs/03_writers/06_templates.ipynb #cell-033
@@ -314,7 +237,7 @@ def _starts_with_verb(words: list[str]) -> bool:
 # %% ../../nbs/03_writers/06_templates.ipynb #cell-054
 def _is_participle(word: str) -> bool:
     "Whether a word goes with *is*: located, native, valid."
-    return word in _PARTICIPLES or (word.endswith("ed") and word not in _NOT_PARTICIPLES)
+    return word in _PARTICIPLES or (word.endswith("ed") and word not in _WORDS["not_participles"])
 
 # %% ../../nbs/03_writers/06_templates.ipynb #cell-057
 def _forms_with_have(noun: str, preposition: str) -> tuple[list[str], str, str]:
@@ -349,7 +272,7 @@ def _forms_with_agent(words: list[str], by: str = "by") -> tuple[list[str], str,
     return questions, f"[the person|what] the {noun} of {{s}} {be}{done} {by}", f"The {noun} of {{s}} {be}{done} {by}"
 
 # %% ../../nbs/03_writers/06_templates.ipynb #cell-066
-_IRREGULAR = _HAPPENED | frozenset("held made found written set drawn spoken shown worn kept run".split())
+_IRREGULAR = _WORDS["happened"] | frozenset("held made found written set drawn spoken shown worn kept run".split())
 
 
 def _is_past(word: str) -> bool:
@@ -467,10 +390,6 @@ def _forms_from_label(label: str) -> tuple[list[str], str, str]:
     return _forms_with_noun(label)
 
 # %% ../../nbs/03_writers/06_templates.ipynb #cell-091
-_OWN_WORDS = frozenset(
-    """topic subject object statement qualifier property properties constraint lexeme homograph item value sense
-    namespace this category categories template templates wiki portal""".split()
-)
 _NO_NOUN = re.compile(
     r"\b(than|also)$|^\w+ as$|tion (to|from)$|of the class$|, .*ed$"
     r"|^(of|towards?|excluding|including|not|nor|and|or|except|if|gave|had|did|took|went|got)\b"
@@ -482,22 +401,17 @@ def _is_bare(words: list[str]) -> bool:
     alone = len(words) == 1 and (_is_participle(words[0]) or words[0] in _PREPOSITIONS)
     first = words[0]
     alone = alone or (len(words) == 1 and _is_plural(first) and first not in _VERBS and not _PLURAL_NOUN.search(first))
-    return alone or not _OWN_WORDS.isdisjoint(words) or bool(_NO_NOUN.search(" ".join(words)))
+    return alone or not _WORDS["own"].isdisjoint(words) or bool(_NO_NOUN.search(" ".join(words)))
 
 # %% ../../nbs/03_writers/06_templates.ipynb #cell-093
-_VERBS_OR_NOUNS = frozenset(
-    """uses plays studies causes measures supports influences crosses quotes references sets reads means grants houses
-    hosts mirrors shares takes lives offers doubles samples wears works""".split()
-)
-
-_INNER_VERBS = _VERBS | {"mentions", "indicates", "starts", "ends"}
+_INNER_VERBS = (_VERBS | {"mentions", "indicates", "starts", "ends"}) - _WORDS["verbs_or_nouns"]
 
 
 def _has_inner_verb(words: list[str]) -> bool:
     "A sentence of its own: object has role, structure replaces, place served by transport hub."
     inner = words[0] != "does" and not {"has", "is", "are", "have", "was"}.isdisjoint(words[1:])
     begins = _starts_with_verb(words) or words[0].endswith("ly")
-    verbs = not begins and not (_INNER_VERBS - _VERBS_OR_NOUNS).isdisjoint(words[1:])
+    verbs = not begins and not _INNER_VERBS.isdisjoint(words[1:])
     done = any(_is_past(a) and b in _PREPOSITIONS for a, b in zip(words[1:-2], words[2:-1]))
     return inner or verbs or (done and words[0] not in ("has", "is") and not _is_participle(words[0]))
 
@@ -677,91 +591,19 @@ _AFTER_WHAT = "is|are|was|were|be|does|do|did|has|have|had|can|could|caused|brou
 _WHAT_NOUN = rf"^What (?!(?:{_AFTER_WHAT})\b)"
 _WHO_WHERE_WHAT = rf"^(Who|Where|What(?= (?:{_AFTER_WHAT})\b))"
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-143
-_DETECTIVE_WORDS = [
-    (_WHAT_NOUN, "Exactly what "),
-    (_WHO_WHERE_WHAT + r"\b", r"\1 exactly"),
-    (r"^(\w+) which\b", r"\1 exactly which"),
-    (r"^Which\b", "Exactly which"),
-    (_SUBJECT_FIRST + r"(.*?)\bwhich\b", r"\1\2exactly which"),
-    (r"\b(whom|where|what)\?$", r"\1 exactly?"),
-    (r"^Can you name", "Can you identify"),
-    (r"^Could you tell me", "Would you state for the record"),
-    (r"^Could you name", "Would you identify"),
-    (r"^Do you know", "Can you establish"),
-]
-
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-144
-_CASUAL_WORDS = [
-    (r"^(Who|What|Where) is\b", r"\1's"),
-    (r"\bwhom\b", "who"),
-    (r"\bWhom\b", "Who"),
-    (r"^Which\b", "What"),
-    (r"\bwhich\b", "what"),
-    (r"^Could you (tell me|name)", r"can you \1"),
-    (r"^Do you know", "you know"),
-    (r"^(In|On|At|To|By|With|From|Of|For|After|Under|Around) (what|who)\b(.*)\?$", r"\2\3 \1?"),
-]
-
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-145
-_PIRATE_WORDS = [
-    (r"\b(is|are|am)\b", "be"),
-    (r"\b(was|were)\b", "were"),
-    (r"\byou\b", "ye"),
-    (r"\byour\b", "yer"),
-    (r"\bmy\b", "me"),
-    (r"\bof\b", "o'"),
-    (r"\bthe\b", "th'"),
-    (r"\bperson\b", "soul"),
-    (r"(\w{3,})ing\b", r"\1in'"),
-    (r"\bdoes\b", "do"),
-    (r"\b(play|belong|hold|bear|speak|border|own|employ|coach|edit|chair|depict)s\b", r"be \1in'"),
-    (r"\b(liv|shar|operat|produc|compet|writ|serv)es\b", r"be \1in'"),
-    (_WHAT_NOUN, "What blasted "),
-    (_WHO_WHERE_WHAT + r" (?!be\b)", r"\1 in Davy Jones' name "),
-    (r"^((?:\w+ which|Which)) ", r"\1 blasted "),
-    (_SUBJECT_FIRST + "(.*?) which ", r"\1\2 which blasted "),
-]
-
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-146
-_PHILOSOPHER_WORDS = [
-    (_WHO_WHERE_WHAT + r"\b", r"\1, in truth,"),
-    (_SUBJECT_FIRST + " ", r"\1, in the order of things, "),
-    (r"^Can you name", "Can one truly name"),
-    (r"^Could you tell me", "Could any mind tell me"),
-    (r"^Could you name", "Could any mind name"),
-    (r"^Do you know", "Is it given to us to know"),
-    (r"^(\w+ (?:what|whom))\b", r"\1, if anything can be known,"),
-    (r"^((?:\w+ which|Which) .+?) (is|was|are|were|does|did|has|have|can)\b", r"\1, of all that might be, \2"),
-    (rf"({_WHAT_NOUN}.+?) (is|was|are|were|does|did|has|have|can)\b", r"\1, of all that might be, \2"),
-]
-
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-147
-_CAVEMAN_WORDS = [
-    (r"^(Can|Could) you (tell me|name)", r"You \2"),
-    (r"^Do you know", "You know"),
-    (r"\b(has|have|had) (?=(the )?\ue000)", ""),
-    (r"\b(has|had)\b", "have"),
-    (r"\b(is|are|was|were|does|do|did|been|be|the|a|an|its|their)\b ?", ""),
-    (r"\b[Ww]hom\b", "who"),
-    (r"\b[Ww]hich\b", "what"),
-    (r"\bperson\b", "man or woman"),
-    (r"\bme\b", "Grug"),
-    (r"\bwrote\b", "write"),
-    (rf"(?<={_SUBJECT_MARK} )(\w+[^\Ws])s\b", r"\1"),
-    (r"^(Who \w+[^\Ws])s\b", r"\1"),
-    (r" +", " "),
-    (r" \?", "?"),
-]
-
 # %% ../../nbs/03_writers/06_templates.ipynb #cell-148
-_PERSONA_WORDS = dict(
-    detective=_DETECTIVE_WORDS,
-    casual=_CASUAL_WORDS,
-    pirate=_PIRATE_WORDS,
-    philosopher=_PHILOSOPHER_WORDS,
-    caveman=_CAVEMAN_WORDS,
-)
+_PERSONAS = _read_table("personas.toml")
+
+
+def _persona_words(persona: str) -> list[tuple[str, str]]:
+    "The replacements of a persona: a pattern, and what stands instead."
+    names = {"subject": _SUBJECT_MARK, "subject first": _SUBJECT_FIRST}
+    names |= {"what noun": _WHAT_NOUN, "who, where, what": _WHO_WHERE_WHAT}
+    named = re.compile("<(" + "|".join(names) + ")>")
+    return [(named.sub(lambda m: names[m[1]], pattern), instead) for pattern, instead in _PERSONAS[persona]["words"]]
+
+
+_PERSONA_WORDS = {persona: _persona_words(persona) for persona in _PERSONAS}
 
 # %% ../../nbs/03_writers/06_templates.ipynb #cell-149
 def _substitute(text: str, rules: list[tuple[str, str]]) -> str:
@@ -770,63 +612,8 @@ def _substitute(text: str, rules: list[tuple[str, str]]) -> str:
         text = re.sub(pattern, instead, text)
     return text
 
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-152
-_DETECTIVE_FRAMES = [
-    "The case file is open, and one line is still blank: {q}",
-    "Let us follow the clues to the end. {Q}",
-    "I have just one more question, if you do not mind: {q}",
-    "Every trail leads back to this: {q}",
-    "Think carefully before you answer. {Q}",
-    "The witness would not say, so I am asking you: {q}",
-    "There is a gap in my notebook. {Q}",
-]
-_CASUAL_FRAMES = [
-    "Hey, quick one: {q}",
-    "So, {q}",
-    "OK, random question, but {q}",
-    "Just wondering, {q}",
-    "Hey, {q?}, any idea?",
-    "Help me out here: {q}",
-    "Wait, {q?}, again?",
-]
-
-# %% ../../nbs/03_writers/06_templates.ipynb #cell-153
-_PIRATE_FRAMES = [
-    "Ahoy, matey! {Q}",
-    "Arr, tell me true: {q}",
-    "Shiver me timbers, {q?}, ye old sea dog?",
-    "Avast! {Q}",
-    "By the seven seas, {q}",
-    "Arr! Speak up, or walk th' plank: {q}",
-    "Yo ho ho! {Q?}, me hearty?",
-]
-_PHILOSOPHER_FRAMES = [
-    "Let us pause and ponder: {q}",
-    "All things pass and change; yet let us ask: {q}",
-    "If to know a thing is to know how it stands to others, then {q}",
-    "Not opinion but knowledge do I seek: {q}",
-    "Before we doubt everything, let us ask one thing: {q}",
-    "What is knowledge, if it cannot answer this: {q}",
-    "Consider the order of the world. {Q}",
-]
-
 # %% ../../nbs/03_writers/06_templates.ipynb #cell-154
-_CAVEMAN_FRAMES = [
-    "Grug ask: {q}",
-    "Grug scratch head. {Q}",
-    "Big question for you: {q}",
-    "Ugh! {Q}",
-    "Fire warm, but head empty. {Q}",
-    "Grug not know. You know? {Q}",
-    "{Q?}, you tell Grug?",
-]
-_PERSONA_FRAMES = dict(
-    detective=_DETECTIVE_FRAMES,
-    casual=_CASUAL_FRAMES,
-    pirate=_PIRATE_FRAMES,
-    philosopher=_PHILOSOPHER_FRAMES,
-    caveman=_CAVEMAN_FRAMES,
-)
+_PERSONA_FRAMES = {persona: about["frames"] for persona, about in _PERSONAS.items()}
 
 # %% ../../nbs/03_writers/06_templates.ipynb #cell-155
 def _fill_frame(frame: str, question: str, lowered: str) -> str:
@@ -834,16 +621,8 @@ def _fill_frame(frame: str, question: str, lowered: str) -> str:
     return frame.replace("{q}", lowered).replace("{Q}", question)
 
 # %% ../../nbs/03_writers/06_templates.ipynb #cell-158
-_FIRST_WORDS = frozenset(
-    """
-    who what where which whose whom when how in on at by to of for from with under after around into can could do does
-    did is are was were has have the name as up within against along exactly
-""".split()
-)
-
-
 def _lowercase_first(text: str) -> str:
-    return text[0].lower() + text[1:] if re.split(r"\W", text, maxsplit=1)[0].lower() in _FIRST_WORDS else text
+    return text[0].lower() + text[1:] if re.split(r"\W", text, maxsplit=1)[0].lower() in _WORDS["first_words"] else text
 
 # %% ../../nbs/03_writers/06_templates.ipynb #cell-161
 def _name_in(question: str, subject: str) -> str | None:

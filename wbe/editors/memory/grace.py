@@ -18,27 +18,24 @@ from wbe.editors.memory.codebook import (
     CODEBOOK_SETTINGS,
     Codebook,
     Entries,
-    prompt_checksum,
+    _prompt_checksum,
     prompt_queries,
 )
 from wbe.editors.memory.routing import (
+    RoutedEdit,
     RoutedLayer,
-    check_routed_fits,
-    check_settings_agree,
-    part_device,
-    without_attached,
+    _part_device,
+    _without_attached,
 )
 from ..protocol import Editor
 from ..requests import EditRequest
-from ..results import EditError, EditResult, combine_edits
 from ..tail import TailPass, trim_texts
 from ..training.finetune import answer_positions, with_end_token
 from ..weights.keys import capture_activations
 from ...lm.families import linear_shape
 from ...lm.models import LM
-from ...lm.passes import run_in_batches, teacher_forced
 from ...lm.prompts import get_protocol
-from ...lm.tokens import EncodedItem, QAItem, as_qa_items, encode_items
+from ...lm.tokens import EncodedItem, QAItem, encode_items
 from ...records import BadArgument, patch
 
 # %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-007
@@ -76,7 +73,6 @@ class _CodebookLayer(RoutedLayer):
     ):
         super().__init__(lm, settings)
         self.codebook, self.mark = Codebook(self.shape, settings, self.device), 0
-        self.marks = []  # the checksums before each applied result
         self.hits = self.nearness = None  # of the last pass: the key of each text or -1; its distance or cosine
 
     def change_output(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor | None:
@@ -144,18 +140,6 @@ class CodebookHParams(HParams):
         if self.query > 1:
             raise BadArgument(f"query is {self.query:g}, but it is a share of the prompt: at most 1")
 
-# %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-018
-def _codebook_settings(
-    hparams: dict,  # of a result
-) -> dict:
-    "The settings of the codebook, by the names in CODEBOOK_SETTINGS."
-    return {n: hparams.get(n, getattr(CodebookHParams, n)) for n in CODEBOOK_SETTINGS}
-
-# %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-021
-def _codebook_layer(lm: LM) -> _CodebookLayer | None:
-    "The layer with a codebook that a model has, if it has one."
-    return lm.edits.attached.get("codebook")
-
 # %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-022
 def _entries_checksum(
     slots: list[int],
@@ -171,42 +155,32 @@ def _entries_checksum(
 
 # %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-024
 @dataclass
-class CodebookEdit(EditResult):
+class CodebookEdit(RoutedEdit):
     "The entries of a codebook that some edits have written."
 
     slots: list = field(default_factory=list, repr=False)  # their numbers
     entries: Entries | None = field(default=None, repr=False)
-    before: int = 0  # the checksum of the codebook before
-    after: int = 0  # and after
+    after: int = 0  # the checksum of the codebook with them
     kind: ClassVar[str] = "codebook"
-    supersedes: ClassVar[bool] = True
+    what: ClassVar[str] = "the keys of the codebook"
+    HParams: ClassVar[type] = CodebookHParams
+    setting_names: ClassVar[tuple] = CODEBOOK_SETTINGS
 
-    def _attach(self, lm: LM, remember: bool):
-        layer = _codebook_layer(lm)
-        if (layer.mark if layer else 0) != self.before:
-            raise EditError(
-                f"{self!r} goes on from other edits than those that {lm.name} has now; "
-                "apply them in the order in which they were made, or edit again"
-            )
-        if not layer:
-            layer = lm.edits.attached["codebook"] = _CodebookLayer(lm, _codebook_settings(self.hparams))
+    @property
+    def count(self) -> int:
+        return len(self.slots)
+
+    def _new_layer(self, lm: LM, settings: dict) -> _CodebookLayer:
+        return _CodebookLayer(lm, settings)
+
+    def _put(self, layer: _CodebookLayer) -> int:
         layer.codebook.change(self.slots, self.entries)
-        layer.marks.append(layer.mark)
-        layer.mark, layer.hits = self.after, None
+        old, layer.mark, layer.hits = layer.mark, self.after, None
+        return old
 
-    def _detach(self, lm: LM):
-        layer = _codebook_layer(lm)
+    def _take_back(self, layer: _CodebookLayer, old: int):
         layer.codebook.undo()
-        layer.mark, layer.hits = layer.marks.pop(), None
-        if not layer.marks:
-            layer.close()
-            del lm.edits.attached["codebook"]
-
-# %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-026
-@patch
-def _check_fits(self: CodebookEdit, lm: LM):
-    layer, mine = _codebook_layer(lm), _codebook_settings(self.hparams)
-    check_routed_fits(self, lm, layer, mine, "the keys of the codebook")
+        layer.mark, layer.hits = old, None
 
 # %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-027
 @patch
@@ -225,10 +199,7 @@ def _from_saved(cls: CodebookEdit, tensors: dict, settings: dict, folder: Path) 
 
 # %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-030
 @patch(cls_method=True)
-def _combine(cls: CodebookEdit, results: list) -> CodebookEdit | None:
-    for a, b in zip(results, results[1:]):
-        if b.before != a.after or _codebook_settings(a.hparams) != _codebook_settings(b.hparams):
-            return None
+def _joined(cls: CodebookEdit, results: list) -> dict:
     slots = [s for r in results for s in r.slots]
     last = {s: n for n, s in enumerate(slots)}
     parts = [r.entries for r in results]
@@ -237,23 +208,14 @@ def _combine(cls: CodebookEdit, results: list) -> CodebookEdit | None:
         *([x for e in parts for x in getattr(e, name)] for name in ("prompts", "answers")),
     )
     order = sorted(last)
-    picked = joined.pick([last[s] for s in order])
-    return cls(slots=order, entries=picked, before=results[0].before, after=results[-1].after)
-
-# %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-031
-@patch
-def absorb(self: CodebookEdit, earlier: EditResult) -> CodebookEdit | None:
-    if type(earlier) is not CodebookEdit or not set(earlier.slots) <= set(self.slots):
-        return None
-    both = combine_edits([earlier, self])
-    return both if both.kind == self.kind else None
+    return dict(slots=order, entries=joined.pick([last[s] for s in order]), after=results[-1].after)
 
 # %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-032
 @patch
 def _take_over(self: CodebookEdit, lm: LM):
-    layer = _codebook_layer(lm)
+    layer = lm.edits.attached["codebook"]
     layer.codebook.replaced = [(0, [], layer.codebook.read([]))]
-    layer.marks = [self.before]
+    layer.history = [self.before]
 
 # %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-039
 class _ValueTraining:
@@ -356,7 +318,7 @@ def run(self: _Batch, queries: torch.Tensor):
     for n, (c, query) in enumerate(zip(self.coded, queries)):
         began = len(self.codebook.replaced)
         label = _edit_label(c, self.h.labels)
-        slot, anew = self.codebook.place(query, prompt_checksum(c.ids[: c.prompt_length]), label)
+        slot, anew = self.codebook.place(query, _prompt_checksum(c.ids[: c.prompt_length]), label)
         for count, overwritten, _ in self.codebook.replaced[began:]:
             self.written |= {*overwritten, *range(count, len(self.codebook))}
         if slot in (s for _, s, _ in waiting):
@@ -367,16 +329,22 @@ def run(self: _Batch, queries: torch.Tensor):
     self.train(waiting)
 
 # %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-056
-def _edit_queries(lm: LM, coded: list[EncodedItem], h: CodebookHParams) -> torch.Tensor:  # (edits, in)
+def _edit_queries(
+    lm: LM,
+    coded: list[EncodedItem],
+    part: str,
+    layer: int,
+    share: float,  # of the prompt, as for `prompt_queries`
+) -> torch.Tensor:  # (edits, in)
     "What a codebook would be asked for the prompts of some edits."
     out, prompts = [None] * len(coded), [c.ids[: c.prompt_length] for c in coded]
 
     def keep(batch, want, x):
         ends = torch.tensor([len(prompts[i]) for i in batch], device=x.device)
-        for i, query in zip(batch, prompt_queries(x, torch.zeros_like(ends), ends, h.query)):
+        for i, query in zip(batch, prompt_queries(x, torch.zeros_like(ends), ends, share)):
             out[i] = query
 
-    capture_activations(lm, prompts, [(h.part, h.layer, "in")], keep)
+    capture_activations(lm, prompts, [(part, layer, "in")], keep)
     return torch.stack(out)
 
 # %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-057
@@ -390,25 +358,23 @@ class CodebookEditor(Editor):
 
     def check(self, lm: LM, hparams: CodebookHParams):
         get_protocol(hparams.under)
-        layer, mine = _codebook_layer(lm), _codebook_settings(vars(hparams))
-        check_settings_agree(layer, mine, f"{self.name}: the keys of the codebook")
+        CodebookEdit.check_layer(lm, self.name, hparams)
 
 # %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-058
 @patch
 def _edit(self: CodebookEditor, lm: LM, requests: list[EditRequest], hparams: CodebookHParams) -> CodebookEdit:
     "The entries that a batch writes; the codebook of the model is as before."
     self.check(lm, hparams)
-    h, layer, settings = hparams, _codebook_layer(lm), _codebook_settings(vars(hparams))
-    shape, device = linear_shape(lm.module(h.part, h.layer)), part_device(lm, h.part, h.layer)
+    h, layer = hparams, lm.edits.attached.get("codebook")
+    settings = CodebookEdit.settings_of(vars(h))
+    shape, device = linear_shape(lm.module(h.part, h.layer)), _part_device(lm, h.part, h.layer)
     codebook, before = (layer.codebook, layer.mark) if layer else (Codebook(shape, settings, device), 0)
-    coded, changes = (
-        encode_items(lm, [QAItem(r.question, r.answer, id=r.id) for r in requests], h.under),
-        len(codebook.replaced),
-    )
+    coded = encode_items(lm, [QAItem(r.question, r.answer, id=r.id) for r in requests], h.under)
+    changes = len(codebook.replaced)
     batch = _Batch(lm, codebook, with_end_token(lm, coded) if h.end else coded, h)
     try:
-        with without_attached(lm, "codebook"):
-            batch.run(_edit_queries(lm, coded, h))
+        with _without_attached(lm, "codebook"):
+            batch.run(_edit_queries(lm, coded, h.part, h.layer, h.query))
         slots = sorted(batch.written)
         entries = codebook.read(slots)
     finally:
@@ -426,21 +392,3 @@ class Horen(CodebookEditor):
     "A codebook of directions."
 
     name = "horen"
-
-# %% ../../../nbs/09_editors/memory/16_grace.ipynb #cell-063
-def _codebook_hits(
-    lm: LM,
-    items,  # questions with answers, as for scoring
-    protocol="paper",
-) -> tuple[list[int], list[float]]:  # for each prompt its key, or -1; and its distance or cosine
-    "Which key of the model's codebook each prompt hits."
-    layer, coded = _codebook_layer(lm), encode_items(lm, as_qa_items(items), protocol)
-    if layer is None:
-        raise BadArgument(f"{lm.name} has no codebook; apply a result of GRACE or HoReN first")
-
-    def work(batch):
-        teacher_forced(lm, [coded[i] for i in batch])
-        return list(zip(layer.hits.tolist(), layer.nearness.tolist()))
-
-    found = run_in_batches(lm, [c.size for c in coded], [len(c.answer) + 1 for c in coded], work)
-    return [hit for hit, _ in found], [near for _, near in found]

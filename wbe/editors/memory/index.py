@@ -8,14 +8,11 @@ __all__ = ['INDEX_CLASSES', 'IndexLibraryMissing', 'top_k', 'VectorIndex', 'exac
 
 # %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-002
 import importlib.util
-import json
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 
 from ...records import BadArgument, WbeError, check_choice, install_command, patch
-from ...store import StoreError, atomic_write, explain_read_errors, make_folder, write_text
 
 # %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-007
 class IndexLibraryMissing(WbeError, ImportError):
@@ -82,10 +79,6 @@ class VectorIndex:
 
     def _after_truncate(self):
         "Called when vectors were removed."
-
-    def describe(self) -> dict:
-        "What a saved index says about itself."
-        return dict(index=self.name, size=self.size, count=self.count)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.count:,} vectors of {self.size} numbers)"
@@ -290,10 +283,6 @@ class AnnoyForestIndex(VectorIndex):
         self.parts = [p for p in self.parts if p["end"] <= self.count]
         self._after_add()
 
-    def describe(self) -> dict:
-        own = ("trees", "recall", "search_k", "tail", "seed")
-        return super().describe() | {name: getattr(self, name) for name in own}
-
 # %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-038
 @patch(as_prop=True)
 def sealed(self: AnnoyForestIndex) -> int:
@@ -405,9 +394,6 @@ class FaissIndex(VectorIndex):
         self.graph = self._empty_graph(self.neighbours)
         self._after_add()
 
-    def describe(self) -> dict:
-        return super().describe() | dict(neighbours=self.neighbours, recall=self.recall)
-
 # %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-052
 @patch
 def _look(self: FaissIndex, queries, k: int, effort: int):
@@ -467,13 +453,12 @@ class FaissListsIndex(VectorIndex):
         elif self.lists is not None and self.count < self.lists.ntotal:
             self.lists.remove_ids(faiss.IDSelectorRange(self.count, self.lists.ntotal))
 
-    def describe(self) -> dict:
-        return super().describe() | {name: getattr(self, name) for name in ("recall", "codes", "first")}
-
-    def __repr__(self) -> str:
-        got = f", {self.refine} candidates, recall {self.got:.3f}" if self.got else ""
-        lists = f"{self.effort} of {self.lists.nlist:,} lists{got}" if self.lists is not None else "no lists yet"
-        return f"FaissListsIndex({self.count:,} vectors of {self.size} numbers; {lists})"
+# %% ../../../nbs/09_editors/memory/02_index.ipynb #901743b1
+@patch
+def __repr__(self: FaissListsIndex) -> str:  # noqa: F811  of another class
+    got = f", {self.refine} candidates, recall {self.got:.3f}" if self.got else ""
+    lists = f"{self.effort} of {self.lists.nlist:,} lists{got}" if self.lists is not None else "no lists yet"
+    return f"FaissListsIndex({self.count:,} vectors of {self.size} numbers; {lists})"
 
 # %% ../../../nbs/09_editors/memory/02_index.ipynb #04f20d5a
 @patch
@@ -539,184 +524,3 @@ def vector_index(
 ) -> VectorIndex:
     "An empty index."
     return INDEX_CLASSES[check_choice(name, INDEX_CLASSES, "index")][0](size, **options)
-
-# %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-060
-def _saved_vector_files(folder: Path, index: VectorIndex) -> list[str]:
-    "The files in a folder that hold the first vectors of this index."
-    try:
-        m = json.loads((folder / "index.json").read_text())
-        names = m["vectors"] if m["size"] == index.size and m["count"] <= index.count else []
-        done = 0
-        for name in names:
-            part = np.load(folder / name, mmap_mode="r")
-            if not np.array_equal(part, index.vectors[done : done + len(part)]):
-                return []
-            done += len(part)
-        return names
-    except (OSError, ValueError, KeyError):
-        return []
-
-# %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-061
-def _write_vectors(path: str, rows: np.ndarray):
-    with open(path, "wb") as f:
-        np.save(f, rows, allow_pickle=False)
-
-# %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-063
-@patch
-def save(self: VectorIndex, folder) -> Path:  # the folder
-    "Write the index to a folder; files of an earlier save stay."
-    folder = make_folder(folder)
-    names = _saved_vector_files(folder, self)
-    done = int(names[-1].split("-")[2].split(".")[0]) if names else 0
-    if done < self.count:
-        names = [*names, f"vectors-{done}-{self.count}.npy"]
-        with atomic_write(folder / names[-1]) as part:
-            _write_vectors(part, self.vectors[done:])
-    files = self._save_built(folder, bool(done))
-    manifest = self.describe() | dict(vectors=names, more=files)
-    manifest |= dict(removed=self.removed.tolist()) if len(self.removed) else {}
-    write_text(folder / "index.json", json.dumps(manifest, indent=1) + "\n")
-    _remove_others(folder, {*names, *files})
-    return folder
-
-# %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-064
-def _remove_others(folder: Path, names: set):
-    "Remove files of an index that the manifest does not name."
-    for pattern in ("vectors-*.npy", "forest-*.ann", "graph-*.faiss", "lists-*.faiss"):
-        for path in folder.glob(pattern):
-            if path.name not in names:
-                path.unlink()
-
-# %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-066
-@patch
-def _save_built(
-    self: VectorIndex,
-    folder: Path,
-    known: bool,  # whether the folder holds an earlier save of this index
-) -> dict:  # by file, what is needed to read it
-    "Write what was built from the vectors."
-    return {}
-
-# %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-067
-@patch
-def _load_built(self: VectorIndex, folder: Path, files: dict):
-    "Read what was built from the vectors, or build it again."
-
-# %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-068
-def _read_vectors(path: Path) -> np.ndarray:
-    "The vectors of one file."
-    with explain_read_errors(path):
-        try:
-            return np.load(path, allow_pickle=False)
-        except (ValueError, EOFError) as e:
-            raise StoreError(f"{path}: cannot be read ({e}); build the index again from the pairs") from None
-
-# %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-069
-@patch(cls_method=True)
-def load(
-    cls: VectorIndex,
-    folder,
-    **options,  # what is not part of the index itself: device, jobs, threads
-) -> VectorIndex:
-    "Read an index of any class from a folder."
-    folder = Path(folder)
-    with explain_read_errors(folder / "index.json"):
-        text = (folder / "index.json").read_text(encoding="utf-8")
-    try:
-        m = json.loads(text)
-        name, size, count, names, more = (m.pop(k) for k in ("index", "size", "count", "vectors", "more"))
-        removed = m.pop("removed", [])
-    except (ValueError, KeyError, AttributeError) as e:
-        raise StoreError(f"{folder / 'index.json'}: not an index ({e}); build it again from the pairs") from None
-    out, rows = vector_index(name, size, **m, **options), [_read_vectors(folder / n) for n in names]
-    out._rows, out.count = (np.concatenate(rows) if rows else out._rows), count
-    out._removed = np.zeros(len(out._rows), bool)
-    if len(out._rows) != count:
-        raise StoreError(
-            f"{folder}: {count} vectors are expected, and the files have {len(out._rows)}; "
-            "build the index again from the pairs"
-        )
-    out._load_built(folder, more)
-    out.remove(removed)
-    return out
-
-# %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-071
-def _write_once(
-    path: Path,
-    write: Callable,  # called with a path
-):
-    "Write a file, unless it exists."
-    if not path.exists():
-        with atomic_write(path) as part:
-            write(str(part))
-
-# %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-072
-@patch
-def _save_built(self: AnnoyForestIndex, folder: Path, known: bool) -> dict:
-    out = {}
-    for p in self.parts:
-        name = f"forest-{p['start']}-{p['end']}.ann"
-        if not known:
-            (folder / name).unlink(missing_ok=True)
-        _write_once(folder / name, p["forest"].save)
-        out[name] = {k: v for k, v in p.items() if k != "forest"} | dict(bytes=(folder / name).stat().st_size)
-    return out
-
-# %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-073
-@patch
-def _load_built(self: AnnoyForestIndex, folder: Path, files: dict):
-    for name, about in files.items():
-        path, forest = folder / name, self._empty_forest()
-        if path.exists() and path.stat().st_size == about.pop("bytes") and forest.load(str(path)):
-            self.parts.append(about | dict(forest=forest))
-        else:
-            self.parts.append(self._build_forest(about["start"], about["end"]))
-
-# %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-075
-@patch
-def _save_built(self: FaissIndex, folder: Path, known: bool) -> dict:
-    import faiss
-
-    for path in folder.glob("graph-*.faiss"):
-        path.unlink()
-    name = f"graph-{self.count}.faiss"
-    _write_once(folder / name, lambda path: faiss.write_index(self.graph, path))
-    size = (folder / name).stat().st_size
-    return {name: dict(measured=self.measured, effort=self.effort, got=self.got, bytes=size)}
-
-# %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-076
-@patch
-def _load_built(self: FaissIndex, folder: Path, files: dict):
-    import faiss
-
-    for name, about in files.items():
-        if (folder / name).exists() and (folder / name).stat().st_size == about["bytes"]:
-            self.graph = faiss.read_index(str(folder / name))
-            self.measured, self.effort, self.got = about["measured"], about["effort"], about["got"]
-    self._after_add()
-
-# %% ../../../nbs/09_editors/memory/02_index.ipynb #f2f55b4d
-@patch
-def _save_built(self: FaissListsIndex, folder: Path, known: bool) -> dict:
-    import faiss
-
-    for path in folder.glob("lists-*.faiss"):
-        path.unlink()
-    if self.lists is None:
-        return {}
-    name = f"lists-{self.count}.faiss"
-    _write_once(folder / name, lambda path: faiss.write_index(self.lists, path))
-    about = {key: getattr(self, key) for key in ("learned", "measured", "effort", "refine", "got")}
-    return {name: about | dict(bytes=(folder / name).stat().st_size)}
-
-
-@patch
-def _load_built(self: FaissListsIndex, folder: Path, files: dict):
-    import faiss
-
-    for name, about in files.items():
-        if (folder / name).exists() and (folder / name).stat().st_size == about.pop("bytes"):
-            self.lists = faiss.read_index(str(folder / name))
-            for key, value in about.items():
-                setattr(self, key, value)
-    self._after_add()

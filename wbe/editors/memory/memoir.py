@@ -15,20 +15,20 @@ import torch
 
 from ..hparams import HParams, hp
 from .codebook import prompt_queries
+from .grace import _edit_queries
 from wbe.editors.memory.routing import (
+    RoutedEdit,
     RoutedLayer,
-    check_routed_fits,
-    check_settings_agree,
-    part_device,
-    without_attached,
+    _part_device,
+    _without_attached,
 )
-from .wise import _UNRELATED_QUESTIONS, _split_list, _training_ends, greedy_contexts
+from .wise import _UNRELATED_QUESTIONS, _split_list, _training_ends, _greedy_contexts
 from ..protocol import Editor
 from ..requests import EditRequest
-from ..results import EditError, EditResult, combine_edits, unedited_model
+from ..results import unedited_model
 from ..tail import TailPass, trim_texts
 from ..training.finetune import answer_nll, answer_positions, with_end_token
-from ..weights.keys import capture_activations, encode_subjects
+from ..weights.keys import encode_subjects
 from ...lm.families import linear_shape
 from ...lm.models import LM
 from ...lm.prompts import get_protocol
@@ -102,11 +102,6 @@ class MemoirHParams(HParams):
     end: bool = False  # whether the end of the text is part of the answer
     under: str = "paper"  # the protocol of the questions while editing
 
-# %% ../../../nbs/09_editors/memory/17_memoir.ipynb #cell-017
-def _memoir_settings(hparams: dict) -> dict:
-    "The settings of the layer, by the names in MEMOIR_SETTINGS."
-    return {n: hparams.get(n, getattr(MemoirHParams, n)) for n in MEMOIR_SETTINGS}
-
 # %% ../../../nbs/09_editors/memory/17_memoir.ipynb #cell-020
 class _MemoirLayer(RoutedLayer):
     "One layer of a model with the matrix of all edits and their masks."
@@ -123,7 +118,6 @@ class _MemoirLayer(RoutedLayer):
         self.background = background.to(self.device)
         self.matrix, self.mark = torch.zeros(self.shape, device=self.device), 0
         self.masks = torch.zeros(0, self.shape[1], dtype=torch.bool, device=self.device)
-        self.history = []  # the matrix, the number of masks and the checksum before each applied result
         self.hits = self.shares = self.chosen = None  # of the last pass: masks or -1, columns in common, masks as rows
 
 # %% ../../../nbs/09_editors/memory/17_memoir.ipynb #cell-021
@@ -160,54 +154,33 @@ def change_output(self: _MemoirLayer, x: torch.Tensor, out: torch.Tensor) -> tor
     out[rows] += (masked @ self.matrix.T).to(out.dtype)
     return out
 
-# %% ../../../nbs/09_editors/memory/17_memoir.ipynb #cell-025
-def _memoir_layer(lm: LM) -> _MemoirLayer | None:
-    "The layer with a matrix of edits that a model has, if it has one."
-    return lm.edits.attached.get("memoir")
-
 # %% ../../../nbs/09_editors/memory/17_memoir.ipynb #cell-026
 @dataclass
-class MemoirEdit(EditResult):
+class MemoirEdit(RoutedEdit):
     "The matrix after some edits, and their masks."
 
     matrix: torch.Tensor | None = field(default=None, repr=False)  # (out, in)
     masks: torch.Tensor | None = field(default=None, repr=False)  # (edits, in)
     background: torch.Tensor | None = field(default=None, repr=False)  # (in,)
-    before: int = 0  # the checksum of the edits before
-    after: int = 0  # of these and those before
+    after: int = 0  # the checksum of these edits and those before
     kind: ClassVar[str] = "memoir"
-    supersedes: ClassVar[bool] = True
+    what: ClassVar[str] = "the edits"
+    HParams: ClassVar[type] = MemoirHParams
+    setting_names: ClassVar[tuple] = MEMOIR_SETTINGS
+    count: ClassVar[int] = 1  # matrices
 
-# %% ../../../nbs/09_editors/memory/17_memoir.ipynb #cell-027
-@patch
-def _attach(self: MemoirEdit, lm: LM, remember: bool):
-    layer = _memoir_layer(lm)
-    if (layer.mark if layer else 0) != self.before:
-        raise EditError(
-            f"{self!r} goes on from other edits than those that {lm.name} has now; "
-            "apply them in the order in which they were made, or edit again"
-        )
-    if not layer:
-        layer = lm.edits.attached["memoir"] = _MemoirLayer(lm, _memoir_settings(self.hparams), self.background)
-    layer.history.append((layer.matrix, len(layer.masks), layer.mark))
-    layer.matrix, layer.mark, layer.hits = self.matrix.to(layer.device), self.after, None
-    layer.masks = torch.cat([layer.masks, self.masks.to(layer.device)])
+    def _new_layer(self, lm: LM, settings: dict) -> _MemoirLayer:
+        return _MemoirLayer(lm, settings, self.background)
 
-# %% ../../../nbs/09_editors/memory/17_memoir.ipynb #cell-028
-@patch
-def _detach(self: MemoirEdit, lm: LM):
-    layer = _memoir_layer(lm)
-    layer.matrix, count, layer.mark = layer.history.pop()
-    layer.masks, layer.hits = layer.masks[:count], None
-    if not layer.history:
-        layer.close()
-        del lm.edits.attached["memoir"]
+    def _put(self, layer: _MemoirLayer) -> tuple:
+        old = layer.matrix, len(layer.masks), layer.mark
+        layer.matrix, layer.mark, layer.hits = self.matrix.to(layer.device), self.after, None
+        layer.masks = torch.cat([layer.masks, self.masks.to(layer.device)])
+        return old
 
-# %% ../../../nbs/09_editors/memory/17_memoir.ipynb #cell-029
-@patch
-def _check_fits(self: MemoirEdit, lm: LM):
-    layer, mine = _memoir_layer(lm), _memoir_settings(self.hparams)
-    check_routed_fits(self, lm, layer, mine, "the edits")
+    def _take_back(self, layer: _MemoirLayer, old: tuple):
+        layer.matrix, count, layer.mark = old
+        layer.masks, layer.hits = layer.masks[:count], None
 
 # %% ../../../nbs/09_editors/memory/17_memoir.ipynb #cell-030
 @patch
@@ -228,51 +201,22 @@ def _from_saved(cls: MemoirEdit, tensors: dict, settings: dict, folder: Path) ->
 
 # %% ../../../nbs/09_editors/memory/17_memoir.ipynb #cell-033
 @patch(cls_method=True)
-def _combine(cls: MemoirEdit, results: list) -> MemoirEdit | None:
-    for a, b in zip(results, results[1:]):
-        if b.before != a.after or a.hparams != b.hparams:
-            return None
+def _joined(cls: MemoirEdit, results: list) -> dict:
     last, masks = results[-1], torch.cat([r.masks for r in results])
-    about = dict(background=last.background, before=results[0].before, after=last.after)
-    return cls(matrix=last.matrix, masks=masks, **about)
-
-# %% ../../../nbs/09_editors/memory/17_memoir.ipynb #cell-034
-@patch
-def absorb(self: MemoirEdit, earlier: EditResult) -> MemoirEdit | None:
-    both = combine_edits([earlier, self])
-    return both if both.kind == self.kind else None
+    return dict(matrix=last.matrix, masks=masks, background=last.background, after=last.after)
 
 # %% ../../../nbs/09_editors/memory/17_memoir.ipynb #cell-035
 @patch
 def _take_over(self: MemoirEdit, lm: LM):
-    layer = _memoir_layer(lm)
+    layer = lm.edits.attached["memoir"]
     layer.history = [(torch.zeros_like(layer.matrix), 0, self.before)]
-
-# %% ../../../nbs/09_editors/memory/17_memoir.ipynb #cell-037
-def _prompt_features(
-    lm: LM,
-    coded: list[EncodedItem],
-    part: str,
-    layer: int,
-    share: float,  # of the prompt, as for `prompt_queries`
-) -> torch.Tensor:  # (prompts, in)
-    "The features of prompts."
-    out, prompts = [None] * len(coded), [c.ids[: c.prompt_length] for c in coded]
-
-    def keep(batch, want, x):
-        ends = torch.tensor([len(prompts[i]) for i in batch], device=x.device)
-        for i, row in zip(batch, prompt_queries(x, torch.zeros_like(ends), ends, share)):
-            out[i] = row
-
-    capture_activations(lm, prompts, [(part, layer, "in")], keep)
-    return torch.stack(out)
 
 # %% ../../../nbs/09_editors/memory/17_memoir.ipynb #cell-038
 def _background_features(lm: LM, h: MemoirHParams) -> torch.Tensor:  # (in,)
     "The mean features of unrelated prompts."
     items = [QAItem(q, "?") for q in _split_list(_UNRELATED_QUESTIONS)]
     with unedited_model(lm):
-        return _prompt_features(lm, encode_items(lm, items, h.under), h.part, h.layer, 1.0).mean(0).cpu()
+        return _edit_queries(lm, encode_items(lm, items, h.under), h.part, h.layer, 1.0).mean(0).cpu()
 
 # %% ../../../nbs/09_editors/memory/17_memoir.ipynb #cell-040
 class _MemoirTraining:
@@ -326,11 +270,10 @@ class Memoir(Editor):
 
     def check(self, lm: LM, hparams: MemoirHParams):
         get_protocol(hparams.under)
-        layer, mine = _memoir_layer(lm), _memoir_settings(vars(hparams))
         width = linear_shape(lm.module(hparams.part, hparams.layer))[1]
         if hparams.top > width:
             raise BadArgument(f"memoir: a mask of {hparams.top} columns, but the layer has {width}; choose fewer (top)")
-        check_settings_agree(layer, mine, "memoir: the edits")
+        MemoirEdit.check_layer(lm, self.name, hparams)
 
 # %% ../../../nbs/09_editors/memory/17_memoir.ipynb #cell-047
 @patch
@@ -339,7 +282,7 @@ def _texts(self: Memoir, lm: LM, r: EditRequest, h: MemoirHParams) -> list[Encod
     coded = encode_items(lm, [QAItem(r.question, r.answer, id=r.id)], h.under)
     if h.contexts:
         p = get_protocol(h.under).render(r.question, tokenizer=lm.tokenizer)
-        texts = [c + p.text for c in greedy_contexts(lm)[1:]]
+        texts = [c + p.text for c in _greedy_contexts(lm)[1:]]
         coded += encode_subjects(lm, texts, [1] * len(texts), [one_line(r.answer)] * len(texts), p.special, p.join)
     return with_end_token(lm, coded) if h.end else coded
 
@@ -349,13 +292,13 @@ def _edit(self: Memoir, lm: LM, requests: list[EditRequest], hparams: MemoirHPar
     "The matrix after a batch, and its masks."
     self.check(lm, hparams)
     if hparams.contexts:
-        greedy_contexts(lm)  # takes the layer off and puts a new one on
-    h, layer = hparams, _memoir_layer(lm)
-    shape, device = linear_shape(lm.module(h.part, h.layer)), part_device(lm, h.part, h.layer)
+        _greedy_contexts(lm)  # takes the layer off and puts a new one on
+    h, layer = hparams, lm.edits.attached.get("memoir")
+    shape, device = linear_shape(lm.module(h.part, h.layer)), _part_device(lm, h.part, h.layer)
     matrix = layer.matrix.clone() if layer else torch.zeros(shape, device=device)
     known, before = (layer.masks, layer.mark) if layer else (torch.zeros(0, shape[1], dtype=torch.bool), 0)
     background = layer.background.cpu() if layer else _background_features(lm, h)
-    with without_attached(lm, "memoir"):
+    with _without_attached(lm, "memoir"):
         masks = self.masks_of(lm, requests, background, h)
         for r, mask in zip(requests, masks):
             _train_columns(_MemoirTraining(lm, self._texts(lm, r, h), mask, h), matrix)
@@ -375,6 +318,6 @@ def masks_of(
 ) -> torch.Tensor:  # (requests, in)
     "The masks of edited prompts."
     coded = encode_items(lm, [QAItem(r.question, r.answer) for r in requests], h.under)
-    features = _prompt_features(lm, coded, h.part, h.layer, 0.0 if h.features == "last" else 1.0).cpu()
+    features = _edit_queries(lm, coded, h.part, h.layer, 0.0 if h.features == "last" else 1.0).cpu()
     permutation = torch.randperm(features.shape[1], generator=torch.Generator().manual_seed(h.seed))
     return _top_masks(features - background if h.features == "centred" else features, h.top, permutation)

@@ -4,17 +4,18 @@
 
 # %% auto #0
 __all__ = ['MERGE_METHODS', 'WISE_SETTINGS', 'MOST_POSITIONS', 'activation_score', 'prompt_positions', 'shard_mask', 'Shard',
-           'RoutedLayer', 'part_device', 'without_attached', 'check_settings_agree', 'check_routed_fits', 'SideMemory',
-           'activation_function', 'WiseLayer']
+           'RoutedLayer', 'RoutedEdit', 'WiseLayer']
 
 # %% ../../../nbs/09_editors/memory/06_routing.ipynb #cell-002
 import zlib
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 
-from ..results import EditError
+from ..hparams import HParams
+from ..results import EditError, EditResult, combine_edits
 from ...lm.families import linear_shape
 from ...lm.models import LM
 from ...records import BadArgument, patch
@@ -147,8 +148,9 @@ class RoutedLayer:
         settings: dict,  # with `part` and `layer`
     ):
         self.lm, self.settings = lm, settings
+        self.history = []  # what each applied result has replaced
         place = settings["part"], settings["layer"]
-        self.shape, self.device = linear_shape(lm.module(*place)), part_device(lm, *place)
+        self.shape, self.device = linear_shape(lm.module(*place)), _part_device(lm, *place)
         self.idle, self.continues, self.attention_mask = False, False, None
         self.unwrapped = (lm.needs_whole_prompts, lm.state.tail_reuse)  # what holds without this
         lm.needs_whole_prompts, lm.state.tail_reuse = True, None
@@ -161,7 +163,7 @@ class RoutedLayer:
         "From input and output of the layer in a pass to another output; None leaves it as it is."
 
 # %% ../../../nbs/09_editors/memory/06_routing.ipynb #cell-019
-def part_device(lm: LM, part: str, layer: int) -> torch.device:
+def _part_device(lm: LM, part: str, layer: int) -> torch.device:
     "The device of a part of the model."
     return next(lm.module(part, layer).parameters()).device
 
@@ -170,7 +172,7 @@ def part_device(lm: LM, part: str, layer: int) -> torch.device:
 def close(self: RoutedLayer):
     "Remove the hooks from the model."
     if self.idle:
-        raise RuntimeError(f"the edited layer of {self.lm.name} is set aside by `without_attached`; leave that first")
+        raise RuntimeError(f"the edited layer of {self.lm.name} is set aside by `_without_attached`; leave that first")
     for hook in self.hooks:
         hook.remove()
     self.lm.needs_whole_prompts, self.lm.state.tail_reuse = self.unwrapped
@@ -204,7 +206,7 @@ def _prompt_columns(
 
 # %% ../../../nbs/09_editors/memory/06_routing.ipynb #cell-026
 @contextmanager
-def without_attached(
+def _without_attached(
     lm: LM,
     kind: str,  # of results
 ):
@@ -222,7 +224,7 @@ def without_attached(
         layer.idle, lm.needs_whole_prompts, lm.state.tail_reuse = False, needs_whole_prompts, tail_reuse
 
 # %% ../../../nbs/09_editors/memory/06_routing.ipynb #cell-029
-def check_settings_agree(
+def _check_settings_agree(
     layer: RoutedLayer | None,  # what the model has; None if nothing
     settings: dict,  # of the editor
     what: str,  # like "wise: the side memories"
@@ -236,7 +238,7 @@ def check_settings_agree(
         )
 
 # %% ../../../nbs/09_editors/memory/06_routing.ipynb #cell-031
-def check_routed_fits(
+def _check_routed_fits(
     result,  # an EditResult, with `model` and the settings it was made with
     lm: LM,
     layer: RoutedLayer | None,  # what the model has; None if nothing
@@ -257,6 +259,79 @@ def check_routed_fits(
             f"{layer.settings[name]!r}; edit again with the same hyper-parameters"
         )
 
+# %% ../../../nbs/09_editors/memory/06_routing.ipynb #54deef66
+@dataclass
+class RoutedEdit(EditResult):
+    "What some edits have changed beside a layer. Subclasses have `after`, the checksum with them, and `count`, a size."
+
+    before: int = 0  # the checksum of all edits before
+    supersedes: ClassVar[bool] = True
+    what: ClassVar[str] = ""  # what the layer has, in errors
+    HParams: ClassVar[type]
+    setting_names: ClassVar[tuple] = ()  # hyper-parameters in which all edits of a model must agree
+
+    @classmethod
+    def settings_of(cls, hparams: dict) -> dict:
+        "The settings of the layer; a result that was saved before a setting existed has its default."
+        return {n: hparams.get(n, getattr(cls.HParams, n)) for n in cls.setting_names}
+
+    @classmethod
+    def check_layer(cls, lm: LM, editor: str, hparams: HParams):
+        "Raise BadArgument if a model has such a layer with other settings than an editor's."
+        layer = lm.edits.attached.get(cls.kind)
+        _check_settings_agree(layer, cls.settings_of(vars(hparams)), f"{editor}: {cls.what}")
+
+    def _new_layer(self, lm: LM, settings: dict) -> RoutedLayer:
+        raise NotImplementedError
+
+    def _put(self, layer: RoutedLayer):
+        "Write into the layer; returns what `_take_back` needs."
+        raise NotImplementedError
+
+    def _take_back(self, layer: RoutedLayer, old):
+        raise NotImplementedError
+
+    def _check_fits(self, lm: LM):
+        layer = lm.edits.attached.get(self.kind)
+        _check_routed_fits(self, lm, layer, self.settings_of(self.hparams), self.what)
+
+# %% ../../../nbs/09_editors/memory/06_routing.ipynb #607f9395
+@patch
+def _attach(self: RoutedEdit, lm: LM, remember: bool):
+    layer = lm.edits.attached.get(self.kind)
+    if (layer.mark if layer else 0) != self.before:
+        raise EditError(
+            f"{self!r} goes on from other edits than those that {lm.name} has now; "
+            "apply them in the order in which they were made, or edit again"
+        )
+    if layer is None:
+        layer = lm.edits.attached[self.kind] = self._new_layer(lm, self.settings_of(self.hparams))
+    layer.history.append(self._put(layer))
+
+
+@patch
+def _detach(self: RoutedEdit, lm: LM):
+    layer = lm.edits.attached[self.kind]
+    self._take_back(layer, layer.history.pop())
+    if not layer.history:
+        layer.close()
+        del lm.edits.attached[self.kind]
+
+# %% ../../../nbs/09_editors/memory/06_routing.ipynb #1b27a886
+@patch(cls_method=True)
+def _combine(cls: RoutedEdit, results: list) -> RoutedEdit | None:
+    "Results in a row as one, of what `_joined` gives."
+    alike = lambda a, b: cls.settings_of(a.hparams) == cls.settings_of(b.hparams)
+    if all(b.before == a.after and alike(a, b) for a, b in zip(results, results[1:])):
+        return cls(before=results[0].before, **cls._joined(results))
+    return None
+
+
+@patch
+def absorb(self: RoutedEdit, earlier: EditResult) -> RoutedEdit | None:
+    both = combine_edits([earlier, self])
+    return both if both.kind == self.kind and both.count <= self.count else None
+
 # %% ../../../nbs/09_editors/memory/06_routing.ipynb #cell-034
 WISE_SETTINGS = (
     "layer",
@@ -276,7 +351,7 @@ WISE_SETTINGS = (
 
 # %% ../../../nbs/09_editors/memory/06_routing.ipynb #cell-035
 @dataclass
-class SideMemory:
+class _SideMemory:
     "A change beside the layer, and the activation from which it is used."
 
     delta: torch.Tensor = field(repr=False)
@@ -288,7 +363,7 @@ class SideMemory:
 MOST_POSITIONS = 100  # authors' code: a longer text is measured by the largest of its tokens
 
 
-def activation_function(lm: LM):
+def _activation_function(lm: LM):
     "The activation function of the model's MLPs."
     from transformers.activations import ACT2FN
 
@@ -309,9 +384,9 @@ class WiseLayer(RoutedLayer):
         settings: dict,  # by the names in WISE_SETTINGS
     ):
         super().__init__(lm, settings)
-        self.shards, self.history = [], []  # the shards now; those that each applied result has replaced
+        self.shards = []
         self.masks, self.made = {}, {}  # masks by shard number; memories by the checksums of their shards
-        self.function = activation_function(lm) if settings["measure"] == "activated" else None
+        self.function = _activation_function(lm) if settings["measure"] == "activated" else None
         self.routes = self.activations = None  # of the last pass: the memory of each row or -1; all activations
 
     @property
@@ -354,7 +429,7 @@ def _shard_groups(shards: list[Shard], settings: dict) -> list[tuple[Shard, ...]
 
 # %% ../../../nbs/09_editors/memory/06_routing.ipynb #cell-045
 @patch
-def _merge_group(self: WiseLayer, group: tuple) -> SideMemory:
+def _merge_group(self: WiseLayer, group: tuple) -> _SideMemory:
     "The memory of a group of shards."
     deltas, settings = [self.dense(s) for s in group], self.settings
     delta = deltas[0]
@@ -362,11 +437,11 @@ def _merge_group(self: WiseLayer, group: tuple) -> SideMemory:
         merge = MERGE_METHODS[settings["merge"]]
         delta = merge(deltas, density=settings["density"], weight=settings["weight"], seed=group[0].number)
     threshold = min(s.least for s in group) * settings["ratio"]
-    return SideMemory(delta.to(self.device), threshold, sum(s.edits for s in group), tuple(s.number for s in group))
+    return _SideMemory(delta.to(self.device), threshold, sum(s.edits for s in group), tuple(s.number for s in group))
 
 # %% ../../../nbs/09_editors/memory/06_routing.ipynb #cell-046
 @patch
-def memories(self: WiseLayer) -> list[SideMemory]:
+def memories(self: WiseLayer) -> list[_SideMemory]:
     "The side memories; only what has changed is computed again."
     before, self.made = self.made, {}
     with torch.inference_mode(False), torch.no_grad():  # gradients may have to flow past them later

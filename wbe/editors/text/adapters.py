@@ -17,21 +17,23 @@ import torch.nn.functional as F
 
 from ..hparams import hp
 from ..results import CarriedState, Delta, EditError, EditResult, EditStack, WeightEdit, carried_state
+from ..tail import hooked
 from .sources import TextStep, model_parameters, parameters_restored
 from wbe.editors.text.training import (
     TextHParams,
     TextLearner,
     text_rows,
     train_on_rows,
-    training_work,
+    _training_work,
 )
 from wbe.editors.training.lora import (
     LoraEdit,
     LoraFT,
     _adapter_deltas,
-    adapter_targets,
-    added_deltas,
-    attached_adapters,
+    _adapter_targets,
+    _added_deltas,
+    _attached_adapters,
+    _continued_deltas,
 )
 from ...lm.models import LM, first_input
 from ...lm.spans import check_sentinels
@@ -77,7 +79,7 @@ class TextLora(TextLearner):
 def check(self: TextLora, lm: LM, hparams: TextLoraHParams):
     if find_spec("peft") is None:
         raise BadArgument(f"{self.name} needs the package peft: {install_command('lm')}")
-    adapter_targets(lm, hparams.parts)
+    _adapter_targets(lm, hparams.parts)
     check_sentinels(lm)
 
 # %% ../../../nbs/09_editors/text/07_adapters.ipynb #cell-015
@@ -85,21 +87,11 @@ def check(self: TextLora, lm: LM, hparams: TextLoraHParams):
 def _learn(self: TextLora, lm: LM, texts: TextStep, hparams: TextLoraHParams, progress: bool) -> LoraEdit:
     rows, h = text_rows(lm, texts.diff, hparams), _with_scale(hparams)
     if not rows:
-        return LoraEdit(adapters=LoraFT._adapters_so_far(self, lm, hparams), work=training_work([], [], []))
+        return LoraEdit(adapters=LoraFT._adapters_so_far(self, lm, hparams), work=_training_work([], [], []))
     before = LoraFT._adapters_so_far(self, lm, hparams)
     found, head, losses = self._train(lm, rows, h, before, progress)
     deltas = _continued_deltas(_adapter_deltas(found, h), _adapter_deltas(before, h))
-    return LoraEdit(deltas=deltas | head, adapters=found, work=training_work(texts.diff, rows, losses))
-
-# %% ../../../nbs/09_editors/text/07_adapters.ipynb #cell-016
-def _continued_deltas(new: dict, old: dict) -> dict:
-    "What is added to the weights when adapters are in them already."
-    for matrix, minus in old.items():
-        d = new[matrix]
-        new[matrix] = Delta(
-            torch.cat([d.left, -minus.left.to(d.left)], 1), torch.cat([d.right, minus.right.to(d.right)])
-        )
-    return new
+    return LoraEdit(deltas=deltas | head, adapters=found, work=_training_work(texts.diff, rows, losses))
 
 # %% ../../../nbs/09_editors/text/07_adapters.ipynb #cell-017
 @patch
@@ -115,8 +107,8 @@ def _train(
     name, matrix = _head_parameter(lm)
     names = [name] if h.head else []
     old = lm.weight(*matrix).detach().clone() if h.head else None
-    with parameters_restored(lm, names) as trained, added_deltas(lm, _adapter_deltas(before, h), -1.0):
-        with attached_adapters(lm, h, before) as layers:
+    with parameters_restored(lm, names) as trained, _added_deltas(lm, _adapter_deltas(before, h), -1.0):
+        with _attached_adapters(lm, h, before) as layers:
             named = {n: model_parameters(lm)[n] for n in names}
             for (part, n), layer in layers.items():
                 named |= {f"{part}.{n}.{k}": m["default"].weight for k, m in (("A", layer.lora_A), ("B", layer.lora_B))}
@@ -191,18 +183,12 @@ class KAdapter(torch.nn.Module):
         return final + (self.scale * self.norm(out)).to(final.dtype)
 
 # %% ../../../nbs/09_editors/text/07_adapters.ipynb #acdb80ea
-@contextmanager
 def _adapter_hooks(
     lm: LM,
     adapter,  # a KAdapter, or a function that gives one or None
 ):
     "A K-Adapter beside the model, inside a `with` block."
-    handles = _attach_adapter(lm, adapter if not isinstance(adapter, KAdapter) else lambda: adapter)
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
+    return hooked(_attach_adapter(lm, adapter if not isinstance(adapter, KAdapter) else lambda: adapter))
 
 # %% ../../../nbs/09_editors/text/07_adapters.ipynb #bce49131
 def _attach_adapter(
@@ -336,7 +322,7 @@ def _learn(self: TextKAdapter, lm: LM, texts: TextStep, hparams: KAdapterHParams
     adapter = self._adapter_so_far(lm, shape)
     losses, head = self._train(lm, adapter, rows, hparams, progress) if rows else ([], {})
     tensors = {k: v.detach().cpu().clone() for k, v in adapter.state_dict().items()}
-    work = training_work(texts.diff if rows else [], rows, losses)
+    work = _training_work(texts.diff if rows else [], rows, losses)
     result = KAdapterEdit(self.name, tensors=tensors, shape=shape, work=work)
     return EditStack(parts=[WeightEdit(deltas=head), result], work=work) if head else result
 

@@ -4,8 +4,7 @@
 
 # %% auto #0
 __all__ = ['PromptAnswer', 'MendExample', 'asked_subjects', 'asked_of_updates', 'world_examples', 'BenchmarkExamples',
-           'encode_mixed', 'kept_divergence', 'UpdatedPass', 'MendTraining', 'mend_training', 'MendTrainer',
-           'train_in_folder', 'train_mend']
+           'MendTraining', 'mend_training', 'MendTrainer', 'train_network']
 
 # %% ../../../nbs/09_editors/training/04_mend_training.ipynb #cell-002
 import json
@@ -18,21 +17,27 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from ..hparams import HParams, check_hparam, hp, hparam_fields, read_preset, values_for
+from ..hparams import HParams, hp, read_preset, values_for
 from ..protocol import frozen_model
 from ..tail import TailPass
 from .finetune import answer_positions
-from .mend import MendNetwork, _answer_losses, mend_matrices, save_mend, token_factors, with_updates
+from wbe.editors.training.mend import (
+    MendNetwork,
+    _answer_losses,
+    mend_matrices,
+    save_network,
+    _token_factors,
+    _with_updates,
+)
 from ..weights.moments import model_fingerprint
 from ...lm.models import LM
 from ...lm.tokens import EncodedItem, QAItem, encode_items
 from ...progress import progress_bar
 from ...benchmark.reader import row_probes
-from ...records import AXES, BadArgument, check_choice, patch
+from ...records import AXES, BadArgument, patch
 from ...store import StoreError, atomic_write, explain_read_errors, make_folder
 from ...texts import stable_hash
-from ...tiny.corpus import counterfactual, sample_distractor
-from ...tiny.facts import FactPool, TrainingFact, fact_questions, facts_at
+from ...tiny.facts import FactPool, TrainingFact, counterfactual, fact_questions, facts_at, sample_distractor
 from ...world.files import World
 from ...world.names import SeededRandom
 from ...writers.base import Request
@@ -179,7 +184,7 @@ class BenchmarkExamples:
         )
 
 # %% ../../../nbs/09_editors/training/04_mend_training.ipynb #cell-028
-def encode_mixed(lm: LM, asked: list[PromptAnswer]) -> list[EncodedItem]:
+def _encode_mixed(lm: LM, asked: list[PromptAnswer]) -> list[EncodedItem]:
     "Prompts and answers as tokens, each in its own protocol."
     out = [None] * len(asked)
     for protocol in dict.fromkeys(x.protocol for x in asked):
@@ -190,7 +195,7 @@ def encode_mixed(lm: LM, asked: list[PromptAnswer]) -> list[EncodedItem]:
     return out
 
 # %% ../../../nbs/09_editors/training/04_mend_training.ipynb #cell-030
-def kept_divergence(
+def _kept_divergence(
     before: torch.Tensor,  # logits
     after: torch.Tensor,
 ) -> torch.Tensor:  # one for each position
@@ -199,7 +204,7 @@ def kept_divergence(
     return (p.exp() * (p - q)).sum(-1)
 
 # %% ../../../nbs/09_editors/training/04_mend_training.ipynb #cell-032
-class UpdatedPass(NamedTuple):
+class _UpdatedPass(NamedTuple):
     "What the updated models say of the examples: logits before and after, at the positions of their answers."
 
     again: list[EncodedItem]
@@ -210,33 +215,47 @@ class UpdatedPass(NamedTuple):
     apart_after: torch.Tensor
 
 # %% ../../../nbs/09_editors/training/04_mend_training.ipynb #cell-033
+def _ask_updated(
+    lm: LM,
+    examples: list[MendExample],
+    layer: int,  # the lowest that is updated
+    updated,  # a context in which the model is updated
+    beyond: int = 0,  # positions after the last token of a fact that must stay which count, too
+    grad: bool = True,
+) -> _UpdatedPass:
+    "Ask the updated model the edits of examples again, and the facts that must stay."
+    n = len(examples)
+    again, apart = (_encode_mixed(lm, [getattr(x, part) for x in examples]) for part in ("again", "apart"))
+    positions, _, _ = answer_positions(again)
+    kept = [(n + r, p) for r, c in enumerate(apart) for p in range(c.prompt_length - 1, len(c.ids) - 1 + beyond)]
+    tail = TailPass(lm, [c.ids for c in (*again, *apart)], layer, None, [*positions, *kept])
+    with updated:
+        after = tail.run(grad=grad)
+    k, which = len(positions), torch.tensor([r - n for r, _ in kept], device=after.device)
+    return _UpdatedPass(again, tail.logits[:k], after[:k], which, tail.logits[k:], after[k:])
+
+
 def _updated_pass(
     lm: LM,
     examples: list[MendExample],
     rewrite,  # from factors by matrix to factors by matrix: the update of each example
     matrices: list[tuple],
-) -> UpdatedPass:
+) -> _UpdatedPass:
     "Make the update of each example, and ask the updated model."
-    factors, _ = token_factors(lm, encode_mixed(lm, [x.edit for x in examples]), matrices)
-    updates, n = rewrite(factors), len(examples)
-    again, apart = (encode_mixed(lm, [getattr(x, part) for x in examples]) for part in ("again", "apart"))
-    positions, _, _ = answer_positions(again)
-    kept = [(n + r, p) for r, c in enumerate(apart) for p in range(c.prompt_length - 1, len(c.ids))]
-    texts = [c.ids for c in (*again, *apart)]
-    tail = TailPass(lm, texts, min(layer for _, layer in matrices), None, [*positions, *kept])
-    with with_updates(lm, updates, [*range(n), *range(n)]):
-        after = tail.run(grad=True)
-    k, which = len(positions), torch.tensor([r - n for r, _ in kept], device=after.device)
-    return UpdatedPass(again, tail.logits[:k], after[:k], which, tail.logits[k:], after[k:])
+    factors, _ = _token_factors(lm, _encode_mixed(lm, [x.edit for x in examples]), matrices)
+    updated = _with_updates(lm, rewrite(factors), [*range(len(examples))] * 2)
+    return _ask_updated(lm, examples, min(layer for _, layer in matrices), updated, beyond=1)
 
 # %% ../../../nbs/09_editors/training/04_mend_training.ipynb #cell-034
-def _mend_losses(done: UpdatedPass) -> tuple[torch.Tensor, torch.Tensor]:
+def _divergences(done: _UpdatedPass) -> torch.Tensor:  # one for each example
+    "The mean divergence of each fact that must stay."
+    n, each = len(done.again), _kept_divergence(done.apart_before, done.apart_after)
+    return each.new_zeros(n).index_add(0, done.apart_text, each) / torch.bincount(done.apart_text, minlength=n)
+
+
+def _mend_losses(done: _UpdatedPass) -> tuple[torch.Tensor, torch.Tensor]:
     "The loss of the edits, and the divergence of what must stay; means over the examples."
-    edit = _answer_losses(done.again_after, done.again).mean()
-    each = kept_divergence(done.apart_before, done.apart_after)
-    n = len(done.again)
-    count = torch.bincount(done.apart_text, minlength=n)
-    return edit, (each.new_zeros(n).index_add(0, done.apart_text, each) / count).mean()
+    return _answer_losses(done.again_after, done.again).mean(), _divergences(done).mean()
 
 # %% ../../../nbs/09_editors/training/04_mend_training.ipynb #cell-038
 @dataclass(frozen=True, kw_only=True)
@@ -266,59 +285,62 @@ def mend_training(lm: LM, **changed) -> MendTraining:
     source = f"{source}; given: {', '.join(changed)}" if changed else source
     return MendTraining(**{**values, "source": source, **changed})
 
-# %% ../../../nbs/09_editors/training/04_mend_training.ipynb #cell-041
-def _check_training_settings(
-    given: dict,  # by name
-    settings_class: type[HParams],
-    title: str,  # of the editor
-):
-    "Raise an error for a setting that the training of an editor does not have, or a value that it cannot take."
-    known = hparam_fields(settings_class)
-    for name, value in given.items():
-        check_hparam(check_choice(name, known, f"setting of the training of {title}:"), value, *known[name])
-
 # %% ../../../nbs/09_editors/training/04_mend_training.ipynb #cell-044
 class MendTrainer:
-    "A training of MEND's network, step by step."
+    "A training of MEND's network, step by step; other networks have subclasses."
 
-    title, about_file, save_network = "MEND", "mend.json", staticmethod(save_mend)
+    network_class, slow = MendNetwork, ("rates",)  # slow: parameters with a learning rate of their own
 
-    def __init__(self, lm: LM, examples, settings: MendTraining):
+    def __init__(self, lm: LM, examples, settings: HParams):
         self.lm, self.examples, self.settings = lm, examples, settings
         self.step, self.log, self.best = 0, [], None
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(settings.seed)
-            shapes = mend_matrices(lm, settings.blocks)
-            self.network = MendNetwork(shapes, settings.rank, settings.layers, settings.rate).to(lm.device)
-        maps = [p for name, p in self.network.named_parameters() if name != "rates"]
-        groups = [dict(params=maps, lr=settings.lr), dict(params=[self.network.rates], lr=settings.rate_lr)]
-        self.adam = torch.optim.Adam(groups)
+            network = self.network_class(self.shapes(), settings.rank, settings.layers, settings.rate)
+        self.network = network.to(lm.device)
+        named = [(name.rsplit(".", 1)[-1] in self.slow, p) for name, p in self.network.named_parameters()]
+        self.adam = torch.optim.Adam([dict(params=[p for s, p in named if s is which]) for which in (False, True)])
 
-    def losses(self, examples: list[MendExample], count: bool = False):
-        "Loss of the edits and divergence; another editor that learns to edit has others."
-        rewrite = lambda factors: self.network(factors, count)
-        return _mend_losses(_updated_pass(self.lm, examples, rewrite, self.network.matrices))
+    def shapes(self) -> dict[tuple, tuple]:  # (part, layer): (out, in)
+        "The matrices that are edited."
+        return mend_matrices(self.lm, self.settings.blocks)
+
+    def batch_of(self, *number) -> list[MendExample]:
+        "The examples of a batch."
+        return [self.examples(*number, i) for i in range(self.settings.batch)]
 
 # %% ../../../nbs/09_editors/training/04_mend_training.ipynb #cell-045
 @patch
-def _rate_share(self: MendTrainer) -> float:
-    "The share of the learning rates at this step."
-    return 0.5 + 0.5 * math.cos(math.pi * self.step / self.settings.steps) if self.settings.decay else 1.0
+def make_step(self: MendTrainer):
+    "A step of the optimiser along the gradients."
+    s = self.settings
+    share = 0.5 + 0.5 * math.cos(math.pi * self.step / s.steps) if s.decay else 1.0
+    nn.utils.clip_grad_norm_(self.network.parameters(), s.clip)
+    for group, lr in zip(self.adam.param_groups, (s.lr, s.rate_lr)):
+        group["lr"] = lr * share
+    self.adam.step()
+    self.adam.zero_grad(set_to_none=True)
+    self.step += 1
 
 # %% ../../../nbs/09_editors/training/04_mend_training.ipynb #cell-046
 @patch
 def train_step(self: MendTrainer) -> tuple[float, float]:  # loss of the edits, divergence
-    "One step of the optimiser."
-    s = self.settings
-    edit, local = self.losses([self.examples(self.step, i) for i in range(s.batch)], count=True)
+    "One step of the training."
+    s, rewrite = self.settings, lambda factors: self.network(factors, count=True)
+    edit, local = _mend_losses(_updated_pass(self.lm, self.batch_of(self.step), rewrite, self.network.matrices))
     (s.edit_weight * edit + s.local_weight * local).backward()
-    nn.utils.clip_grad_norm_(self.network.parameters(), s.clip)
-    for group, lr in zip(self.adam.param_groups, (s.lr, s.rate_lr)):
-        group["lr"] = lr * self._rate_share()
-    self.adam.step()
-    self.adam.zero_grad(set_to_none=True)
-    self.step += 1
+    self.make_step()
     return edit.item(), local.item()
+
+# %% ../../../nbs/09_editors/training/04_mend_training.ipynb #9bea6511
+def _right_shares(done: _UpdatedPass) -> tuple[float, float]:  # edits that are learnt; facts that stay
+    "The shares of examples of which the arg max is right at every token."
+    at, answers, _ = answer_positions(done.again)
+    learnt = done.again_after.argmax(-1).cpu() == answers
+    stays = (done.apart_after.argmax(-1) == done.apart_before.argmax(-1)).cpu()
+    missed = lambda right, text: torch.zeros(len(done.again)).index_add(0, text, (~right).float()).clamp(max=1)
+    texts = (torch.tensor([r for r, _ in at]), done.apart_text.cpu())
+    return tuple((1 - missed(right, text)).mean().item() for right, text in zip((learnt, stays), texts))
 
 # %% ../../../nbs/09_editors/training/04_mend_training.ipynb #cell-048
 @patch
@@ -328,18 +350,10 @@ def check_network(self: MendTrainer) -> dict:
     s, rows = self.settings, []
     for start in range(0, s.checked, s.batch):
         some = [self.examples("check", i) for i in range(start, min(start + s.batch, s.checked))]
-        done = _updated_pass(self.lm, some, self.network, self.network.matrices)
+        done, n = _updated_pass(self.lm, some, self.network, self.network.matrices), len(some)
         edit, local = _mend_losses(done)
-        n = len(some)
-        at, answers, _ = answer_positions(done.again)
-        text = torch.tensor([r for r, _ in at])
-        whole = lambda right, text, n=n: 1 - torch.zeros(n).index_add(0, text, (~right).float()).clamp(max=1)
-        learnt = whole((done.again_after.argmax(-1).cpu() == answers), text).mean()
-        stays = (done.apart_after.argmax(-1) == done.apart_before.argmax(-1)).cpu()
-        loss = s.edit_weight * edit + s.local_weight * local
-        rows.append(
-            torch.tensor([n, *(n * float(x) for x in (loss, learnt, whole(stays, done.apart_text.cpu()).mean()))])
-        )
+        found = (s.edit_weight * edit + s.local_weight * local, *_right_shares(done))
+        rows.append(torch.tensor([n, *(n * float(x) for x in found)]))
     total, *sums = torch.stack(rows).sum(0).tolist()
     return dict(zip(("check loss", "learnt", "stays"), (round(x / total, 4) for x in sums)))
 
@@ -415,7 +429,11 @@ def train_all(self: MendTrainer, save, progress: bool = True, every: float = 60.
     before = self.log[-1]["seconds"] if self.log else 0.0
     start = saved = time.monotonic()
     with progress_bar(
-        initial=self.step, total=self.settings.steps, desc=f"training {self.title}", unit=" steps", show=progress
+        initial=self.step,
+        total=self.settings.steps,
+        desc=f"training {self.network.title}",
+        unit=" steps",
+        show=progress,
     ) as bar:
         while self.step < self.settings.steps and not self._is_stuck():
             edit, local = self.train_step()
@@ -439,22 +457,24 @@ def _is_trained(file: Path, about: dict) -> bool:
     return True
 
 # %% ../../../nbs/09_editors/training/04_mend_training.ipynb #cell-058
-def train_in_folder(
+def train_network(
     trainer: type[MendTrainer],
     lm: LM,
-    examples,  # from numbers to MendExamples
+    examples,  # from numbers to MendExamples, such as `world_examples`
     folder,  # where the network goes
-    settings: HParams,
+    settings: HParams,  # such as `mend_training` gives
     source: dict | None = None,  # what the examples were made from, for JSON
     progress: bool = True,
     every: float = 60.0,  # seconds between checkpoints
 ) -> Path:
     "Train the network of an editor; a stopped training continues where it was."
     if lm.family.seq2seq:
-        raise BadArgument(f"{lm.name} is an encoder-decoder; {trainer.title} is for decoder-only models here")
+        raise BadArgument(
+            f"{lm.name} is an encoder-decoder; {trainer.network_class.title} is for decoder-only models here"
+        )
     folder, about = make_folder(folder), dict(settings=asdict(settings), model=model_fingerprint(lm))
     about = json.loads(json.dumps(about | dict(examples=source or {})))
-    if _is_trained(folder / trainer.about_file, about):
+    if _is_trained(folder / f"{trainer.network_class.file}.json", about):
         return folder
     state = folder / "training.state.safetensors"
     with frozen_model(lm):
@@ -463,18 +483,6 @@ def train_in_folder(
             training.load_state(state, about)
         training.train_all(lambda: training.save_state(state, about), progress, every)
     training.network.load_state_dict(training.best or training.network.state_dict())
-    training.save_network(folder, training.network, lm, about | dict(log=training.log))
+    save_network(folder, training.network, lm, about | dict(log=training.log))
     state.unlink(missing_ok=True)
     return folder
-
-# %% ../../../nbs/09_editors/training/04_mend_training.ipynb #aab9d8d6
-def train_mend(
-    lm: LM,
-    examples,  # from numbers to MendExamples, such as `world_examples`
-    folder,  # where the network goes
-    settings: MendTraining | None = None,  # those for the model by default
-    source: dict | None = None,  # what the examples were made from, for JSON
-    **options,  # of `train_in_folder`
-) -> Path:
-    "Train MEND's network for a model; a stopped training continues where it was."
-    return train_in_folder(MendTrainer, lm, examples, folder, settings or mend_training(lm), source, **options)

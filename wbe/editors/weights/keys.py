@@ -4,11 +4,12 @@
 
 # %% auto #0
 __all__ = ['CONTEXT_OPENINGS', 'SubjectEncoding', 'encode_subjects', 'context_templates', 'encode_in_contexts',
-           'capture_activations', 'subject_activations', 'SubjectWalk', 'ValueHParams', 'encode_kl_prompt',
+           'capture_activations', 'SubjectWalk', 'subject_activations', 'ValueHParams', 'encode_kl_prompt',
            'kl_divergence', 'TargetValues', 'optimise_values']
 
 # %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-002
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -18,7 +19,7 @@ import torch
 from ..hparams import HParams, hp
 from ..results import PartialWork, unedited_model
 from ..requests import EditRequest, subject_span
-from ..tail import TailPass, from_layer, reuse_level, store_hooks, trim_texts
+from ..tail import TailPass, from_layer, hooked, reuse_level, store_hooks, trim_texts
 from ...lm.models import LM
 from ...lm.passes import causal_inputs, max_batch_tokens
 from ...lm.prompts import Protocol, RenderedPrompt, get_protocol
@@ -205,13 +206,8 @@ def _capture_pass(lm: LM, inputs: dict, wants: list[tuple], keep: Callable):
     "One pass, as far as needed."
     hooks = [_capture_hook(lm, w, keep) for w in wants]
     hooks.append(lm.module("block", max(layer for _, layer, _ in wants)).register_forward_hook(_stop_forward))
-    try:
+    with hooked(hooks), suppress(_StopForward):
         lm.base(**inputs, use_cache=False)
-    except _StopForward:
-        pass
-    finally:
-        for h in hooks:
-            h.remove()
 
 
 @torch.no_grad()
@@ -224,23 +220,6 @@ def capture_activations(
     "Pass texts through the model as far as needed, and pass on inputs or outputs of parts."
     for batch in _length_batches(lm, [len(x) for x in lists]):
         _capture_pass(lm, causal_inputs(lm, [lists[i] for i in batch], left=False)[0], wants, partial(keep, batch))
-
-# %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-039
-def subject_activations(
-    lm: LM,
-    texts: list[SubjectEncoding],
-    wants: list[tuple],  # part, layer, in or out
-) -> dict:  # {want: (texts, width)}, in float32
-    "Inputs or outputs of parts at the subject's last token of each text."
-    out = {w: [None] * len(texts) for w in wants}
-
-    def keep(batch, want, heard):
-        rows = heard[range(len(batch)), [texts[i].subject_at for i in batch]].float()
-        for i, row in zip(batch, rows):
-            out[want][i] = row
-
-    capture_activations(lm, [t.ids[: t.subject_at + 1] for t in texts], wants, keep)
-    return {w: torch.stack(rows) for w, rows in out.items()}
 
 # %% ../../../nbs/09_editors/weights/01_keys.ipynb #0a7b73be
 class SubjectWalk:
@@ -276,15 +255,20 @@ def read(
     for n, (batch, inputs, (state, rests)) in enumerate(zip(self.batches, self.inputs, self.states)):
         seen, new = {}, [None] * first
         hooks = store_hooks(self.lm, first, seen, new) if self.keeps else []
-        try:
-            with from_layer(self.lm, self.layer, state.get("hidden"), rests):
-                _capture_pass(self.lm, inputs, wants, partial(keep, batch))
-        finally:
-            for h in hooks:
-                h.remove()
+        with hooked(hooks), from_layer(self.lm, self.layer, state.get("hidden"), rests):
+            _capture_pass(self.lm, inputs, wants, partial(keep, batch))
         self.states[n] = (seen, new)
     self.layer = first if self.keeps else 0
     return {w: torch.stack(rows) for w, rows in out.items()}
+
+# %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-039
+def subject_activations(
+    lm: LM,
+    texts: list[SubjectEncoding],
+    wants: list[tuple],  # part, layer, in or out
+) -> dict:  # {want: (texts, width)}, in float32
+    "Inputs or outputs of parts at the subject's last token of each text."
+    return SubjectWalk(lm, texts, most=0).read(wants)
 
 # %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-042
 @dataclass(frozen=True, kw_only=True)

@@ -16,7 +16,7 @@ from ..hparams import HParams, hp
 from ..protocol import Editor
 from ..requests import EditRequest
 from ..results import CarriedState, Delta, WeightEdit, carried_state
-from ..tail import TailPass
+from ..tail import TailPass, output_gradients
 from ..training.finetune import answer_positions
 from ...lm.models import LM
 from ...lm.prompts import get_protocol
@@ -114,24 +114,14 @@ def keys_and_gradients(
     "What each matrix receives, and what the answers' loss wants of its outputs, at the tokens of the answers."
     positions, answer, _ = answer_positions(coded)
     tail = TailPass(lm, [c.ids for c in coded], min(layer for _, layer in matrices), None, positions)
-    rows, columns, seen, hooks = *torch.tensor(positions).T, {}, []
+    rows, columns = torch.tensor(positions).T
 
-    def listen(matrix):
-        def add_zeros(given, out):
-            seen[matrix] = given.detach(), torch.zeros_like(out, requires_grad=True)
-            return out + seen[matrix][1]
-
-        return lm.hook(*matrix, add_zeros)
-
-    try:
-        hooks = [listen(m) for m in matrices]
+    def loss() -> torch.Tensor:
         logps = tail.run(grad=True).float().log_softmax(-1)
-        loss = -logps.gather(1, answer.to(logps.device)[:, None]).mean()
-        gradients = torch.autograd.grad(loss, [seen[m][1] for m in matrices])
-    finally:
-        for h in hooks:
-            h.remove()
-    return {m: (seen[m][0][rows, columns].float(), g[rows, columns].float()) for m, g in zip(matrices, gradients)}
+        return -logps.gather(1, answer.to(logps.device)[:, None]).mean()
+
+    found = output_gradients(lm, matrices, loss)
+    return {m: (x[rows, columns].float(), g[rows, columns].float()) for m, (x, g) in found.items()}
 
 # %% ../../../nbs/09_editors/weights/05_ultraedit.ipynb #cell-025
 def ridge_change(
