@@ -15,7 +15,7 @@ from ..lm.models import LM
 from ..records import BadArgument
 from .checkpoints import Checkpoint
 from .schedule import _load_model
-from .plan import RunPlan, plan_settings
+from .plan import SCHEDULES, RunPlan, plan_settings
 from .records import Run
 from ..store import StoreError, make_folder, versions, write_text
 
@@ -34,6 +34,10 @@ def _check_exportable(run: Run) -> dict:  # what the last checkpoint says
     plan, checkpoint = run.config["plan"], Checkpoint(run.folder / "state")
     if run.editor == "none":
         raise BadArgument(f"{run.name}: it has no editor, so its model is {plan['model']} itself")
+    if SCHEDULES[run.kind].restore:
+        raise BadArgument(
+            f"{run.name}: the schedule {run.kind} undoes every edit, so its model is {plan['model']} itself"
+        )
     if plan.get("quant"):
         raise BadArgument(f"{run.name}: its model is quantised ({plan['quant']}), and edits are not in its weights")
     now = checkpoint.current

@@ -203,6 +203,7 @@ def carry_out(
     if isinstance(plan, RunPlan):
         check_plan(plan)
     folder, (rank, processes) = Path(folder), process_rank()
+    callbacks = [*callbacks] if rank else [_log_to(folder), *callbacks]
     with nullcontext() if rank else _run_folder(folder):
         study = SCHEDULES[plan.schedule].study_class(plan, folder, lm, progress, callbacks)
         with limited_threads(study.lm, getattr(plan, "threads", None)):
