@@ -16,7 +16,7 @@ from .probes import holds_name
 from .questions import BenchmarkRow, write_checked
 from ..records import col
 from ..texts import question_key, stable_hash
-from ..wikipedia.changed import ChangedText, salient_spans
+from ..wikipedia.diffs import ChangedText, salient_spans
 from ..wikipedia.texts import SourceText
 from ..writers.base import Hop, Request, Writer
 from ..writers.judge import read_twice

@@ -16,7 +16,7 @@ from ..texts import split_sentences, stable_hash
 from ..wikipedia.comparison import WikipediaComparison
 from ..wikipedia.diffs import Diffset, article_parts
 from ..wikipedia.plain import page_paragraphs
-from ..wikipedia.snapshot import WikipediaSnapshot
+from ..wikipedia.pages import WikipediaSnapshot
 
 # %% ../../nbs/06_benchmark/22_probes.ipynb #cell-007
 @dataclass
