@@ -157,12 +157,12 @@ def test_the_digest_follows_the_source(tmp_path, monkeypatch):
 def test_answers_are_shared_by_equal_models_only(results, monkeypatch):
     import torch
 
-    from wbe.lm import probes
+    from wbe.lm import scoring
     from wbe.lm.scoring import QAItem
     from wbe.lm.toys import toy_lm
 
-    monkeypatch.setattr(probes, "_score_askable", probes._score_askable)  # as it was, after the test
-    plain, lm = probes._score_askable, toy_lm("gpt2")
+    monkeypatch.setattr(scoring, "_score_askable", scoring._score_askable)  # as it was, after the test
+    plain, lm = scoring._score_askable, toy_lm("gpt2")
     items = [QAItem(f"Who leads town {i}?", f"Person {i}", id=str(i)) for i in range(6)]
     how = dict(protocol="paper", generate=False, too_long="truncate", progress=False)
     fixtures.share_answers(results)
@@ -170,7 +170,7 @@ def test_answers_are_shared_by_equal_models_only(results, monkeypatch):
     def asked(notebook, lm, items, **other):
         "Whether answers were served, after a comparison with those of the model itself."
         before, _ = results.counts["served"], results.begin(notebook)
-        (got, reasons), (want, same) = (f(lm, items, how | other) for f in (probes._score_askable, plain))
+        (got, reasons), (want, same) = (f(lm, items, how | other) for f in (scoring._score_askable, plain))
         assert reasons == same and got["id"] == want["id"] and got["exact_match"] == want["exact_match"]
         assert got["log_probability"] == pytest.approx(want["log_probability"], abs=1e-4)
         return results.counts["served"] > before

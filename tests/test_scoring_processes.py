@@ -120,7 +120,7 @@ def test_an_error_in_one_process_is_raised_in_all(found):
 
 
 def test_the_command_gives_the_same_answers_from_two_processes(tmp_path):
-    from wbe.lm.probes import BenchmarkAnswers
+    from wbe.lm.scoring import BenchmarkAnswers
     from wbe.lm.toys import toy_lm
 
     toy = toy_lm("gpt2", n_positions=256)

@@ -8,10 +8,12 @@ import os
 import subprocess
 import sys
 from functools import partial
+from pathlib import Path
 
 import pandas as pd
 import pytest
 from conftest import first_edits
+from notebook_runner import definitions
 from typer.testing import CliRunner
 
 pytest.importorskip("torch")
@@ -25,12 +27,15 @@ from wbe.lm.families import ModelError
 from wbe.lm.models import load
 from wbe.lm.scoring import score
 from wbe.lm.toys import toy_model, toy_tokenizer
-from wbe.lm.vllm import StandInLLM, stand_in_vllm
 from wbe.records import WbeError
 from wbe.runs.loop import run_lifelong
 from wbe.runs.plan import RunPlan
 
 torch.set_num_threads(1)
+made = definitions(
+    Path(__file__).parents[1] / "nbs" / "07_lm" / "16_vllm.ipynb", "StandInLLM", "stand_in_vllm", "_answer"
+)
+StandInLLM, stand_in_vllm = made.StandInLLM, made.stand_in_vllm
 EQUAL = ["edit_id", "axis", "moment", "token_accuracy", "exact_match", "answer", "natural_end", "finite"]
 
 

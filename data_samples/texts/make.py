@@ -28,7 +28,7 @@ import torch
 import transformers
 
 from wbe.benchmark.evolving_series import EvolvingQuestion, evolve_benchmark
-from wbe.benchmark.probes import make_probes
+from wbe.benchmark.evolving import make_probes
 from wbe.editors.text.measures import TuningHParams, answer_scores, light_tuning
 from wbe.editors.protocol import editor
 from wbe.editors.results import EditResult

@@ -244,9 +244,9 @@ def share_answers(results: Results):
 
     import pyarrow as pa
 
-    from wbe.lm import probes
+    from wbe.lm import scoring
 
-    ask = probes._score_askable
+    ask = scoring._score_askable
 
     def shared(lm, items, options):
         if results.fresh or not isinstance(options["protocol"], str) or not is_untouched(lm):
@@ -272,7 +272,7 @@ def share_answers(results: Results):
             path.with_suffix(".part").replace(path)
         return scores, reasons
 
-    probes._score_askable = shared
+    scoring._score_askable = shared
 
 
 def write_large_world():

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['QAItem', 'as_qa_items', 'EncodedItem', 'tokenize_texts', 'strip_final_specials', 'common_length', 'encode_items',
-           'PaddedTokens', 'pad_tokens', 'StopTokens', 'stop_tokens']
+           'pad_tokens', 'StopTokens', 'stop_tokens']
 
 # %% ../../nbs/07_lm/05_tokens.ipynb #cell-002
 import re
@@ -232,7 +232,7 @@ def encode_items(
     return _fit_context(lm, items, encoded, too_long)
 
 # %% ../../nbs/07_lm/05_tokens.ipynb #cell-050
-class PaddedTokens(NamedTuple):
+class _PaddedTokens(NamedTuple):
     "Rows of tokens as one matrix."
 
     ids: torch.Tensor  # rows × the longest length
@@ -244,7 +244,7 @@ def pad_tokens(
     rows: list[list[int]],
     pad_id: int = 0,  # what stands in the padding
     left: bool = False,  # pad on the left
-) -> PaddedTokens:
+) -> _PaddedTokens:
     "Rows of tokens, padded to the same length."
     lengths = torch.tensor([len(r) for r in rows])
     width = int(lengths.max())
@@ -252,7 +252,7 @@ def pad_tokens(
     ids = torch.tensor([p + list(r) if left else list(r) + p for r, p in zip(rows, padding)], dtype=torch.long)
     starts = width - lengths if left else torch.zeros_like(lengths)
     columns = torch.arange(width)[None] - starts[:, None]
-    return PaddedTokens(ids, ((columns >= 0) & (columns < lengths[:, None])).long(), starts)
+    return _PaddedTokens(ids, ((columns >= 0) & (columns < lengths[:, None])).long(), starts)
 
 # %% ../../nbs/07_lm/05_tokens.ipynb #cell-055
 class StopTokens(NamedTuple):
