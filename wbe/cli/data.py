@@ -141,7 +141,7 @@ def evolve(
     _print_evolving(evolve_benchmark(folder, files, how, log=print_step, **settings), out)
 
 # %% ../../nbs/12_app/06_data.ipynb #e867e206
-@more("wbe.wikipedia.days:write_wiki_texts")
+@more("wbe.wikipedia.texts:write_wiki_texts")
 def texts(
     folder: Path,  # folder for the texts; what is made on the way goes into work
     dumps: list[str] = (),  # dumps of a Wikipedia, of two days at least: enwiki-DATE-pages-articles.xml.bz2, in one
@@ -164,8 +164,8 @@ def texts(
 
     For example:  wbe data texts written 2024-02-01 2024-03-01 --wikipedia simplewiki.xml.bz2
     """
-    from wbe.wikipedia.days import dumps_by_day
-    from wbe.wikipedia.days import texts_table, write_wiki_texts
+    from wbe.wikipedia.texts import dumps_by_day
+    from wbe.wikipedia.texts import texts_table, write_wiki_texts
 
     files = _files_of(dumps, fetched or folder / "dumps", (wikipedia,), mirror)
     days = {day.replace("-", ""): found.articles for day, found in dumps_by_day(files, ["wikipedia"]).items()}
@@ -188,7 +188,7 @@ def _snapshots_of(folder: Path) -> tuple[Path, Path]:
     return parsed[0], parsed[1]
 
 # %% ../../nbs/12_app/06_data.ipynb #70ad0c64
-@more("wbe.benchmark.fact_updates:write_fact_updates")
+@more("wbe.benchmark.wikifactdiff:write_fact_updates")
 def updates(
     folder: Path,  # a folder of wbe benchmark --until facts
     /,
@@ -202,7 +202,7 @@ def updates(
 
     For example:  wbe data updates t1 --views pageviews-202402-user.bz2
     """
-    from wbe.benchmark.fact_updates import write_fact_updates
+    from wbe.benchmark.wikifactdiff import write_fact_updates
     from wbe.wikidata.rules import SCENARIOS
 
     snapshots, path = _snapshots_of(folder), output or folder / "updates" / "wikifactdiff.jsonl"
@@ -227,7 +227,7 @@ def _print_mined(answers: list, mined: list, output: Path, out: TableOutput):
     out.line(f"{len(mined)} templates of {properties} properties from {len(answers)} facts: {output}")
 
 # %% ../../nbs/12_app/06_data.ipynb #3ec0e41f
-@more("wbe.benchmark.fact_updates:facts_to_verbalise")
+@more("wbe.benchmark.wikifactdiff:facts_to_verbalise")
 def verbalise(
     snapshot: Path,  # a parsed snapshot, like t1/parsed/20240201
     /,
@@ -247,7 +247,7 @@ def verbalise(
 
     For example:  wbe data verbalise t1/parsed/20240201 -o templates.jsonl -w openai --model gpt-4o-mini --budget 5
     """
-    from wbe.benchmark.fact_updates import facts_to_verbalise
+    from wbe.benchmark.wikifactdiff import facts_to_verbalise
     from wbe.engine import open_engine
     from wbe.writers.verbalisation import make_verbaliser, mine_templates, write_sentences, write_templates
 
