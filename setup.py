@@ -42,7 +42,8 @@ setup(
     include_package_data=True,
     cmdclass={"build_py": BuildWithModel},
     package_data={
-        "wbe.analysis": ["report.html", "report.js", "results.ipynb", "vendor/*"],
+        "wbe.analysis": ["*.toml", "report.html", "report.js", "results.ipynb", "vendor/*"],
+        "wbe.cli": ["old_words.toml"],
         "wbe.editors": ["presets.toml"],
         "wbe.lm": ["*.toml"],
         "wbe.runs": ["sweeps/*.toml"],

@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from wbe.benchmark.fact_updates import write_fact_updates
+from wbe.benchmark.wikifactdiff import write_fact_updates
 from wbe.wikidata.parse import parse_dump
 from wbe.wikidata.rules import classify
 from wbe.world.files import World

@@ -196,9 +196,6 @@ def test_words_on_two_hops():
     )
     hurt = rows.assign(change_low=-0.4, change_high=-0.2)
     assert "so that the pairs hurt" in hops.summarise_hops(shares, hurt)[3]
-    by_hand = table(given=["nothing", "first", "second", "both"], exact_match=[0.1, 0.2, 0.3, 0.4])
-    want = "Given by hand: nothing 10.0%, the first fact 20.0%, the second 30.0%, both 40.0%."
-    assert hops.summarise_hops(shares, rows, by_hand)[-1] == want
 
 
 def test_words_on_cost(runs):
@@ -247,8 +244,6 @@ def test_words_on_gradients():
     ]
     unsure = gradients.summarise_gradients(rows.assign(delta_low=-0.1, delta_high=0.1))
     assert "not surely different" in unsure[0]
-    found = gradients.gradient_findings(rows, later=rows.assign(delta_low=-0.2, delta_high=0.1).iloc[:1])
-    assert found.verdict.tolist() == ["seen", "not seen"]
 
 
 def test_words_on_forgetting_and_teacher_forcing():

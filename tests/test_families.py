@@ -8,7 +8,6 @@ treated like the toys.
 import copy
 import json
 from pathlib import Path
-from unittest import mock
 
 import pytest
 import torch
@@ -19,7 +18,7 @@ from wbe.editors.protocol import editor
 from wbe.editors.requests import EditRequest
 from wbe.lm.decoding import greedy_decode
 from wbe.lm.families import Family, ModelError
-from wbe.lm.models import LM, PartHook, first_input, load
+from wbe.lm.models import LM, load
 from wbe.lm.scoring import score
 from wbe.lm.tokens import encode_items
 from wbe.lm.toys import OTHER_TOYS, TOY_CONFIGS, toy_lm, toy_model, toy_tokenizer
@@ -38,6 +37,7 @@ WITHOUT_MLP = {
     "qwen3_moe": "experts in place of one MLP",
     "mamba": "a mixer, and no MLP",
 }
+ALIKE = ("r-rome", "ft-l", "lora-merge", "graph", "oracle")  # rome, ft, lora and the prompt compute the same
 NEED_MLP = ("rome", "r-rome", "memit", "ft", "ft-l", "ultraedit", "wise")
 # query, the projection out of the attention, the one out of the MLP: written by hand from the classes of transformers
 MODULES = {
@@ -129,34 +129,15 @@ def test_texts_are_those_of_plain_passes(name):
 
 @pytest.mark.parametrize("name", CAUSAL)
 def test_every_editor_writes_what_it_was_asked_to_write_or_is_refused(name):
+    "Of editors that share their computation, the other families check one."
     lm = toy_lm(name)
-    for editor_name in CHECKED_EDITORS:
+    for editor_name in CHECKED_EDITORS if name in TOY_CONFIGS else [e for e in CHECKED_EDITORS if e not in ALIKE]:
         found = check_editor(lm, editor_name)
         if name in WITHOUT_MLP and editor_name in NEED_MLP:
             assert found.startswith(f"{editor_name} changes mlp_out") and WITHOUT_MLP[name] in found
             assert found.endswith("LoRA, retrieval and the prompt work with it") and "\n" not in found
         else:
             assert isinstance(found, float) and found < 1e-4, (editor_name, found)
-
-
-@pytest.mark.parametrize("name", ("falcon", "falcon-new"))
-def test_a_tensor_that_is_written_to_later_is_found_out(name):
-    "Falcon adds in place: whoever listens without a copy gets another value."
-
-    def without_copies(self, module, args, kwargs, out):
-        changed = self.function(first_input(args, kwargs), out[0] if isinstance(out, tuple) else out)
-        return (changed, *out[1:]) if isinstance(out, tuple) and changed is not None else changed
-
-    with mock.patch.object(PartHook, "_call", without_copies):
-        assert check_editor(toy_lm(name), "rome") > 0.2
-    assert check_editor(toy_lm(name), "rome") < 1e-5
-
-
-@pytest.mark.parametrize("name", ("gemma2", "gemma3", "olmo2"))
-def test_memit_is_not_spread_over_layers_with_a_norm_behind_the_mlp(name):
-    memit = editor("memit", layers=(0, 1), corpus=["Karsk lies in France."] * 8)
-    with pytest.raises(ValueError, match=r"a norm stands between .* layers=\(1,\)"):
-        memit.check_for(toy_lm(name))
 
 
 def test_short_items_do_not_allow_what_a_window_makes_wrong_for_long_ones():

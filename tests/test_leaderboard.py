@@ -8,7 +8,7 @@ import yaml
 from toy_runs import made_up, write
 
 from wbe.analysis import leaderboard
-from wbe.analysis.leaderboard import find_runs, make_leaderboard, runs_by_protocol, verify_run
+from wbe.analysis.leaderboard import _find_runs, make_leaderboard, _runs_by_protocol, _verify_run
 from wbe.runs.records import load_runs
 from wbe.store import StoreError
 
@@ -30,8 +30,8 @@ def folders(tmp_path_factory):
 
 
 def test_one_protocol_one_table(folders):
-    runs = [r for f in folders for p, _ in find_runs([f]) for r in load_runs(p)]
-    assert [sorted(r.editor for r in g) for g in runs_by_protocol(runs)] == [["memit", "none", "rag", "rome"], ["ft"]]
+    runs = [r for f in folders for p, _ in _find_runs([f]) for r in load_runs(p)]
+    assert [sorted(r.editor for r in g) for g in _runs_by_protocol(runs)] == [["memit", "none", "rag", "rome"], ["ft"]]
 
 
 def test_the_page(folders, tmp_path):
@@ -50,13 +50,13 @@ def test_a_run_that_lost_questions_is_found(folders):
     runs = load_runs(folders[0])
     rag = next(r for r in runs if r.editor == "rag")
     others = [r for r in runs if r is not rag]
-    assert all(verify_run(rag, others).values())
+    assert all(_verify_run(rag, others).values())
     whole = rag.scores
     try:
         rag.__dict__["scores"] = whole[~((whole.moment == "current") & (whole.edit_id == "t1e3"))]
-        assert [k for k, v in verify_run(rag, others).items() if not v] == ["each once"]
+        assert [k for k, v in _verify_run(rag, others).items() if not v] == ["each once"]
         rag.__dict__["scores"] = whole.assign(exact_match=True)
-        assert [k for k, v in verify_run(rag, others).items() if not v] == ["consistent", "same model"]
+        assert [k for k, v in _verify_run(rag, others).items() if not v] == ["consistent", "same model"]
     finally:
         rag.__dict__["scores"] = whole
 
@@ -69,15 +69,15 @@ def test_runs_from_the_hub(folders, monkeypatch):
         return folders[1]
 
     monkeypatch.setattr(leaderboard, "fetch_dataset", snapshot)
-    found = find_runs(["someone/runs"], "v1")
+    found = _find_runs(["someone/runs"], "v1")
     assert sorted(origin for _, origin in found) == ["someone/runs/ft", "someone/runs/mine/memit"]
-    assert [origin for _, origin in find_runs(["hf://datasets/someone/runs/mine"])] == [
+    assert [origin for _, origin in _find_runs(["hf://datasets/someone/runs/mine"])] == [
         "hf://datasets/someone/runs/mine/memit"
     ]
     assert asked[0] == ("someone/runs", "v1", ["*.parquet", "*config.json"])
     assert asked[1] == ("someone/runs", None, ["mine/*.parquet", "mine/*config.json"])
     with pytest.raises(StoreError, match="no folder others"):
-        find_runs(["someone/runs/others"])
+        _find_runs(["someone/runs/others"])
 
 
 def test_the_workflow_calls_a_command_of_ours():

@@ -131,7 +131,7 @@ def test_rankings_are_those_of_scipy(folder):
 def test_a_resample_of_rankings_is_a_bootstrap(folder):
     runs = [r for r in load_runs(folder) if r.editor != "none"]
     draws = rankings.resample_rankings(runs, ["exact match"], repeats=3, seed=5)
-    rows = rankings.criterion_rows(runs, "exact match")
+    rows = rankings._criterion_rows(runs, "exact match")
     subjects = np.array(sorted(rows.subject_id.unique()))
     weights = np.random.default_rng(5).multinomial(len(subjects), np.full(len(subjects), 1 / len(subjects)), 3)
     for n, drawn in enumerate(draws.drawn["exact match"]):
@@ -143,4 +143,4 @@ def test_a_resample_of_rankings_is_a_bootstrap(folder):
 def test_two_editors_have_no_ranking(folder):
     runs = [r for r in load_runs(folder) if r.editor in ("none", "rag", "rome")]
     with pytest.raises(BadArgument, match="at least three editors; here: rag, rome"):
-        rankings.ranked_runs(runs)
+        rankings._ranked_runs(runs)

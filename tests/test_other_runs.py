@@ -46,7 +46,7 @@ ON_ANOTHER_WORLD = [p for p in [*NOTEBOOKS, *EDITOR_NOTEBOOKS] if p.stem != "32_
 DAYS = ["2024-02-01", "2024-03-01", "2024-04-01"]
 # what a table without ids, dates, tags and other axes than update and rephrase cannot answer
 STOPS = {
-    "05_temporal": "have no dates",
+    "04_statistics": "have no dates",
     "10_timesteps": "earlier edits were not asked again",
     "12_hops": "has no multi-hop questions",
     "15_kinds": "no update whose old answer is known",

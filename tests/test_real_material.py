@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
+from notebook_runner import definitions
 
 from wbe.world.dumps import EntityEncoder, json_line
 from wbe.writers.properties import kind_of_classes
@@ -66,22 +67,23 @@ def test_kinds_of_real_entities(entities):
 
 
 ROWS = REAL.parent / "wikibigedit_real_1500.json"
+RETRIEVAL = Path(__file__).parents[1] / "nbs" / "09_editors" / "memory" / "04_retrieval.ipynb"
 
 
 @pytest.mark.skipif(not ROWS.exists(), reason="no published rows at hand")
 def test_retrieval_on_published_rows():
     "The test of subjects finds more rephrases than the two nearest, and lets almost no locality question through."
     from wbe.benchmark.own import open_benchmark
-    from wbe.editors.memory.retrieval import retrieval_outcomes, shares_at_threshold
 
+    study = definitions(RETRIEVAL, "retrieval_outcomes", "shares_at_threshold")
     rows = [r for step in open_benchmark(ROWS) for r in step.edits.to_pylist()]
     assert len(rows) == 1500
-    by_similarity, by_name = (retrieval_outcomes(rows, subjects) for subjects in ("ignore", "require"))
-    shares = shares_at_threshold(by_similarity)
+    by_similarity, by_name = (study.retrieval_outcomes(rows, subjects) for subjects in ("ignore", "require"))
+    shares = study.shares_at_threshold(by_similarity)
     assert shares["let_through"] == 1 and abs(shares["found"] - 0.934) < 0.01
-    shares = shares_at_threshold(by_similarity, 0.5)
+    shares = study.shares_at_threshold(by_similarity, 0.5)
     assert abs(shares["found"] - 0.911) < 0.01 and abs(shares["let_through"] - 0.788) < 0.02
-    shares = shares_at_threshold(by_name)
+    shares = study.shares_at_threshold(by_name)
     assert abs(shares["found"] - 0.937) < 0.01 and shares["let_through"] < 0.02
 
 

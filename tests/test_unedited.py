@@ -13,24 +13,19 @@ from wbe.analysis.specificity import (
     correlations,
     draw_specificity,
     edit_rows,
-    locality_rows,
     measure_popularity,
     summarise_correlations,
 )
 from wbe.analysis.statistics import (
-    format_timesteps,
-    guess_most_frequent,
-    solved_and_guessed,
-    summarise_timestep_statistics,
-    timestep_statistics,
-    unedited_answers,
-)
-from wbe.analysis.temporal import (
     answers_with_dates,
     draw_temporal,
     fact_dates,
-    missing_dates,
+    format_timesteps,
+    _missing_dates,
     summarise_date_positions,
+    summarise_timestep_statistics,
+    timestep_statistics,
+    unedited_answers,
 )
 from wbe.benchmark.reader import Benchmark
 from wbe.runs.loop import run_lifelong
@@ -106,7 +101,7 @@ def test_answers_without_finite_scores_are_excluded_and_counted(bench):
 def test_a_benchmark_without_dates(bench):
     facts, known = fact_dates(bench, dates={}), unedited_answers(synthetic(bench), bench)
     rows = answers_with_dates(known, facts)
-    assert "no edit states" in missing_dates(facts)[0]
+    assert "no edit states" in _missing_dates(facts)[0]
     with pytest.raises(BadArgument, match="no edit states when its fact began"):
         draw_temporal(facts, rows)  # in place of an empty figure
     draw_temporal(fact_dates(bench), rows[:0])  # dates, and no answers
@@ -114,7 +109,7 @@ def test_a_benchmark_without_dates(bench):
 
 def test_nothing_to_count_with(bench):
     known = unedited_answers(synthetic(bench), bench)
-    asked = pd.concat([edit_rows(known), locality_rows(known, bench, {})], ignore_index=True)
+    asked = edit_rows(known)
     m = measure_popularity(asked)
     assert m.measures == [] and len(m.missing) == 2
     assert correlations(m).empty and summarise_correlations(correlations(m)) == []
@@ -129,14 +124,6 @@ def test_nothing_to_count_with(bench):
     assert m.measures == ["subject_count", "object_count"]
     assert correlations(m, repeats=20)["n"].between(1, len(asked) - 1).all()
     draw_specificity(m)
-
-
-def test_the_guesser_knows_each_propertys_most_frequent_answer():
-    rows = pd.DataFrame(dict(relation_id=["P1"] * 3 + ["P2"], object=["x", "x", "y", "z"], relation=["a"] * 3 + ["b"]))
-    rows = rows.assign(subject_id=list("abcd"), exact_match=[1.0, 0, 0, 1])
-    assert guess_most_frequent(rows).tolist() == [1, 1, 0, 1]
-    assert solved_and_guessed(rows, "relation")["of all solved"].tolist() == [0.5, 0.5]
-    assert guess_most_frequent(rows[:0]).empty
 
 
 def test_a_year_alone_is_not_called_earlier(bench):

@@ -28,7 +28,7 @@ import json, resource, sys, time
 from datetime import date
 from pathlib import Path
 from wbe.benchmark.locality import find_locality
-from wbe.benchmark.multihop import find_two_hops
+from wbe.benchmark.paths import find_two_hops
 from wbe.benchmark.questions import write_questions
 from wbe.benchmark.release import add_timestep
 d = Path(sys.argv[1])

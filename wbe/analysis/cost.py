@@ -16,6 +16,7 @@ from wbe.analysis.style import (
     display_order,
     draw_editor_lines,
     draw_line,
+    finish_panels,
     label_lines,
     line_panels,
     look,
@@ -96,9 +97,8 @@ def draw_edit_cost(
         for editor, p in panel.rows(table).groupby("editor"):
             values = p.seconds.clip(lower=1e-6) if panel.axis == time else p.peak_memory / 2**20
             draw_line(panel.ax, p.edits_done, values, name=editor, marker="")
-        panel.ax.set_xlabel("edits made" if panel.lowest else "")
         panel.ax.set(**dict(yscale="log") if panel.axis == time else dict(ylim=(0, None)))
-    label_lines([panel.ax for panel in panels])
+    finish_panels(panels, "edits made")
     return fig
 
 # %% ../../nbs/11_analysis/14_cost.ipynb #cell-027
@@ -197,8 +197,7 @@ def draw_answer_time(
         draw_editor_lines(panel.ax, panel.rows(table), "edits_done", "ratio")
         panel.ax.set_ylim(0, 1.08 * max(2.1, table.high.max()))
         _mark_doubled(panel.ax)
-        panel.ax.set(xlabel="edits made", ylabel="time to answer ÷ unedited" if panel.first else "")
-    label_lines([panel.ax for panel in panels])
+    finish_panels(panels, "edits made", "time to answer ÷ unedited")
     return fig
 
 # %% ../../nbs/11_analysis/14_cost.ipynb #cell-050
@@ -366,9 +365,8 @@ def draw_health(
         rows = panel.rows(course).assign(low=np.nan, high=np.nan)
         draw_editor_lines(panel.ax, rows, "edits_done")
         panel.ax.axhline(course.limit.max(), color=GREY, ls=(0, (1, 1.5)), lw=1.4)
-        panel.ax.set(yscale="log", xlabel="edits made (dotted: the limit)")
-        panel.ax.set_ylabel("perplexity, times the unedited model's" if panel.first else "")
-    label_lines([panel.ax for panel in panels])
+        panel.ax.set_yscale("log")
+    finish_panels(panels, "edits made (dotted: the limit)", "perplexity, times the unedited model's")
     return fig
 
 # %% ../../nbs/11_analysis/14_cost.ipynb #1a47f997

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import numpy as np
 import pandas as pd
 
-from .style import Look, draw_dots, label_lines, look, new_figure, panel_title, percent_axis
+from .style import Look, draw_dots, label_lines, new_figure, panel_title, percent_axis
 from .tables import interval_columns
 from ..benchmark.reader import Benchmark
 from ..editors.memory.retrieval import PairMemory, retrieval_memory
@@ -192,13 +192,6 @@ _HOP_LOOKS = {"first": Look("#0072B2", "o"), "second": Look("#E69F00", "s"), "bo
 _HOP_LOOKS |= {"neither": Look("#777777", "v"), "nothing": Look("#777777", "v")}
 _HOP_LOOKS |= {"first only": _HOP_LOOKS["first"], "second only": _HOP_LOOKS["second"]}
 
-
-def _draw_graph_share(ax, graph: pd.DataFrame, x):
-    "Draw for how many questions a graph shows both facts; it has no k."
-    how, r = look("graph"), graph.iloc[0]
-    ax.fill_between(x, [r["both_low"]] * len(x), [r["both_high"]] * len(x), color=how.colour, alpha=0.15, lw=0)
-    ax.plot(x, [r["both"]] * len(x), color=how.colour, lw=1.7, label="graph: both")
-
 # %% ../../nbs/11_analysis/12_hops.ipynb #cell-067
 _PAPER_BOTH = 0.1  # WikiBigEdit: both facts of about 10% of the questions are found
 
@@ -233,25 +226,15 @@ def _draw_accuracy_rows(ax, rows: pd.DataFrame, names: list[str], looks: list[Lo
 def draw_hops(
     shares: pd.DataFrame,  # of `retrieval_shares`
     table: pd.DataFrame,  # of `accuracy_by_retrieval`
-    by_hand: pd.DataFrame | None = None,  # of `_accuracy_of_given_facts`
-    k=2,  # one, or several
+    k: int = 2,
     metric: str = "exact_match",
-    graph: pd.DataFrame | None = None,  # of `retrieval_shares`, for the paths of a graph
 ):
-    "Draw what is found for each k, accuracy by what was found, and accuracy with given facts."
-    ks, n = [k] if isinstance(k, int) else list(k), 2 + (by_hand is not None)
-    rows = table[table.k.isin(ks) & (table.found != "all")]
-    size = (1.5 + 2.5 * n, max(3, 0.8 + 0.3 * len(rows)))
-    fig, axes = new_figure(*size, 1, n, grid=None, width_ratios=[1.25, 1, 1][:n])
+    "Draw what is found for each k, and accuracy by what was found among the nearest k."
+    rows = table[(table.k == k) & (table.found != "all")]
+    fig, axes = new_figure(6.5, max(3, 0.8 + 0.3 * len(rows)), 1, 2, grid=None, width_ratios=[1.25, 1])
     _draw_retrieval_shares(axes[0], shares)
-    if graph is not None:
-        _draw_graph_share(axes[0], graph, range(len(shares)))
-    names = [f"{f'top {r.k}: ' if len(ks) > 1 else ''}{r.found} ({r.n})" for r in rows.itertuples()]
-    title = "right answers, by facts found" + ("" if len(ks) > 1 else f" in top {ks[0]}")
-    _draw_accuracy_rows(axes[1], rows, names, [_HOP_LOOKS[f] for f in rows.found], title, metric)
-    if by_hand is not None:
-        names, looks = [f"{r.given} ({r.n})" for r in by_hand.itertuples()], [_HOP_LOOKS[g] for g in by_hand.given]
-        _draw_accuracy_rows(axes[2], by_hand, names, looks, "right answers, by facts given", metric)
+    names, looks = [f"{r.found} ({r.n})" for r in rows.itertuples()], [_HOP_LOOKS[f] for f in rows.found]
+    _draw_accuracy_rows(axes[1], rows, names, looks, f"right answers, by facts found in top {k}", metric)
     label_lines(axes[0])
     return fig
 
@@ -289,10 +272,8 @@ def _summarise_found(table: pd.DataFrame, k: int) -> list[str]:
 def summarise_hops(
     shares: pd.DataFrame,  # of `retrieval_shares`
     table: pd.DataFrame,  # of `accuracy_by_retrieval`
-    by_hand: pd.DataFrame | None = None,  # of `_accuracy_of_given_facts`
-    graph: pd.DataFrame | None = None,  # of `retrieval_shares`, for the paths of a graph
 ) -> list[str]:
-    "What is found, the accuracy by what was found, and the accuracy with given facts."
+    "What is found, and the accuracy by what was found."
     at, last = shares.iloc[0], shares.iloc[-1]
     found = f"the first fact for {at['first']:.1%}, the second for {at['second']:.1%} and both for {at['both']:.1%}"
     many = f"with {last.k:.0f} pairs both for {last['both']:.1%}"
@@ -300,15 +281,6 @@ def summarise_hops(
         f"Of {at.n:.0f} questions, the nearest {at.k:.0f} pairs hold {found}; {many}.",
         *_summarise_found(table, at.k),
     ]
-    if graph is not None:
-        out.append(
-            "The graph shows {first:.1%} of the first facts, {second:.1%} of the second, "
-            "and both for {both:.1%} of the questions.".format(**graph.iloc[0])
-        )
     for r in table[(table.found == "all") & (table.cut > 0)].itertuples():
         out.append(f"With {r.k} pairs {r.cut:.0%} of the prompts did not fit and lost their beginning.")
-    if by_hand is not None:
-        e = by_hand.set_index("given").exact_match.map("{:.1%}".format)
-        given = f"the first fact {e['first']}, the second {e['second']}, both {e['both']}"
-        out.append(f"Given by hand: nothing {e['nothing']}, {given}.")
     return out

@@ -5,12 +5,14 @@
 # %% auto #0
 __all__ = ['GREY', 'LIGHT_GREY', 'EDITOR_LOOKS', 'METRIC_LOOKS', 'EDITOR_FAMILIES', 'Look', 'look', 'display_order',
            'text_colour', 'figure_theme', 'new_figure', 'axis_panels', 'panel_title', 'line_panels', 'upper_limit',
-           'percent_axis', 'draw_line', 'draw_editor_lines', 'spread_labels', 'label_lines', 'draw_dots',
-           'draw_heatmap', 'freeze_layout', 'save_figure', 'figure_svg']
+           'percent_axis', 'draw_line', 'draw_editor_lines', 'spread_labels', 'label_lines', 'finish_panels',
+           'draw_dots', 'draw_heatmap', 'freeze_layout', 'save_figure', 'figure_svg']
 
 # %% ../../nbs/11_analysis/01_style.ipynb #cell-002
+import tomllib
 import zlib
 from collections.abc import Callable, Iterable, Mapping
+from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,59 +28,18 @@ class Look(NamedTuple):
     marker: str = "o"
     dash: str | tuple = "-"
 
-# %% ../../nbs/11_analysis/01_style.ipynb #cell-006
+# %% ../../nbs/11_analysis/01_style.ipynb #6c58a7eb
+_TABLE = tomllib.loads((files("wbe.analysis") / "looks.toml").read_text(encoding="utf-8"))
+
+
+def _looks_in(part: str) -> dict[str, Look]:
+    "The looks of a part of the table."
+    dash = lambda row: (0, tuple(row["dash"])) if "dash" in row else "-"
+    return {name: Look(row["colour"], row["marker"], dash(row)) for name, row in _TABLE[part].items()}
+
+
 GREY, LIGHT_GREY = "#666666", "#D9D9D9"
-EDITOR_LOOKS = {
-    "none": Look("#6B6B6B", "o", (0, (1, 1.5))),
-    "rome": Look("#A81C00", "s"),
-    "r-rome": Look("#B17033", "D", (0, (5, 1.5))),
-    "memit": Look("#B7A920", "^"),
-    "alphaedit": Look("#A335C1", "D"),
-    "ultraedit": Look("#1B18FF", "P"),
-    "mend": Look("#54779B", "X"),
-    "rledit": Look("#201830", "X", (0, (1, 1))),
-    "wise": Look("#DC72BB", "*", (0, (5, 1.5))),
-    "grace": Look("#00002C", "o"),
-    "horen": Look("#592C37", "o", (0, (5, 1.5))),
-    "memoir": Look("#7A1600", "*"),
-    "ft": Look("#44B6FA", "v"),
-    "ft-l": Look("#1F2656", "<", (0, (5, 1.5))),
-    "locft": Look("#503C68", "s", (0, (5, 1.5))),
-    "crispedit": Look("#200000", "s", (0, (1, 1))),
-    "lora": Look("#996DF1", ">"),
-    "lora-merge": Look("#419689", "X", (0, (5, 1.5))),
-    "prompt": Look("#8AB485", "p", (0, (5, 1.5))),
-    "rag": Look("#2F5D3F", "h"),
-    "graph": Look("#7800A5", "d"),
-    "mello": Look("#540507", "H"),
-    "oracle": Look("#000000", "8", (0, (1, 1.5))),
-}
-
-# %% ../../nbs/11_analysis/01_style.ipynb #cell-009
-_TEXT_DASH = (0, (7, 1, 1, 1))
-_TEXT_LOOKS = {
-    "text-full": Look("#13749C", "s", _TEXT_DASH),
-    "text-diff": Look("#12B0F5", "o", _TEXT_DASH),
-    "text-recadam": Look("#1F0DA4", "D", _TEXT_DASH),
-    "text-mix-review": Look("#0E0512", "v", _TEXT_DASH),
-    "text-lora": Look("#CDA008", ">", _TEXT_DASH),
-    "text-k-adapter": Look("#90660C", "^", _TEXT_DASH),
-    "text-passages": Look("#612517", "h", _TEXT_DASH),
-}
-
-# %% ../../nbs/11_analysis/01_style.ipynb #cell-011
-_AXIS_LOOKS = {
-    "update": Look("#0072B2", "o"),
-    "rephrase": Look("#56B4E9", "s"),
-    "persona": Look("#009E73", "^"),
-    "multi-hop": Look("#E69F00", "D"),
-    "locality": Look("#CC79A7", "v"),
-}
-METRIC_LOOKS = {
-    "token_accuracy": Look("#E69F00", "o"),
-    "exact_match": Look("#0072B2", "s"),
-    "normalised_match": Look("#009E73", "D"),
-}
+EDITOR_LOOKS, _TEXT_LOOKS, _AXIS_LOOKS, METRIC_LOOKS = map(_looks_in, ("editors", "texts", "axes", "metrics"))
 _KNOWN_LOOKS = {**EDITOR_LOOKS, **_TEXT_LOOKS, **_AXIS_LOOKS, **METRIC_LOOKS}
 
 # %% ../../nbs/11_analysis/01_style.ipynb #cell-013
@@ -114,13 +75,8 @@ def display_order(names: Iterable[str]) -> list[str]:
     return sorted(dict.fromkeys(names), key=lambda n: (_position(n), n))
 
 # %% ../../nbs/11_analysis/01_style.ipynb #cell-021
-EDITOR_FAMILIES = {
-    "computed weights": ("rome", "r-rome", "memit", "alphaedit", "ultraedit", "mend", "rledit"),
-    "trained weights": ("ft", "ft-l", "locft", "crispedit", "lora", "lora-merge"),
-    "beside the weights": ("wise", "grace", "horen", "memoir", "prompt", "rag", "graph", "mello", "oracle"),
-    "trained on texts": tuple(n for n in _TEXT_LOOKS if n != "text-passages"),
-    "passages of texts": ("text-passages",),
-}
+_FAMILY = {name: row["family"] for name, row in (_TABLE["editors"] | _TABLE["texts"]).items() if "family" in row}
+EDITOR_FAMILIES = {f: tuple(name for name, of in _FAMILY.items() if of == f) for f in _TABLE["families"]}
 _OTHER_FAMILY = "other editors"
 
 
@@ -128,8 +84,7 @@ def _editor_family(
     name: str,  # an editor, or a run named after one
 ) -> str:
     "The family of an editor."
-    editor = name if name in _KNOWN_LOOKS else _base_editor(name)
-    return next((family for family, members in EDITOR_FAMILIES.items() if editor in members), _OTHER_FAMILY)
+    return _FAMILY.get(name if name in _KNOWN_LOOKS else _base_editor(name), _OTHER_FAMILY)
 
 # %% ../../nbs/11_analysis/01_style.ipynb #cell-023
 _MOST_LINES = 8  # in one panel
@@ -146,20 +101,6 @@ def _editor_groups(
     families = [*EDITOR_FAMILIES, _OTHER_FAMILY]
     groups = {family: [e for e in editors if _editor_family(e) == family] for family in families}
     return {family: members for family, members in groups.items() if members}
-
-# %% ../../nbs/11_analysis/01_style.ipynb #cell-026
-_COLOUR_VISION = {
-    "usual": np.eye(3),
-    "protanopia": np.array(
-        [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
-    ),
-    "deuteranopia": np.array(
-        [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
-    ),
-    "tritanopia": np.array(
-        [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]]
-    ),
-}
 
 # %% ../../nbs/11_analysis/01_style.ipynb #cell-027
 def _linear_rgb(colour: str) -> np.ndarray:
@@ -360,18 +301,6 @@ def draw_editor_lines(
         rows = table[table.editor == editor].sort_values(x)
         draw_line(ax, rows[x], scale * rows[value], scale * rows[low], scale * rows[high], editor, shade)
 
-# %% ../../nbs/11_analysis/01_style.ipynb #cell-061
-def _isotonic(values: np.ndarray) -> np.ndarray:
-    "Isotonic regression: the nearest values (least squares) that never fall."
-    blocks = []  # sum and number of the values that share a level
-    for value in values:
-        blocks.append([value, 1])
-        while len(blocks) > 1 and blocks[-2][0] / blocks[-2][1] >= blocks[-1][0] / blocks[-1][1]:
-            total, n = blocks.pop()
-            blocks[-1][0] += total
-            blocks[-1][1] += n
-    return np.concatenate([np.full(n, total / n) for total, n in blocks]) if blocks else np.zeros(0)
-
 # %% ../../nbs/11_analysis/01_style.ipynb #cell-063
 def spread_labels(
     wanted,  # the position that each label should have
@@ -380,12 +309,16 @@ def spread_labels(
     high: float = np.inf,
 ) -> np.ndarray:
     "Positions in the same order, far enough apart, moved as little as possible, within bounds if there is room."
+    from scipy.optimize import isotonic_regression
+
     wanted = np.asarray(wanted, float)
+    if not len(wanted):
+        return wanted
     order = np.argsort(wanted, kind="stable")
     steps = np.arange(len(wanted)) * apart
-    last = max(high - (steps[-1] if len(steps) else 0), low)
+    last = max(high - steps[-1], low)
     out = np.empty_like(wanted)
-    out[order] = np.clip(_isotonic(wanted[order] - steps), low, last) + steps
+    out[order] = np.clip(isotonic_regression(wanted[order] - steps).x, low, last) + steps
     return out
 
 # %% ../../nbs/11_analysis/01_style.ipynb #cell-066
@@ -456,6 +389,22 @@ def label_lines(
     for ax, of_panel in zip(axes, labels):
         _spread_panel(ax, of_panel, size, gap)
     return [label.text for of_panel in labels for label in of_panel]
+
+# %% ../../nbs/11_analysis/01_style.ipynb #d0108c27
+def finish_panels(
+    panels: list,  # of `line_panels`, complete
+    x: str = "",  # the name of the scale, below the lowest panels
+    y: str = "",  # beside the first panel
+    ticks: Iterable | None = None,  # of x, by default matplotlib's
+):
+    "Name the scales and the lines of panels."
+    for n, panel in enumerate(panels):
+        panel.ax.set_xlabel(x if panel.lowest else "")
+        if y:
+            panel.ax.set_ylabel(y if n == 0 else "")
+        if ticks is not None:
+            panel.ax.set_xticks(sorted(set(ticks)))
+    label_lines([panel.ax for panel in panels])
 
 # %% ../../nbs/11_analysis/01_style.ipynb #cell-079
 def draw_dots(

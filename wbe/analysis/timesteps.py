@@ -6,12 +6,10 @@
 __all__ = ['mean_accuracy', 'format_means', 'draw_means', 'summarise_means', 'accuracy_course', 'draw_course', 'accuracy_changes',
            'draw_changes', 'state_matrices', 'draw_matrices', 'forgetting_table', 'summarise_changes', 'ability_table',
            'draw_ability', 'summarise_ability', 'timestep_findings', 'decay_curve', 'decay_summary', 'format_decay',
-           'draw_decay', 'summarise_decay', 'decay_findings', 'teacher_forcing_gap', 'draw_teacher_forcing_gap',
+           'draw_decay', 'summarise_decay', 'teacher_forcing_gap', 'draw_teacher_forcing_gap',
            'draw_teacher_forcing_course', 'editor_orders', 'summarise_teacher_forcing_gap']
 
 # %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-002
-from typing import NamedTuple
-
 import numpy as np
 import pandas as pd
 
@@ -23,6 +21,7 @@ from wbe.analysis.style import (
     draw_editor_lines,
     draw_heatmap,
     draw_line,
+    finish_panels,
     label_lines,
     line_panels,
     new_figure,
@@ -34,7 +33,6 @@ from wbe.analysis.tables import (
     as_run_list,
     find_gaps,
     format_percent,
-    judge_finding,
     labelled_runs,
     last_in_time,
     match_unedited,
@@ -137,16 +135,13 @@ def draw_course(
 ):
     "Draw a panel for each axis: accuracy on the timestep just edited."
     fig, panels = line_panels(display_order(table.axis), set(table.editor) - {_UNEDITED})
-    for n, panel in enumerate(panels):
+    for panel in panels:
         here, ax = table[table.axis == panel.axis], panel.ax
         draw_editor_lines(ax, panel.rows(table), "asked_of")
         before = here[here.editor == _UNEDITED]
         draw_line(ax, before.asked_of, before.value, name=_UNEDITED, color=GREY, ls=(0, (1, 1.5)), marker="")
         percent_axis(ax, high=upper_limit(here.high))
-        ax.set_xlabel("timestep just edited" if panel.lowest else "")
-        ax.set_ylabel(metric_label(metric) if n == 0 else "")
-        ax.set_xticks(sorted(here.asked_of.unique()))
-    label_lines([panel.ax for panel in panels])
+    finish_panels(panels, "timestep just edited", metric_label(metric), table.asked_of)
     return fig
 
 # %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-025
@@ -181,13 +176,10 @@ def draw_changes(
 ):
     "Draw a panel for each axis: the change on earlier edits after every timestep. Below zero is forgetting."
     fig, panels = line_panels(display_order(table.axis), table.editor)
-    for n, panel in enumerate(panels):
+    for panel in panels:
         panel.ax.axhline(0, color="#888888", lw=0.8)
         draw_editor_lines(panel.ax, panel.rows(table), "scored_at", "change", scale=100)
-        panel.ax.set_xlabel("after timestep" if panel.lowest else "")
-        panel.ax.set_ylabel("change, in points" if n == 0 else "")
-        panel.ax.set_xticks(sorted(table.scored_at.unique()))
-    label_lines([panel.ax for panel in panels])
+    finish_panels(panels, "after timestep", "change, in points", table.scored_at)
     return fig
 
 # %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-034
@@ -332,81 +324,70 @@ def summarise_ability(
         f"not clearly fewer: {listed(last[~fewer])}."
     )
 
-# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-059
-class _Results(NamedTuple):
-    "Means and final changes, by editor and axis."
+# %% ../../nbs/11_analysis/10_timesteps.ipynb #a42a021c
+_SPECIALISED = ("rome", "r-rome", "memit", "wise")
+_BEST = "an editor of weights"  # the one with the highest mean on the axis
+_FINDINGS = (  # a claim, the editor and the axis that it is about, the rule, and the editor that it is compared with
+    ("retrieval beats every editor on update", "rag", "update", "above", _BEST),
+    ("retrieval beats every editor on rephrase", "rag", "rephrase", "above", _BEST),
+    ("retrieval beats every editor on persona", "rag", "persona", "above", _BEST),
+    ("retrieval beats every editor on locality", "rag", "locality", "above", _BEST),
+    ("retrieval hardly helps multi-hop", "rag", "multi-hop", "not above", "none"),
+    ("retrieval does not forget updates", "rag", "update", "keeps", None),
+    ("and yet forgets on rephrase", "rag", "rephrase", "forgets", None),
+    ("and yet forgets on persona", "rag", "persona", "forgets", None),
+    ("lora matches or beats the editors on update", "lora", "update", "not below", _BEST),
+    ("lora-merge matches or beats the editors on update", "lora-merge", "update", "not below", _BEST),
+    ("LoRA-FT forgets", "lora", "update", "forgets", None),
+    ("LoRA-Merge hardly forgets", "lora-merge", "update", "keeps, or more than", "lora"),
+)
 
-    means: pd.DataFrame  # of `mean_accuracy`
-    changes: pd.DataFrame  # of `accuracy_changes`, after the last timestep
+# %% ../../nbs/11_analysis/10_timesteps.ipynb #1fef36f6
+_ACCURACY_RULES = {
+    "above": lambda one, other: one.low > other.high,
+    "not above": lambda one, other: one.low <= other.high,
+    "not below": lambda one, other: one.high >= other.low,
+}
+_CHANGE_RULES = {
+    "forgets": lambda one, other: one.high < 0,
+    "keeps": lambda one, other: one.high >= 0,
+    "keeps, or more than": lambda one, other: one.high >= 0 or one.low > other.high,
+}
 
-    def accuracy(self, editor: str, axis: str) -> str:
-        r = self.means.loc[(editor, axis)]
-        return f"{editor if editor != 'none' else 'unedited'} {format_percent(r.value, r.low, r.high, digits=0)}"
+# %% ../../nbs/11_analysis/10_timesteps.ipynb #85c8ec18
+def _accuracy_text(editor: str, axis: str, r: pd.Series) -> str:
+    "An accuracy with its interval."
+    return f"{editor if editor != 'none' else 'unedited'} {format_percent(r.value, r.low, r.high, digits=0)}"
 
-    def change(self, editor: str, axis: str) -> str:
-        r = self.changes.loc[(editor, axis)]
-        return f"{editor}, {axis} {100 * r.change:+.0f} [{100 * r.low:+.0f}, {100 * r.high:+.0f}] points"
 
-# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-060
-_WEIGHT_EDITORS = ("rome", "r-rome", "memit", "wise")
+def _change_text(editor: str, axis: str, r: pd.Series) -> str:
+    "A change on earlier timesteps, in points."
+    return f"{editor}, {axis} {100 * r.change:+.0f} [{100 * r.low:+.0f}, {100 * r.high:+.0f}] points"
 
-# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-061
-def _best_editor(r: _Results, axis: str) -> str:
-    "The specialised editor with the highest mean on an axis."
-    here = [e for e in _WEIGHT_EDITORS if (e, axis) in r.means.index]
-    return max(here, key=lambda e: r.means.value[e, axis]) if here else "an editor of weights"
+# %% ../../nbs/11_analysis/10_timesteps.ipynb #fec96bdb
+def _judge_finding(means, changes, claim: str, editor: str, axis: str, rule: str, other: str | None) -> tuple:
+    "A claim, what is seen of it, and whether it holds; the verdict is open where a run is missing."
+    if other == _BEST:
+        here = [e for e in _SPECIALISED if (e, axis) in means.index]
+        other = max(here, key=lambda e: means.value[e, axis]) if here else _BEST
+    table, holds = (means, _ACCURACY_RULES) if rule in _ACCURACY_RULES else (changes, _CHANGE_RULES)
+    needs = [(name, axis) for name in (editor, other) if name]
+    absent = [", ".join(key) for key in needs if key not in table.index]
+    if absent:
+        return claim, f"nothing here about {'; '.join(absent)}", None
+    rows = [table.loc[key] for key in needs]
+    text, shown = (_accuracy_text, needs) if table is means else (_change_text, needs[:1])
+    return claim, ", ".join(text(*key, r) for key, r in zip(shown, rows)), bool(holds[rule](rows[0], rows[-1]))
 
-# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-062
-def _retrieval_beats(r: _Results, axis: str) -> tuple:
-    "Whether retrieval is clearly above the best specialised editor."
-    other = _best_editor(r, axis)
-    texts = lambda: f"{r.accuracy('rag', axis)}, {r.accuracy(other, axis)}"
-    judge = lambda: (texts(), r.means.low["rag", axis] > r.means.high[other, axis])
-    return judge_finding(f"retrieval beats every editor on {axis}", r.means, [("rag", axis), (other, axis)], judge)
-
-# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-063
-def _hardly_helps(r: _Results) -> tuple:
-    "Whether retrieval is not clearly above the unedited model on questions over two facts."
-    pair = ("rag", "multi-hop"), ("none", "multi-hop")
-    texts = lambda: ", ".join(r.accuracy(*key) for key in pair)
-    judge = lambda: (texts(), r.means.low[pair[0]] <= r.means.high[pair[1]])
-    return judge_finding("retrieval hardly helps multi-hop", r.means, pair, judge)
-
-# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-065
-def _forgets(r: _Results, claim: str, editor: str, axis: str, expected: bool = True) -> tuple:
-    "Whether the change of an editor on earlier timesteps is clearly below zero; or is not, if that is expected."
-    judge = lambda: (r.change(editor, axis), (r.changes.high[editor, axis] < 0) == expected)
-    return judge_finding(claim, r.changes, [(editor, axis)], judge)
-
-# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-066
-def _matches(r: _Results, editor: str) -> tuple:
-    "Whether an editor is not clearly below the best specialised one on updates."
-    other = _best_editor(r, "update")
-    texts = lambda: f"{r.accuracy(editor, 'update')}, {r.accuracy(other, 'update')}"
-    judge = lambda: (texts(), r.means.high[editor, "update"] >= r.means.low[other, "update"])
-    needs = [(editor, "update"), (other, "update")]
-    return judge_finding(f"{editor} matches or beats the editors on update", r.means, needs, judge)
-
-# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-067
-def _merging_keeps(r: _Results) -> tuple:
-    "Whether LoRA-Merge does not clearly forget, or clearly less than LoRA-FT."
-    merged, plain = ("lora-merge", "update"), ("lora", "update")
-    judge = lambda: (r.change(*merged), r.changes.high[merged] >= 0 or r.changes.low[merged] > r.changes.high[plain])
-    return judge_finding("LoRA-Merge hardly forgets", r.changes, [merged, plain], judge)
-
-# %% ../../nbs/11_analysis/10_timesteps.ipynb #cell-068
+# %% ../../nbs/11_analysis/10_timesteps.ipynb #52871afa
 def timestep_findings(
     mean: pd.DataFrame,  # of `mean_accuracy`
     moved: pd.DataFrame,  # of `accuracy_changes`
 ) -> list[tuple]:
     "What WikiBigEdit finds over its timesteps, and what these runs show: rows for `findings_table`."
     keys = ["editor", "axis"]
-    r = _Results(mean.set_index(keys), last_in_time(moved, keys).set_index(keys))
-    rows = [_retrieval_beats(r, axis) for axis in ("update", "rephrase", "persona", "locality")] + [_hardly_helps(r)]
-    rows.append(_forgets(r, "retrieval does not forget updates", "rag", "update", expected=False))
-    rows += [_forgets(r, f"and yet forgets on {axis}", "rag", axis) for axis in ("rephrase", "persona")]
-    rows += [_matches(r, name) for name in ("lora", "lora-merge")]
-    return [*rows, _forgets(r, "LoRA-FT forgets", "lora", "update"), _merging_keeps(r)]
+    means, changes = mean.set_index(keys), last_in_time(moved, keys).set_index(keys)
+    return [_judge_finding(means, changes, *finding) for finding in _FINDINGS]
 
 # %% ../../nbs/11_analysis/10_timesteps.ipynb #445040f4
 def decay_curve(
@@ -484,11 +465,9 @@ def draw_decay(
     "Draw a panel for each axis; with many editors, one for each family."
     axes = display_order(table.axis)
     fig, panels = line_panels(axes, table.editor, height=3.3 if len(axes) > 1 else 3.8)
-    for n, panel in enumerate(panels):
+    for panel in panels:
         _draw_decay_panel(panel.ax, table[table.axis == panel.axis], panel.rows(table))
-        panel.ax.set_xlabel("edits so far" if panel.lowest else "")
-        panel.ax.set_ylabel(metric_label(metric) if n == 0 else "")
-    label_lines([panel.ax for panel in panels])
+    finish_panels(panels, "edits so far", metric_label(metric))
     return fig
 
 # %% ../../nbs/11_analysis/10_timesteps.ipynb #298ca22e
@@ -518,47 +497,6 @@ def summarise_decay(
         f"Not clearly above it any more, from so many edits on: {below}. Never clearly above it: {never}. "
         f"Half of the largest gain is lost from so many edits on: {halved}."
     )
-
-# %% ../../nbs/11_analysis/10_timesteps.ipynb #89a85eaf
-_FEW_HUNDRED = 500  # edits
-
-
-def _judge_collapse(
-    s: pd.Series,  # a row of `decay_summary`
-) -> tuple[str, bool | None]:
-    "What is seen of an editor's gain, and whether half of it is lost within a few hundred edits."
-    end = f"{s['last']:.0%} [{s.low:.0%}, {s.high:.0%}] after {int(s.edits):,} edits, unedited {s.before:.0%}"
-    if not s.gained:
-        return f"never clearly above the unedited model; {end}", None
-    if s.half_gone == s.half_gone:
-        return (
-            f"at best {s.best:.0%}; half of the gain lost from {s.half_gone:,.0f} edits on; {end}",
-            s.half_gone <= _FEW_HUNDRED,
-        )
-    return f"at best {s.best:.0%}; half of the gain is still there; {end}", False if s.edits >= _FEW_HUNDRED else None
-
-# %% ../../nbs/11_analysis/10_timesteps.ipynb #91dda72d
-def _judge_end(s: pd.Series, returns: bool) -> tuple[str, bool | None]:
-    "The last point of an editor, and whether it has come back to the unedited model, or stays above it."
-    end = f"{format_percent(s['last'], s.low, s.high, digits=0)} after {int(s.edits):,}, unedited {s.before:.0%}"
-    if returns:
-        return end, bool(s.low <= s.before) if s.gained else None
-    return end, bool(s.low > s.before)
-
-# %% ../../nbs/11_analysis/10_timesteps.ipynb #a3d1d4d2
-def decay_findings(
-    summary: pd.DataFrame,  # of `decay_summary`
-) -> list[tuple]:
-    "What WikiBigEdit finds over the first edits, and what these runs show on updates: rows for `findings_table`."
-    followed, rows = summary.xs("update", level="axis"), []
-    for name, s in followed.iterrows():
-        if name.startswith(("rome", "r-rome", "memit")):
-            rows.append((f"{name} degrades within the first few hundred edits", *_judge_collapse(s)))
-        if name == "wise":
-            rows.append((f"{name} comes back to the unedited model", *_judge_end(s, True)))
-        if name.startswith(("lora", "rag")):
-            rows.append((f"{name} stays above the unedited model", *_judge_end(s, False)))
-    return rows
 
 # %% ../../nbs/11_analysis/10_timesteps.ipynb #bebf5f9a
 def teacher_forcing_gap(
@@ -628,14 +566,11 @@ def draw_teacher_forcing_course(
     "Draw a panel for each axis: teacher-forced minus generated, in points, over the timesteps."
     fig, panels = line_panels(display_order(table.axis), table.editor)
     gap = "difference", "difference_low", "difference_high"
-    for n, panel in enumerate(panels):
-        ax, unedited = panel.ax, table[(table.axis == panel.axis) & (table.editor == "none")]
-        ax.axhline(0, color="#888888", lw=0.8)
-        draw_editor_lines(ax, pd.concat([panel.rows(table), unedited]), "asked_of", *gap, 100, without=())
-        ax.set_xlabel("timestep just edited" if panel.lowest else "")
-        ax.set_ylabel("gap, in points" if n == 0 else "")
-        ax.set_xticks(sorted(table.asked_of.unique()))
-    label_lines([panel.ax for panel in panels])
+    for panel in panels:
+        unedited = table[(table.axis == panel.axis) & (table.editor == "none")]
+        panel.ax.axhline(0, color="#888888", lw=0.8)
+        draw_editor_lines(panel.ax, pd.concat([panel.rows(table), unedited]), "asked_of", *gap, 100, without=())
+    finish_panels(panels, "timestep just edited", "gap, in points", table.asked_of)
     return fig
 
 # %% ../../nbs/11_analysis/10_timesteps.ipynb #938ad617

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from .chains import CHAIN_STYLES, find_chains, write_chains
 from .locality import SIMILARITY_METHODS, change_files, changed_pairs, entity_numbers, find_locality
-from .multihop import find_two_hops
+from .paths import find_two_hops
 from .questions import write_questions
 from .reader import timestep_name
 from .release import RETIRED_FIELDS, WIKIDATA_SOURCE, WORLD_SOURCE, Release, add_timestep, finish_release

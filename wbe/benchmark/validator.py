@@ -13,7 +13,16 @@ from html import escape
 from pathlib import Path
 from typing import NamedTuple
 
-from .own import ReadRow, find_data_file, published_form, read_row
+from wbe.benchmark.own import (
+    FIELD_MEANINGS,
+    ColumnMatch,
+    ReadRow,
+    find_data_file,
+    match_columns,
+    parse_column_map,
+    published_form,
+    read_row,
+)
 from .published import load_published
 from wbe.benchmark.reader import (
     EDIT_FIELDS,
@@ -23,8 +32,7 @@ from wbe.benchmark.reader import (
     parse_timestep_name,
     timestep_files,
 )
-from .rows import ROW_FAULTS, JsonRow, json_rows, parquet_rows
-from .tables import FIELD_MEANINGS, ColumnMatch, match_columns, memory_rows, parse_column_map, table_rows
+from .rows import ROW_FAULTS, JsonRow, json_rows, memory_rows, parquet_rows, table_rows
 from ..records import ASKED_AXES, AXES, BadArgument, WbeError, patch
 from ..texts import question_key
 

@@ -241,26 +241,31 @@ def _writer_settings(texts: list[str], model: str | None, base_url: str | None) 
     return parse_writers([words, *(t for t in texts if t not in every)]) | own
 
 # %% ../../nbs/12_app/04_bench.ipynb #4a51ce19
-def _parse_prices(text: str | None) -> tuple[float, float] | None:
+def _parse_prices(
+    text: str | None,
+    given: str | None = None,  # the whole word of the command line, where it says more than the prices
+    form: str = "for input and output, like --prices 0.15,0.6",
+) -> tuple[float, float] | None:
     "Two prices from the command line."
     try:
         pair = text and tuple(float(part) for part in text.split(","))
     except ValueError:
         pair = ()
     if text is not None and (len(pair) != 2 or not all(0 <= p < float("inf") for p in pair)):
-        raise BadArgument(f"--prices {text}: give two, for input and output, like --prices 0.15,0.6")
+        raise BadArgument(f"--prices {given or text}: give two, {form}")
     return pair
 
 # %% ../../nbs/12_app/04_bench.ipynb #a8fb5f33
 def _spending(
     budget: float | None,
-    prices: str | None,
-    yes: bool,
+    prices,  # words for `_parse_prices`, or what it returned
+    yes: bool,  # spend without asking
 ) -> dict:
     "The options of a writer that its texts do not depend on."
     if budget is not None and not budget >= 0:
         raise BadArgument(f"--budget {budget:g}: it cannot be negative")
-    how = dict(budget=budget, prices=_parse_prices(prices), confirm=True if yes else None)
+    prices = _parse_prices(prices) if isinstance(prices, str) else prices
+    how = dict(budget=budget, prices=prices, confirm=True if yes else None)
     return {k: v for k, v in how.items() if v is not None}
 
 # %% ../../nbs/12_app/04_bench.ipynb #46face1c
@@ -363,6 +368,16 @@ _BENCHMARK, _FACTS = "wbe.benchmark.series:make_benchmark", "wbe.wikidata.build:
 _PARSED = "wbe.wikidata.parse:parse_dump"
 
 
+def _build_two(folder: Path, dumps: tuple, settings: dict, out: TableOutput):
+    "The facts of two dumps."
+    from wbe.wikidata.build import build_facts
+
+    if len(dumps) != 2:
+        raise BadArgument("--until facts is for two dumps")
+    settings = dict(kind="auto") | take(settings, _FACTS)
+    _print_built(build_facts(*dumps, folder, on_step=print_step, **settings), folder, out)
+
+# %% ../../nbs/12_app/04_bench.ipynb #03806780
 @command("benchmark", _BENCHMARK, _FACTS, _PARSED)
 def benchmark(
     folder: Path,  # folder for all files; the benchmark itself goes into its folder release
@@ -400,12 +415,7 @@ def benchmark(
     if until == "parsed":
         return _parse_one(folder, dumps, settings, out)
     if until == "facts":
-        from wbe.wikidata.build import build_facts
-
-        if len(dumps) != 2:
-            raise BadArgument("--until facts is for two dumps")
-        settings = dict(kind="auto") | take(settings, build_facts)
-        return _print_built(build_facts(*dumps, folder, on_step=print_step, **settings), folder, out)
+        return _build_two(folder, dumps, settings, out)
     make = _maker(folder, dumps, world, world_seed, settings.get("mirror"))
     by, how = _writer_settings(writer or [], model, base_url), _spending(budget, prices, yes)
     _check_writer(by, how)

@@ -12,7 +12,7 @@ from pathlib import Path
 import typer
 
 from .app import PANELS, TEMP, Setting, app, command, settings_of
-from .bench import _spending
+from .bench import _parse_prices, _spending
 from .tables import TableOutput, print_step
 from ..records import BadArgument
 
@@ -94,7 +94,7 @@ _SERIES = [
 def _evolving_words(given: dict) -> list[Setting]:
     return [*_SERIES, *settings_of("wbe.benchmark.evolving_series:evolve_benchmark"), TEMP]
 
-
+# %% ../../nbs/12_app/06_data.ipynb #ded193cc
 @more(plan=_evolving_words)
 def evolve(
     folder: Path,  # folder for all files; the benchmark goes into its folder release
@@ -141,7 +141,7 @@ def evolve(
     _print_evolving(evolve_benchmark(folder, files, how, log=print_step, **settings), out)
 
 # %% ../../nbs/12_app/06_data.ipynb #e867e206
-@more("wbe.wikipedia.days:write_wiki_texts")
+@more("wbe.wikipedia.texts:write_wiki_texts")
 def texts(
     folder: Path,  # folder for the texts; what is made on the way goes into work
     dumps: list[str] = (),  # dumps of a Wikipedia, of two days at least: enwiki-DATE-pages-articles.xml.bz2, in one
@@ -164,8 +164,8 @@ def texts(
 
     For example:  wbe data texts written 2024-02-01 2024-03-01 --wikipedia simplewiki.xml.bz2
     """
-    from wbe.wikipedia.days import dumps_by_day
-    from wbe.wikipedia.days import texts_table, write_wiki_texts
+    from wbe.wikipedia.texts import dumps_by_day
+    from wbe.wikipedia.texts import texts_table, write_wiki_texts
 
     files = _files_of(dumps, fetched or folder / "dumps", (wikipedia,), mirror)
     days = {day.replace("-", ""): found.articles for day, found in dumps_by_day(files, ["wikipedia"]).items()}
@@ -188,7 +188,7 @@ def _snapshots_of(folder: Path) -> tuple[Path, Path]:
     return parsed[0], parsed[1]
 
 # %% ../../nbs/12_app/06_data.ipynb #70ad0c64
-@more("wbe.benchmark.fact_updates:write_fact_updates")
+@more("wbe.benchmark.wikifactdiff:write_fact_updates")
 def updates(
     folder: Path,  # a folder of wbe benchmark --until facts
     /,
@@ -202,7 +202,7 @@ def updates(
 
     For example:  wbe data updates t1 --views pageviews-202402-user.bz2
     """
-    from wbe.benchmark.fact_updates import write_fact_updates
+    from wbe.benchmark.wikifactdiff import write_fact_updates
     from wbe.wikidata.rules import SCENARIOS
 
     snapshots, path = _snapshots_of(folder), output or folder / "updates" / "wikifactdiff.jsonl"
@@ -227,7 +227,7 @@ def _print_mined(answers: list, mined: list, output: Path, out: TableOutput):
     out.line(f"{len(mined)} templates of {properties} properties from {len(answers)} facts: {output}")
 
 # %% ../../nbs/12_app/06_data.ipynb #3ec0e41f
-@more("wbe.benchmark.fact_updates:facts_to_verbalise")
+@more("wbe.benchmark.wikifactdiff:facts_to_verbalise")
 def verbalise(
     snapshot: Path,  # a parsed snapshot, like t1/parsed/20240201
     /,
@@ -247,7 +247,7 @@ def verbalise(
 
     For example:  wbe data verbalise t1/parsed/20240201 -o templates.jsonl -w openai --model gpt-4o-mini --budget 5
     """
-    from wbe.benchmark.fact_updates import facts_to_verbalise
+    from wbe.benchmark.wikifactdiff import facts_to_verbalise
     from wbe.engine import open_engine
     from wbe.writers.verbalisation import make_verbaliser, mine_templates, write_sentences, write_templates
 
@@ -299,12 +299,7 @@ def _prices(texts: list[str]) -> dict | tuple | None:
     found = {}
     for text in texts:
         model, _, pair = text.rpartition("=")
-        try:
-            found[model] = tuple(float(part) for part in pair.split(","))
-        except ValueError:
-            found[model] = ()
-        if len(found[model]) != 2 or not all(0 <= p < float("inf") for p in found[model]):
-            raise BadArgument(f"--prices {text}: give two, like --prices 0.15,0.6 or --prices gpt-4o=2.5,10")
+        found[model] = _parse_prices(pair, text, "like --prices 0.15,0.6 or --prices gpt-4o=2.5,10")
     if "" in found and len(found) > 1:
         raise BadArgument("--prices for all models and for one: name the model of each, like --prices gpt-4o=2.5,10")
     return found.get("", found) or None
@@ -365,10 +360,7 @@ def _paid_settings(
     cache: Path | None,
 ) -> dict:
     "The settings of the writers and judges that are paid for; none for what was not given."
-    if budget is not None and not budget >= 0:
-        raise BadArgument(f"--budget {budget:g}: it cannot be negative")
-    paid = dict(budget=budget, prices=_prices(prices or []), confirm=True if yes else None)
-    paid = {k: v for k, v in paid.items() if v is not None}
+    paid = _spending(budget, _prices(prices or []), yes)
     return paid | (dict(job=str(out.resolve())) if budget is not None else {}) | (dict(cache=cache) if cache else {})
 
 # %% ../../nbs/12_app/06_data.ipynb #51ef6be2

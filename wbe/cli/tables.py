@@ -193,7 +193,7 @@ def _kind_and_file(text: str) -> tuple[str, str]:
         raise BadArgument(f"--table {text}: {file} is a folder: give the name of a file, like {kind}:tables")
     return kind, file or "-"
 
-
+# %% ../../nbs/12_app/02_tables.ipynb #b08dd1b6
 class TableOutput:
     "What a command tells: tables and lines for people, or the tables for programs."
 

@@ -6,7 +6,7 @@
 __all__ = ['RESULT_CLASSES', 'Delta', 'sum_deltas', 'CarriedState', 'EditError', 'EditResult', 'EditState', 'applied_edits',
            'WeightEdit', 'commit_edits', 'unedited_model', 'EditStack', 'combine_edits', 'compact_edits',
            'carried_state', 'write_tensors', 'bytes_beside_weights', 'save_carried', 'load_carried', 'PartialWork',
-           'training_state', 'restore_training', 'partial_work']
+           'partial_work']
 
 # %% ../../nbs/09_editors/02_results.ipynb #cell-002
 import hashlib
@@ -123,13 +123,14 @@ class EditResult:
         "The result that `_to_saved` has described."
         raise NotImplementedError
 
-    @staticmethod
-    def _combine(results: list) -> "EditResult | None":
-        "Results of this class as one; None if they are to be stacked."
-
     def carried_state(self) -> CarriedState | None:
         "What the editor's next batch needs; a class may compute it from other fields."
         return self.carried
+
+# %% ../../nbs/09_editors/02_results.ipynb #9dc1e254
+@patch(cls_method=True)
+def _combine(cls: EditResult, results: list) -> EditResult | None:
+    "Results of this class as one; None if they are to be stacked."
 
 # %% ../../nbs/09_editors/02_results.ipynb #118682fa
 @dataclass
@@ -738,7 +739,7 @@ def read(self: PartialWork) -> dict:  # name: tensor
     return found
 
 # %% ../../nbs/09_editors/02_results.ipynb #31718ffe
-def training_state(
+def _training_state(
     weights: list,  # that are trained
     optimiser,
     generator=None,  # of random numbers; torch's own by default
@@ -753,7 +754,7 @@ def training_state(
     return out
 
 # %% ../../nbs/09_editors/02_results.ipynb #d9e8cf93
-def restore_training(weights: list, optimiser, tensors: dict, generator=None):
+def _restore_training(weights: list, optimiser, tensors: dict, generator=None):
     "Put a training where it was."
     for n, p in enumerate(weights):
         known = {k.partition(".")[2]: t for k, t in tensors.items() if k.startswith(f"{n}.")}

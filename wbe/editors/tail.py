@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['hooked', 'from_layer', 'store_hooks', 'changed_outputs', 'changed_output', 'output_gradients', 'residual_scale',
-           'output_scale', 'TailPass', 'trim_texts', 'reuse_level']
+           'TailPass', 'trim_texts', 'reuse_level']
 
 # %% ../../nbs/09_editors/05_tail.ipynb #cell-002
 import copy
@@ -164,7 +164,7 @@ def residual_scale(lm: LM, layer: int) -> float | None:  # None: it is not added
     return 1.0 if abs(scale - 1) < (1e-4 if exact else 2e-2) else round(scale, 4 if exact else 2)
 
 # %% ../../nbs/09_editors/05_tail.ipynb #80cb1c2e
-def output_scale(lm: LM, layer: int, part: str) -> float | None:
+def _output_scale(lm: LM, layer: int, part: str) -> float | None:
     "What a change of a part's output is multiplied by in the output of its block; None if that is not known."
     if part == "block":
         return 1.0
@@ -201,7 +201,7 @@ class TailPass:
             a - b for a, b in zip(starts or self.starts, self.starts)
         ]  # in what `change` receives
         self.skips_layers, self.cache = reuse != "nothing", None
-        self.scale = output_scale(lm, layer, part) if self.skips_layers else None
+        self.scale = _output_scale(lm, layer, part) if self.skips_layers else None
         self._prepare(texts)
         self.logits = self._first_pass()
 

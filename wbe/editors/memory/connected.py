@@ -19,9 +19,9 @@ import numpy as np
 
 from ..hparams import HParams, hp
 from .embed import check_embedder, embedder
-from .graph import LINKS, FactGraph, GraphFact, asked_relations, graph_fact, name_in_question
+from .graph import LINKS, FactGraph, GraphFact, _asked_relations, graph_fact, _name_in_question
 from .prompt import template_fact, with_context
-from .retrieval import PairMemory, QAPair, check_same_settings
+from .retrieval import PairMemory, QAPair, _check_same_settings
 from ..protocol import Editor
 from ..requests import EditRequest, name_words
 from ..results import EditResult
@@ -153,11 +153,11 @@ def nodes_named(self: FactGraph, name: str) -> list[str]:
 @patch
 def begin_path(self: FactGraph, question: str, hops: int = 4) -> UnfinishedPath:
     "A path without facts, from the subject that a question names along the relations that it asks for."
-    name = name_in_question(question)
+    name = _name_in_question(question)
     known = [m for m in self.mentions(question) for _ in m.owners]
     if known and not self.nodes_named(name):
         name = self.facts[min(n for ns in self.edges[known[0].owners[0]].values() for n in ns)].subject
-    asked = asked_relations(self.relations, question, name, hops, self.hop_cost)
+    asked = _asked_relations(self.relations, question, name, hops, self.hop_cost)
     return UnfinishedPath(name, self.nodes_named(name), list(asked.relations), asked.evidence, asked.sure)
 
 # %% ../../../nbs/09_editors/memory/13_connected.ipynb #93bdcaf2
@@ -448,7 +448,7 @@ _GRAPH_SETTINGS = tuple(n for n in GraphHParams.__dataclass_fields__ if n not in
 
 @patch
 def _check_fits(self: GraphEdit, lm: LM):
-    check_same_settings(self, lm, "graph", "graph")
+    _check_same_settings(self, lm, "graph", "graph")
 
 # %% ../../../nbs/09_editors/memory/13_connected.ipynb #cell-033
 def graph_memory(lm: LM) -> GraphRetriever | None:

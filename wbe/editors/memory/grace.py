@@ -18,14 +18,14 @@ from wbe.editors.memory.codebook import (
     CODEBOOK_SETTINGS,
     Codebook,
     Entries,
-    prompt_checksum,
+    _prompt_checksum,
     prompt_queries,
 )
 from wbe.editors.memory.routing import (
     RoutedEdit,
     RoutedLayer,
-    part_device,
-    without_attached,
+    _part_device,
+    _without_attached,
 )
 from ..protocol import Editor
 from ..requests import EditRequest
@@ -318,7 +318,7 @@ def run(self: _Batch, queries: torch.Tensor):
     for n, (c, query) in enumerate(zip(self.coded, queries)):
         began = len(self.codebook.replaced)
         label = _edit_label(c, self.h.labels)
-        slot, anew = self.codebook.place(query, prompt_checksum(c.ids[: c.prompt_length]), label)
+        slot, anew = self.codebook.place(query, _prompt_checksum(c.ids[: c.prompt_length]), label)
         for count, overwritten, _ in self.codebook.replaced[began:]:
             self.written |= {*overwritten, *range(count, len(self.codebook))}
         if slot in (s for _, s, _ in waiting):
@@ -367,13 +367,13 @@ def _edit(self: CodebookEditor, lm: LM, requests: list[EditRequest], hparams: Co
     self.check(lm, hparams)
     h, layer = hparams, lm.edits.attached.get("codebook")
     settings = CodebookEdit.settings_of(vars(h))
-    shape, device = linear_shape(lm.module(h.part, h.layer)), part_device(lm, h.part, h.layer)
+    shape, device = linear_shape(lm.module(h.part, h.layer)), _part_device(lm, h.part, h.layer)
     codebook, before = (layer.codebook, layer.mark) if layer else (Codebook(shape, settings, device), 0)
     coded = encode_items(lm, [QAItem(r.question, r.answer, id=r.id) for r in requests], h.under)
     changes = len(codebook.replaced)
     batch = _Batch(lm, codebook, with_end_token(lm, coded) if h.end else coded, h)
     try:
-        with without_attached(lm, "codebook"):
+        with _without_attached(lm, "codebook"):
             batch.run(_edit_queries(lm, coded, h.part, h.layer, h.query))
         slots = sorted(batch.written)
         entries = codebook.read(slots)

@@ -453,10 +453,12 @@ class FaissListsIndex(VectorIndex):
         elif self.lists is not None and self.count < self.lists.ntotal:
             self.lists.remove_ids(faiss.IDSelectorRange(self.count, self.lists.ntotal))
 
-    def __repr__(self) -> str:
-        got = f", {self.refine} candidates, recall {self.got:.3f}" if self.got else ""
-        lists = f"{self.effort} of {self.lists.nlist:,} lists{got}" if self.lists is not None else "no lists yet"
-        return f"FaissListsIndex({self.count:,} vectors of {self.size} numbers; {lists})"
+# %% ../../../nbs/09_editors/memory/02_index.ipynb #901743b1
+@patch
+def __repr__(self: FaissListsIndex) -> str:  # noqa: F811  of another class
+    got = f", {self.refine} candidates, recall {self.got:.3f}" if self.got else ""
+    lists = f"{self.effort} of {self.lists.nlist:,} lists{got}" if self.lists is not None else "no lists yet"
+    return f"FaissListsIndex({self.count:,} vectors of {self.size} numbers; {lists})"
 
 # %% ../../../nbs/09_editors/memory/02_index.ipynb #04f20d5a
 @patch

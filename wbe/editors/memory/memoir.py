@@ -19,10 +19,10 @@ from .grace import _edit_queries
 from wbe.editors.memory.routing import (
     RoutedEdit,
     RoutedLayer,
-    part_device,
-    without_attached,
+    _part_device,
+    _without_attached,
 )
-from .wise import _UNRELATED_QUESTIONS, _split_list, _training_ends, greedy_contexts
+from .wise import _UNRELATED_QUESTIONS, _split_list, _training_ends, _greedy_contexts
 from ..protocol import Editor
 from ..requests import EditRequest
 from ..results import unedited_model
@@ -282,7 +282,7 @@ def _texts(self: Memoir, lm: LM, r: EditRequest, h: MemoirHParams) -> list[Encod
     coded = encode_items(lm, [QAItem(r.question, r.answer, id=r.id)], h.under)
     if h.contexts:
         p = get_protocol(h.under).render(r.question, tokenizer=lm.tokenizer)
-        texts = [c + p.text for c in greedy_contexts(lm)[1:]]
+        texts = [c + p.text for c in _greedy_contexts(lm)[1:]]
         coded += encode_subjects(lm, texts, [1] * len(texts), [one_line(r.answer)] * len(texts), p.special, p.join)
     return with_end_token(lm, coded) if h.end else coded
 
@@ -292,13 +292,13 @@ def _edit(self: Memoir, lm: LM, requests: list[EditRequest], hparams: MemoirHPar
     "The matrix after a batch, and its masks."
     self.check(lm, hparams)
     if hparams.contexts:
-        greedy_contexts(lm)  # takes the layer off and puts a new one on
+        _greedy_contexts(lm)  # takes the layer off and puts a new one on
     h, layer = hparams, lm.edits.attached.get("memoir")
-    shape, device = linear_shape(lm.module(h.part, h.layer)), part_device(lm, h.part, h.layer)
+    shape, device = linear_shape(lm.module(h.part, h.layer)), _part_device(lm, h.part, h.layer)
     matrix = layer.matrix.clone() if layer else torch.zeros(shape, device=device)
     known, before = (layer.masks, layer.mark) if layer else (torch.zeros(0, shape[1], dtype=torch.bool), 0)
     background = layer.background.cpu() if layer else _background_features(lm, h)
-    with without_attached(lm, "memoir"):
+    with _without_attached(lm, "memoir"):
         masks = self.masks_of(lm, requests, background, h)
         for r, mask in zip(requests, masks):
             _train_columns(_MemoirTraining(lm, self._texts(lm, r, h), mask, h), matrix)

@@ -4,8 +4,7 @@
 
 # %% auto #0
 __all__ = ['MERGE_METHODS', 'WISE_SETTINGS', 'MOST_POSITIONS', 'activation_score', 'prompt_positions', 'shard_mask', 'Shard',
-           'RoutedLayer', 'part_device', 'without_attached', 'RoutedEdit', 'SideMemory', 'activation_function',
-           'WiseLayer']
+           'RoutedLayer', 'RoutedEdit', 'WiseLayer']
 
 # %% ../../../nbs/09_editors/memory/06_routing.ipynb #cell-002
 import zlib
@@ -151,7 +150,7 @@ class RoutedLayer:
         self.lm, self.settings = lm, settings
         self.history = []  # what each applied result has replaced
         place = settings["part"], settings["layer"]
-        self.shape, self.device = linear_shape(lm.module(*place)), part_device(lm, *place)
+        self.shape, self.device = linear_shape(lm.module(*place)), _part_device(lm, *place)
         self.idle, self.continues, self.attention_mask = False, False, None
         self.unwrapped = (lm.needs_whole_prompts, lm.state.tail_reuse)  # what holds without this
         lm.needs_whole_prompts, lm.state.tail_reuse = True, None
@@ -164,7 +163,7 @@ class RoutedLayer:
         "From input and output of the layer in a pass to another output; None leaves it as it is."
 
 # %% ../../../nbs/09_editors/memory/06_routing.ipynb #cell-019
-def part_device(lm: LM, part: str, layer: int) -> torch.device:
+def _part_device(lm: LM, part: str, layer: int) -> torch.device:
     "The device of a part of the model."
     return next(lm.module(part, layer).parameters()).device
 
@@ -173,7 +172,7 @@ def part_device(lm: LM, part: str, layer: int) -> torch.device:
 def close(self: RoutedLayer):
     "Remove the hooks from the model."
     if self.idle:
-        raise RuntimeError(f"the edited layer of {self.lm.name} is set aside by `without_attached`; leave that first")
+        raise RuntimeError(f"the edited layer of {self.lm.name} is set aside by `_without_attached`; leave that first")
     for hook in self.hooks:
         hook.remove()
     self.lm.needs_whole_prompts, self.lm.state.tail_reuse = self.unwrapped
@@ -207,7 +206,7 @@ def _prompt_columns(
 
 # %% ../../../nbs/09_editors/memory/06_routing.ipynb #cell-026
 @contextmanager
-def without_attached(
+def _without_attached(
     lm: LM,
     kind: str,  # of results
 ):
@@ -225,14 +224,18 @@ def without_attached(
         layer.idle, lm.needs_whole_prompts, lm.state.tail_reuse = False, needs_whole_prompts, tail_reuse
 
 # %% ../../../nbs/09_editors/memory/06_routing.ipynb #cell-029
+def _differing_setting(layer: RoutedLayer | None, settings: dict) -> str | None:
+    "The first setting in which a layer differs; none without a layer."
+    return next((n for n, v in layer.settings.items() if v != settings.get(n)), None) if layer else None
+
+
 def _check_settings_agree(
     layer: RoutedLayer | None,  # what the model has; None if nothing
     settings: dict,  # of the editor
     what: str,  # like "wise: the side memories"
 ):
     "Raise BadArgument if a model has a routed layer with other settings."
-    if layer is not None and layer.settings != settings:
-        name = next(n for n in layer.settings if layer.settings[n] != settings.get(n))
+    if name := _differing_setting(layer, settings):
         raise BadArgument(
             f"{what} of {layer.lm.name} were made with {name} {layer.settings[name]!r}, "
             f"and cannot go on with {settings.get(name)!r}"
@@ -253,8 +256,7 @@ def _check_routed_fits(
             f"{result!r} was made for {result.model.get('name', 'another model')} with {made['layers']} layers of "
             f"width {made['width']}, and {lm.name} has {lm.layers} of {lm.width}"
         )
-    if layer is not None and layer.settings != settings:
-        name = next(n for n in layer.settings if layer.settings[n] != settings.get(n))
+    if name := _differing_setting(layer, settings):
         raise EditError(
             f"{result!r} has {name} {settings.get(name)!r}, and {what} of {lm.name} were made with "
             f"{layer.settings[name]!r}; edit again with the same hyper-parameters"
@@ -352,7 +354,7 @@ WISE_SETTINGS = (
 
 # %% ../../../nbs/09_editors/memory/06_routing.ipynb #cell-035
 @dataclass
-class SideMemory:
+class _SideMemory:
     "A change beside the layer, and the activation from which it is used."
 
     delta: torch.Tensor = field(repr=False)
@@ -364,7 +366,7 @@ class SideMemory:
 MOST_POSITIONS = 100  # authors' code: a longer text is measured by the largest of its tokens
 
 
-def activation_function(lm: LM):
+def _activation_function(lm: LM):
     "The activation function of the model's MLPs."
     from transformers.activations import ACT2FN
 
@@ -387,7 +389,7 @@ class WiseLayer(RoutedLayer):
         super().__init__(lm, settings)
         self.shards = []
         self.masks, self.made = {}, {}  # masks by shard number; memories by the checksums of their shards
-        self.function = activation_function(lm) if settings["measure"] == "activated" else None
+        self.function = _activation_function(lm) if settings["measure"] == "activated" else None
         self.routes = self.activations = None  # of the last pass: the memory of each row or -1; all activations
 
     @property
@@ -430,7 +432,7 @@ def _shard_groups(shards: list[Shard], settings: dict) -> list[tuple[Shard, ...]
 
 # %% ../../../nbs/09_editors/memory/06_routing.ipynb #cell-045
 @patch
-def _merge_group(self: WiseLayer, group: tuple) -> SideMemory:
+def _merge_group(self: WiseLayer, group: tuple) -> _SideMemory:
     "The memory of a group of shards."
     deltas, settings = [self.dense(s) for s in group], self.settings
     delta = deltas[0]
@@ -438,11 +440,11 @@ def _merge_group(self: WiseLayer, group: tuple) -> SideMemory:
         merge = MERGE_METHODS[settings["merge"]]
         delta = merge(deltas, density=settings["density"], weight=settings["weight"], seed=group[0].number)
     threshold = min(s.least for s in group) * settings["ratio"]
-    return SideMemory(delta.to(self.device), threshold, sum(s.edits for s in group), tuple(s.number for s in group))
+    return _SideMemory(delta.to(self.device), threshold, sum(s.edits for s in group), tuple(s.number for s in group))
 
 # %% ../../../nbs/09_editors/memory/06_routing.ipynb #cell-046
 @patch
-def memories(self: WiseLayer) -> list[SideMemory]:
+def memories(self: WiseLayer) -> list[_SideMemory]:
     "The side memories; only what has changed is computed again."
     before, self.made = self.made, {}
     with torch.inference_mode(False), torch.no_grad():  # gradients may have to flow past them later

@@ -24,16 +24,16 @@ from wbe.editors.text.training import (
     TextLearner,
     text_rows,
     train_on_rows,
-    training_work,
+    _training_work,
 )
 from wbe.editors.training.lora import (
     LoraEdit,
     LoraFT,
     _adapter_deltas,
-    adapter_targets,
-    added_deltas,
-    attached_adapters,
-    continued_deltas,
+    _adapter_targets,
+    _added_deltas,
+    _attached_adapters,
+    _continued_deltas,
 )
 from ...lm.models import LM, first_input
 from ...lm.spans import check_sentinels
@@ -79,7 +79,7 @@ class TextLora(TextLearner):
 def check(self: TextLora, lm: LM, hparams: TextLoraHParams):
     if find_spec("peft") is None:
         raise BadArgument(f"{self.name} needs the package peft: {install_command('lm')}")
-    adapter_targets(lm, hparams.parts)
+    _adapter_targets(lm, hparams.parts)
     check_sentinels(lm)
 
 # %% ../../../nbs/09_editors/text/07_adapters.ipynb #cell-015
@@ -87,11 +87,11 @@ def check(self: TextLora, lm: LM, hparams: TextLoraHParams):
 def _learn(self: TextLora, lm: LM, texts: TextStep, hparams: TextLoraHParams, progress: bool) -> LoraEdit:
     rows, h = text_rows(lm, texts.diff, hparams), _with_scale(hparams)
     if not rows:
-        return LoraEdit(adapters=LoraFT._adapters_so_far(self, lm, hparams), work=training_work([], [], []))
+        return LoraEdit(adapters=LoraFT._adapters_so_far(self, lm, hparams), work=_training_work([], [], []))
     before = LoraFT._adapters_so_far(self, lm, hparams)
     found, head, losses = self._train(lm, rows, h, before, progress)
-    deltas = continued_deltas(_adapter_deltas(found, h), _adapter_deltas(before, h))
-    return LoraEdit(deltas=deltas | head, adapters=found, work=training_work(texts.diff, rows, losses))
+    deltas = _continued_deltas(_adapter_deltas(found, h), _adapter_deltas(before, h))
+    return LoraEdit(deltas=deltas | head, adapters=found, work=_training_work(texts.diff, rows, losses))
 
 # %% ../../../nbs/09_editors/text/07_adapters.ipynb #cell-017
 @patch
@@ -107,8 +107,8 @@ def _train(
     name, matrix = _head_parameter(lm)
     names = [name] if h.head else []
     old = lm.weight(*matrix).detach().clone() if h.head else None
-    with parameters_restored(lm, names) as trained, added_deltas(lm, _adapter_deltas(before, h), -1.0):
-        with attached_adapters(lm, h, before) as layers:
+    with parameters_restored(lm, names) as trained, _added_deltas(lm, _adapter_deltas(before, h), -1.0):
+        with _attached_adapters(lm, h, before) as layers:
             named = {n: model_parameters(lm)[n] for n in names}
             for (part, n), layer in layers.items():
                 named |= {f"{part}.{n}.{k}": m["default"].weight for k, m in (("A", layer.lora_A), ("B", layer.lora_B))}
@@ -322,7 +322,7 @@ def _learn(self: TextKAdapter, lm: LM, texts: TextStep, hparams: KAdapterHParams
     adapter = self._adapter_so_far(lm, shape)
     losses, head = self._train(lm, adapter, rows, hparams, progress) if rows else ([], {})
     tensors = {k: v.detach().cpu().clone() for k, v in adapter.state_dict().items()}
-    work = training_work(texts.diff if rows else [], rows, losses)
+    work = _training_work(texts.diff if rows else [], rows, losses)
     result = KAdapterEdit(self.name, tensors=tensors, shape=shape, work=work)
     return EditStack(parts=[WeightEdit(deltas=head), result], work=work) if head else result
 

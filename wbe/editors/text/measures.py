@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['written_perplexity', 'gap_perplexity', 'probe_perplexity', 'gap_probe_perplexity', 'learning_table',
-           'text_gradient_norms', 'TuningHParams', 'answered_items', 'adafactor', 'light_tuning', 'answer_scores',
+           'text_gradient_norms', 'TuningHParams', 'answered_items', 'light_tuning', 'answer_scores',
            'evolving_answers', 'choose_forced', 'choose_as_released']
 
 # %% ../../../nbs/09_editors/text/08_measures.ipynb #cell-002
@@ -29,7 +29,7 @@ from ...lm.tokens import EncodedItem, QAItem, encode_items, pad_tokens
 from ...metrics.answers import alias_f1, alias_match
 from ...metrics.perplexity import HeldOutText, proper_noun_mask
 from ...records import BadArgument
-from ...wikipedia.changed import SalientSpan, mask_spans
+from ...wikipedia.diffs import SalientSpan, mask_spans
 
 # %% ../../../nbs/09_editors/text/08_measures.ipynb #cell-005
 def written_perplexity(
@@ -165,7 +165,7 @@ def answered_items(
     return [_with_end(lm, c) for c in encode_items(lm, items, get_protocol(protocol), "truncate")]
 
 # %% ../../../nbs/09_editors/text/08_measures.ipynb #3baf480c
-def adafactor(named: dict, h: TuningHParams) -> torch.optim.Optimizer:
+def _adafactor(named: dict, h: TuningHParams) -> torch.optim.Optimizer:
     "Adafactor without momentum."
     return torch.optim.Adafactor(list(named.values()), h.rate, weight_decay=h.weight_decay)
 
@@ -183,7 +183,7 @@ def light_tuning(
     h, named = hparams or TuningHParams(), model_parameters(lm)
     items = answered_items(lm, rows, protocol)
     with frozen_model(lm), parameters_restored(lm, named) as trained:
-        losses = train_on_rows(lm, named, lambda epoch: items, h, adafactor, progress, "light tuning")
+        losses = train_on_rows(lm, named, lambda epoch: items, h, _adafactor, progress, "light tuning")
     return ParameterEdit(values=trained.values, work=dict(questions=len(rows), steps=len(losses), loss=losses[-1]))
 
 # %% ../../../nbs/09_editors/text/08_measures.ipynb #a8520ef9

@@ -27,7 +27,7 @@ from ..memory.prompt import with_context
 from ..memory.retrieval import _cached_embedder
 from ..protocol import frozen_model
 from ..results import EditResult
-from .measures import TuningHParams, adafactor, answered_items
+from .measures import TuningHParams, _adafactor, answered_items
 from .sources import ParameterEdit, SourceText, TextStep, model_parameters, parameters_restored
 from .training import TextLearner, train_on_rows
 from ...lm.models import LM
@@ -280,5 +280,5 @@ def reader_tuning(
         raise BadArgument("no passage states the answer of a question; give the articles that the questions are about")
     rows_of = lambda epoch: answered_items(lm, _reading_rows(rows, passages, epoch, swapped), protocol)
     with frozen_model(lm), parameters_restored(lm, named) as trained:
-        losses = train_on_rows(lm, named, rows_of, h, adafactor, progress, "reader")
+        losses = train_on_rows(lm, named, rows_of, h, _adafactor, progress, "reader")
     return ParameterEdit(values=trained.values, work=dict(questions=len(rows), steps=len(losses), loss=losses[-1]))

@@ -21,7 +21,6 @@ from wbe.editors.results import (
     _with_details,
     carried_state,
     partial_work,
-    unedited_model,
     write_tensors,
 )
 from ..protocol import frozen_model
@@ -31,17 +30,16 @@ from wbe.editors.weights.moments import (
     KeyValueEditor,
     TextCorpus,
     _cache_key,
-    _hash_weights,
-    _read_cached,
     _token_chunks,
+    cached_by_layer,
     model_fingerprint,
     moments_folder,
+    prepared_model,
 )
 from ..weights.ultraedit import keys_and_gradients
 from ...lm.models import LM
 from ...lm.tokens import EncodedItem, QAItem, encode_items
 from ...records import BadArgument, patch
-from ...store import make_folder
 
 # %% ../../../nbs/09_editors/training/06_crispedit.ipynb #cell-007
 @dataclass
@@ -124,35 +122,24 @@ def _corpus_curvature(
     corpus, folder = TextCorpus.of(corpus), Path(folder or moments_folder())
     fingerprint = lm.edits.prepared_for or model_fingerprint(lm)
     length = min(length, lm.context_length or length)
-    key = lambda n: _cache_key("curvature", fingerprint, n, corpus.name, corpus.mark, samples, length)
-    known, paths = lm.edits.second_moments, {n: folder / f"{key(n)}.safetensors" for n in layers}
-    for n in layers:
-        if key(n) not in known and (found := _read_cached(paths[n])):
-            factors = (found[0][k].to(lm.weight("mlp_out", n).device) for k in ("inputs", "grads"))
-            known[key(n)] = CurvatureFactors(*factors, found[1]["tokens"])
-    if missing := [n for n in layers if key(n) not in known]:
-        made = _unedited_curvature(lm, fingerprint, list(islice(corpus.texts(), samples)), missing, length)
-        for n, f in made.items():
-            tensors = dict(inputs=f.inputs.cpu(), grads=f.grads.cpu())
-            write_tensors(
-                make_folder(folder) / paths[n].name, tensors, dict(tokens=f.count, layer=n, model=str(lm.name))
-            )
-            known[key(n)] = f
-    return {n: known[key(n)] for n in layers}
+    keys = {n: _cache_key("curvature", fingerprint, n, corpus.name, corpus.mark, samples, length) for n in layers}
 
-# %% ../../../nbs/09_editors/training/06_crispedit.ipynb #cell-021
-def _unedited_curvature(lm: LM, fingerprint: str, texts: list[str], layers: list[int], length: int) -> dict:
-    "The factors of the unedited model, if it still is the model that is meant."
-    with unedited_model(lm), frozen_model(lm):
-        if _hash_weights(lm) != fingerprint:
-            raise BadArgument(
-                f"the curvature of {lm.name} is not there, and cannot be computed any more: edits were committed. "
-                "Load the model again, and call prepare(lm) of the editor before the first edit"
-            )
-        out = _curvature_factors(lm, _token_chunks(lm, texts, length) if texts else [], layers)
-    if not out:
-        raise BadArgument("the corpus has no text of at least two tokens")
-    return out
+    def read(n: int, tensors: dict, about: dict) -> CurvatureFactors:
+        factors = (tensors[k].to(lm.weight("mlp_out", n).device) for k in ("inputs", "grads"))
+        return CurvatureFactors(*factors, about["tokens"])
+
+    def compute(paths: dict) -> dict[int, CurvatureFactors]:
+        texts = list(islice(corpus.texts(), samples))
+        with prepared_model(lm, fingerprint, "curvature factors"), frozen_model(lm):
+            made = _curvature_factors(lm, _token_chunks(lm, texts, length) if texts else [], list(paths))
+        if not made:
+            raise BadArgument("the corpus has no text of at least two tokens")
+        for n, f in made.items():
+            tensors, about = dict(inputs=f.inputs.cpu(), grads=f.grads.cpu()), dict(tokens=f.count, layer=n)
+            write_tensors(paths[n], tensors, about | dict(model=str(lm.name)))
+        return made
+
+    return cached_by_layer(lm, keys, folder, read, compute)
 
 # %% ../../../nbs/09_editors/training/06_crispedit.ipynb #cell-024
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from ..hparams import HParams, hp
-from ..protocol import Editor, edited_layers
+from ..protocol import Editor, _edited_layers
 from ..requests import EditRequest
 from wbe.editors.results import (
     CarriedState,
@@ -22,8 +22,8 @@ from wbe.editors.results import (
     WeightEdit,
     carried_state,
     partial_work,
-    restore_training,
-    training_state,
+    _restore_training,
+    _training_state,
 )
 from ..tail import TailPass, changed_outputs, trim_texts
 from ...lm.models import LM, LMState
@@ -116,7 +116,7 @@ class OutputTrainer(Editor):
 
     def check(self, lm: LM, hparams):
         get_protocol(hparams.under)
-        for layer in edited_layers(hparams):
+        for layer in _edited_layers(hparams):
             lm.weight("mlp_out", layer)  # an error where it is quantised
 
 # %% ../../../nbs/09_editors/training/01_finetune.ipynb #cell-030
@@ -273,7 +273,7 @@ def train_breadth_first(
         adam.state[d] = {k: x.to(d.device) for k, x in kept.items()}
     done = int(state.pop("epochs", 0))
     if done:
-        restore_training(changes, adam, state, g)
+        _restore_training(changes, adam, state, g)
     for epoch in range(done, h.epochs):
         total = 0.0
         for rows in shuffled_batches(len(coded), h.batch_size, g):
@@ -287,7 +287,7 @@ def train_breadth_first(
         if total / len(coded) < h.enough:
             break
         if partial is not None and partial.due:
-            partial.write(training_state(changes, adam, g) | dict(epochs=torch.tensor(epoch + 1)), replace=True)
+            partial.write(_training_state(changes, adam, g) | dict(epochs=torch.tensor(epoch + 1)), replace=True)
     if adams is not None:
         adams.update({n: dict(adam.state[d]) for n, d in zip(layers, changes) if d in adam.state})
     return {n: d.detach() for n, d in zip(layers, changes)}

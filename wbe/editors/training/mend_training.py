@@ -4,8 +4,7 @@
 
 # %% auto #0
 __all__ = ['PromptAnswer', 'MendExample', 'asked_subjects', 'asked_of_updates', 'world_examples', 'BenchmarkExamples',
-           'encode_mixed', 'kept_divergence', 'UpdatedPass', 'ask_updated', 'divergences', 'MendTraining',
-           'mend_training', 'MendTrainer', 'right_shares', 'train_network']
+           'MendTraining', 'mend_training', 'MendTrainer', 'train_network']
 
 # %% ../../../nbs/09_editors/training/04_mend_training.ipynb #cell-002
 import json
@@ -27,8 +26,8 @@ from wbe.editors.training.mend import (
     _answer_losses,
     mend_matrices,
     save_network,
-    token_factors,
-    with_updates,
+    _token_factors,
+    _with_updates,
 )
 from ..weights.moments import model_fingerprint
 from ...lm.models import LM
@@ -185,7 +184,7 @@ class BenchmarkExamples:
         )
 
 # %% ../../../nbs/09_editors/training/04_mend_training.ipynb #cell-028
-def encode_mixed(lm: LM, asked: list[PromptAnswer]) -> list[EncodedItem]:
+def _encode_mixed(lm: LM, asked: list[PromptAnswer]) -> list[EncodedItem]:
     "Prompts and answers as tokens, each in its own protocol."
     out = [None] * len(asked)
     for protocol in dict.fromkeys(x.protocol for x in asked):
@@ -196,7 +195,7 @@ def encode_mixed(lm: LM, asked: list[PromptAnswer]) -> list[EncodedItem]:
     return out
 
 # %% ../../../nbs/09_editors/training/04_mend_training.ipynb #cell-030
-def kept_divergence(
+def _kept_divergence(
     before: torch.Tensor,  # logits
     after: torch.Tensor,
 ) -> torch.Tensor:  # one for each position
@@ -205,7 +204,7 @@ def kept_divergence(
     return (p.exp() * (p - q)).sum(-1)
 
 # %% ../../../nbs/09_editors/training/04_mend_training.ipynb #cell-032
-class UpdatedPass(NamedTuple):
+class _UpdatedPass(NamedTuple):
     "What the updated models say of the examples: logits before and after, at the positions of their answers."
 
     again: list[EncodedItem]
@@ -216,24 +215,24 @@ class UpdatedPass(NamedTuple):
     apart_after: torch.Tensor
 
 # %% ../../../nbs/09_editors/training/04_mend_training.ipynb #cell-033
-def ask_updated(
+def _ask_updated(
     lm: LM,
     examples: list[MendExample],
     layer: int,  # the lowest that is updated
     updated,  # a context in which the model is updated
     beyond: int = 0,  # positions after the last token of a fact that must stay which count, too
     grad: bool = True,
-) -> UpdatedPass:
+) -> _UpdatedPass:
     "Ask the updated model the edits of examples again, and the facts that must stay."
     n = len(examples)
-    again, apart = (encode_mixed(lm, [getattr(x, part) for x in examples]) for part in ("again", "apart"))
+    again, apart = (_encode_mixed(lm, [getattr(x, part) for x in examples]) for part in ("again", "apart"))
     positions, _, _ = answer_positions(again)
     kept = [(n + r, p) for r, c in enumerate(apart) for p in range(c.prompt_length - 1, len(c.ids) - 1 + beyond)]
     tail = TailPass(lm, [c.ids for c in (*again, *apart)], layer, None, [*positions, *kept])
     with updated:
         after = tail.run(grad=grad)
     k, which = len(positions), torch.tensor([r - n for r, _ in kept], device=after.device)
-    return UpdatedPass(again, tail.logits[:k], after[:k], which, tail.logits[k:], after[k:])
+    return _UpdatedPass(again, tail.logits[:k], after[:k], which, tail.logits[k:], after[k:])
 
 
 def _updated_pass(
@@ -241,22 +240,22 @@ def _updated_pass(
     examples: list[MendExample],
     rewrite,  # from factors by matrix to factors by matrix: the update of each example
     matrices: list[tuple],
-) -> UpdatedPass:
+) -> _UpdatedPass:
     "Make the update of each example, and ask the updated model."
-    factors, _ = token_factors(lm, encode_mixed(lm, [x.edit for x in examples]), matrices)
-    updated = with_updates(lm, rewrite(factors), [*range(len(examples))] * 2)
-    return ask_updated(lm, examples, min(layer for _, layer in matrices), updated, beyond=1)
+    factors, _ = _token_factors(lm, _encode_mixed(lm, [x.edit for x in examples]), matrices)
+    updated = _with_updates(lm, rewrite(factors), [*range(len(examples))] * 2)
+    return _ask_updated(lm, examples, min(layer for _, layer in matrices), updated, beyond=1)
 
 # %% ../../../nbs/09_editors/training/04_mend_training.ipynb #cell-034
-def divergences(done: UpdatedPass) -> torch.Tensor:  # one for each example
+def _divergences(done: _UpdatedPass) -> torch.Tensor:  # one for each example
     "The mean divergence of each fact that must stay."
-    n, each = len(done.again), kept_divergence(done.apart_before, done.apart_after)
+    n, each = len(done.again), _kept_divergence(done.apart_before, done.apart_after)
     return each.new_zeros(n).index_add(0, done.apart_text, each) / torch.bincount(done.apart_text, minlength=n)
 
 
-def _mend_losses(done: UpdatedPass) -> tuple[torch.Tensor, torch.Tensor]:
+def _mend_losses(done: _UpdatedPass) -> tuple[torch.Tensor, torch.Tensor]:
     "The loss of the edits, and the divergence of what must stay; means over the examples."
-    return _answer_losses(done.again_after, done.again).mean(), divergences(done).mean()
+    return _answer_losses(done.again_after, done.again).mean(), _divergences(done).mean()
 
 # %% ../../../nbs/09_editors/training/04_mend_training.ipynb #cell-038
 @dataclass(frozen=True, kw_only=True)
@@ -334,7 +333,7 @@ def train_step(self: MendTrainer) -> tuple[float, float]:  # loss of the edits, 
     return edit.item(), local.item()
 
 # %% ../../../nbs/09_editors/training/04_mend_training.ipynb #9bea6511
-def right_shares(done: UpdatedPass) -> tuple[float, float]:  # edits that are learnt; facts that stay
+def _right_shares(done: _UpdatedPass) -> tuple[float, float]:  # edits that are learnt; facts that stay
     "The shares of examples of which the arg max is right at every token."
     at, answers, _ = answer_positions(done.again)
     learnt = done.again_after.argmax(-1).cpu() == answers
@@ -353,7 +352,7 @@ def check_network(self: MendTrainer) -> dict:
         some = [self.examples("check", i) for i in range(start, min(start + s.batch, s.checked))]
         done, n = _updated_pass(self.lm, some, self.network, self.network.matrices), len(some)
         edit, local = _mend_losses(done)
-        found = (s.edit_weight * edit + s.local_weight * local, *right_shares(done))
+        found = (s.edit_weight * edit + s.local_weight * local, *_right_shares(done))
         rows.append(torch.tensor([n, *(n * float(x) for x in found)]))
     total, *sums = torch.stack(rows).sum(0).tolist()
     return dict(zip(("check loss", "learnt", "stays"), (round(x / total, 4) for x in sums)))

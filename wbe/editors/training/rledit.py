@@ -16,22 +16,15 @@ from ..hparams import HParams, hp, model_label, read_preset, values_for
 from ..requests import EditRequest
 from ..results import CarriedState, Delta, WeightEdit, carried_state
 from ..tail import changed_outputs
-from wbe.editors.training.mend import (
-    EditNetwork,
-    LowRankLayer,
-    MendHParams,
-    NetworkEditor,
-    ShapeNetwork,
-    _answer_losses,
-)
+from .mend import EditNetwork, LowRankLayer, NetworkEditor, ShapeNetwork, _answer_losses
 from wbe.editors.training.mend_training import (
     MendExample,
     MendTrainer,
-    UpdatedPass,
-    ask_updated,
-    divergences,
-    encode_mixed,
-    right_shares,
+    _UpdatedPass,
+    _ask_updated,
+    _divergences,
+    _encode_mixed,
+    _right_shares,
 )
 from ..weights.ultraedit import UltraEditHParams, keys_and_gradients, ridge_change
 from ...lm.models import LM
@@ -99,21 +92,21 @@ def _with_changes(lm: LM, changes: dict[tuple, Delta]):
     return changed_outputs(lm, {matrix: adds(d) for matrix, d in changes.items()})
 
 # %% ../../../nbs/09_editors/training/07_rledit.ipynb #cell-018
-def _changed_pass(lm: LM, examples: list[MendExample], changes: dict[tuple, Delta]) -> UpdatedPass:
+def _changed_pass(lm: LM, examples: list[MendExample], changes: dict[tuple, Delta]) -> _UpdatedPass:
     "What the model says of examples before and after changes: of the edits asked again, and of what must stay."
     first, grad = min(n for _, n in changes), torch.is_grad_enabled()
-    return ask_updated(lm, examples, first, _with_changes(lm, changes), grad=grad)
+    return _ask_updated(lm, examples, first, _with_changes(lm, changes), grad=grad)
 
 # %% ../../../nbs/09_editors/training/07_rledit.ipynb #cell-020
 def _sequence_losses(
-    done: UpdatedPass,
+    done: _UpdatedPass,
     ages: list[int],  # of each example: how many batches back
     discount: float,
     batch: int,  # examples of a batch
 ) -> tuple[torch.Tensor, torch.Tensor]:
     "The discounted loss of the edits, and the discounted divergence of what must stay."
     weight = discount ** torch.tensor(ages, dtype=torch.float32, device=done.again_after.device) / batch
-    return (weight * _answer_losses(done.again_after, done.again)).sum(), (weight * divergences(done)).sum()
+    return (weight * _answer_losses(done.again_after, done.again)).sum(), (weight * _divergences(done)).sum()
 
 # %% ../../../nbs/09_editors/training/07_rledit.ipynb #cell-021
 def _squared_length(d: Delta) -> torch.Tensor:
@@ -169,7 +162,7 @@ class RLEditTrainer(MendTrainer):
 
     def changes_of(self, batch: list[MendExample]) -> dict[tuple, Delta]:
         "The changes for a batch, which is counted in the statistics first."
-        coded = encode_mixed(self.lm, [x.edit for x in batch])
+        coded = _encode_mixed(self.lm, [x.edit for x in batch])
         found = _edit_factors(self.lm, coded, self.network.matrices)
         self.network.observe(found)
         return self.network(found)
@@ -229,15 +222,18 @@ def check_network(self: RLEditTrainer) -> dict:
     whole = {m: Delta(torch.cat([c[m].left for c in made], 1), torch.cat([c[m].right for c in made])) for m in made[0]}
     done, n = _changed_pass(self.lm, some, whole), len(some)
     edit, local = _sequence_losses(done, [0] * n, 1.0, n)
-    found = ((edit + s.local_weight * local).item(), *right_shares(done))
+    found = ((edit + s.local_weight * local).item(), *_right_shares(done))
     return dict(zip(("check loss", "learnt", "stays"), (round(x, 4) for x in found)))
 
 # %% ../../../nbs/09_editors/training/07_rledit.ipynb #cell-045
 @dataclass(frozen=True, kw_only=True)
-class RLEditHParams(MendHParams):
+class RLEditHParams(HParams):
     "Hyper-parameters of RLEdit; those of the training belong to the network."
 
+    network: str | None = None  # folder of the trained network; beside the model by default
+    scale: float = hp(1.0, minimum=0)  # a factor of all learned rates
     statistics: str = hp("running", choices=("running", "trained"))
+    under: str = "zero-shot"  # the protocol of the edited question
 
 # %% ../../../nbs/09_editors/training/07_rledit.ipynb #cell-049
 def _running_to_tensors(network: MalmenNetwork) -> dict:  # name: tensor

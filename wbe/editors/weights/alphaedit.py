@@ -18,9 +18,9 @@ from wbe.editors.weights.memit import (
     MEMIT,
     MEMITHParams,
     _target_part,
-    key_gram,
-    key_products,
-    solve_change,
+    _key_gram,
+    _key_products,
+    _solve_change,
 )
 from .moments import SecondMoments
 from ...lm.models import LM
@@ -63,8 +63,8 @@ def _null_space_change(
 ) -> Delta:
     "The change within the null space that adds what is missing and leaves the keys of earlier edits in place."
     one = torch.eye(len(keys), dtype=torch.float64, device=keys.device)
-    system = projection @ (key_gram(keys) + earlier.double()) + l2 * one
-    return solve_change(keys, missing, system, projection)
+    system = projection @ (_key_gram(keys) + earlier.double()) + l2 * one
+    return _solve_change(keys, missing, system, projection)
 
 # %% ../../../nbs/09_editors/weights/07_alphaedit.ipynb #cell-019
 def _remembering_change(
@@ -74,7 +74,7 @@ def _remembering_change(
     earlier: torch.Tensor,  # (in, in): the sum of k k' over earlier edits
 ) -> Delta:
     "The change that adds what is missing, moves common keys little, and leaves the keys of earlier edits in place."
-    return solve_change(keys, missing, prior.double() + earlier.double() + key_gram(keys))
+    return _solve_change(keys, missing, prior.double() + earlier.double() + _key_gram(keys))
 
 # %% ../../../nbs/09_editors/weights/07_alphaedit.ipynb #cell-020
 def _weighted_prior(
@@ -95,8 +95,8 @@ def _recursive_change(
 ) -> tuple[Delta, torch.Tensor]:  # the change, and the inverse after the batch
     "The change of `_remembering_change`, with an inverse that is updated."
     if keys.shape[1] > keys.shape[0]:
-        after = torch.linalg.inv(torch.linalg.inv(inverse.double()) + key_gram(keys))
-        return Delta(whole=(key_products(keys, missing) @ after).to(missing.dtype)), after
+        after = torch.linalg.inv(torch.linalg.inv(inverse.double()) + _key_gram(keys))
+        return Delta(whole=(_key_products(keys, missing) @ after).to(missing.dtype)), after
     k = keys.double()
     f = inverse.double() @ k
     inner = torch.eye(k.shape[1], dtype=k.dtype, device=k.device) + k.T @ f
@@ -287,7 +287,7 @@ def _change(self: AlphaEdit, lm: LM, layer: int, keys, missing, h: AlphaEditHPar
     else:
         change, state.new[layer] = _recursive_change(keys, missing, matrix)
     if h.form != "recursive":
-        state.new[layer] = matrix + key_gram(keys).to(matrix)
+        state.new[layer] = matrix + _key_gram(keys).to(matrix)
     return self._filtered(change, lm.weight("mlp_out", layer), h)
 
 # %% ../../../nbs/09_editors/weights/07_alphaedit.ipynb #cell-057
