@@ -10,7 +10,7 @@ from wbe.editors.protocol import Editor, editor
 from wbe.editors.requests import EditRequest, requests_from_rows
 from wbe.lm.tokens import QAItem
 from wbe.lm.toys import toy_lm
-from wbe.runs.loop import Runner, run_lifelong
+from wbe.runs.loop import BenchmarkStudy, run_lifelong
 from wbe.runs.plan import RunPlan
 
 BENCH = Path(__file__).parents[1] / "data_samples" / "benchmark"
@@ -54,7 +54,7 @@ def test_the_oracle_gets_the_probes_in_a_run_and_no_other_editor_does(tmp_path, 
         monkeypatch.setattr(cls, "_edit", spy)
     for name in ("oracle", "prompt"):
         lm = toy()
-        runner = Runner(plan(name), tmp_path / name, lm, progress=False)
+        runner = BenchmarkStudy(plan(name), tmp_path / name, lm, progress=False)
         list(runner.updater.edit_timestep(1))
     assert all(r.probes for r in seen["oracle"]) and not any(r.probes for r in seen["prompt"])
     editor("prompt").edit(lm, requests_from_rows(rows[:4], probes=True))
@@ -63,7 +63,7 @@ def test_the_oracle_gets_the_probes_in_a_run_and_no_other_editor_does(tmp_path, 
 
 def test_every_question_of_a_timestep_has_its_true_facts(tmp_path, rows):
     lm = toy()
-    runner = Runner(plan("oracle", max_edits=200), tmp_path / "r", lm, progress=False)
+    runner = BenchmarkStudy(plan("oracle", max_edits=200), tmp_path / "r", lm, progress=False)
     list(runner.updater.edit_timestep(1))
     asked = runner.asker.questions.of(1)
     for axis, found in zip(asked.axis, contexts(lm, asked.question)):
@@ -150,14 +150,14 @@ def test_a_killed_run_of_the_graph_resumes_with_its_threshold_and_scores(tmp_pat
     more = dict(timesteps=(1, 2), max_edits=190, axes=("multi-hop",), ask_lasting=3)
     whole = toy()
     expected = run_lifelong(plan("graph", **more), tmp_path / "a", whole, progress=False)
-    real = Runner.ask
+    real = BenchmarkStudy.ask
 
     def killed(self, moment, timestep):
         if moment == "step" and timestep == 2:
             raise KeyboardInterrupt
         return real(self, moment, timestep)
 
-    monkeypatch.setattr(Runner, "ask", killed)
+    monkeypatch.setattr(BenchmarkStudy, "ask", killed)
     with pytest.raises(KeyboardInterrupt):
         run_lifelong(plan("graph", **more), tmp_path / "b", toy(), progress=False)
     monkeypatch.undo()

@@ -21,7 +21,7 @@ from wbe.benchmark.release import check_release
 from wbe.benchmark.validator import validate_benchmark
 from wbe.records import read_table
 from wbe.texts import split_sentences
-from wbe.wikipedia.days import write_wiki_texts
+from wbe.wikipedia.texts import write_wiki_texts
 from wbe.world.files import World
 
 DAYS = ["2024-02-01", "2024-02-20", "2024-03-01"]

@@ -505,7 +505,7 @@ def continued(folder: Path) -> Run:
     from wbe.runs.loop import run_lifelong
 
     settings = Run.load(folder).config["plan"]
-    plan = replace(RunPlan.from_config(settings), timesteps=(1, 2)).with_say(settings)
+    plan = replace(RunPlan.from_config(settings), timesteps=(1, 2)).with_generate(settings)
     return run_lifelong(plan, folder, progress=False)
 
 

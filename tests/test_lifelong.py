@@ -20,7 +20,7 @@ from wbe.runs.records import Run, compare_runs, load_runs
 from wbe.store import StoreError
 
 pytest.importorskip("torch")
-from wbe.runs.loop import Runner, run_lifelong
+from wbe.runs.loop import BenchmarkStudy, run_lifelong
 
 BENCH = Path(__file__).parents[1] / "data_samples" / "benchmark"
 # an axis whose answers are not generated
@@ -84,8 +84,7 @@ def runs(tmp_path_factory) -> Path:
 @pytest.mark.parametrize(
     "editor,more,kills",
     [
-        ("ft", [], ("config.json", "state/current.json", "scores")),
-        ("rag", [], ("state/current.json",)),
+        ("ft", [], ("config.json", "scores")),
         ("rome", ["--set", "steps=2", "--set", "samples=20"], ("state/current.json",)),
         ("wise", [f"--set={x}" for x in ("steps=1", "save_every=2", "merge_every=4")], ("state/current.json",)),
         ("lora", ["--set", "epochs=1", "--set", "batch=2"], ("state/current.json",)),
@@ -297,4 +296,4 @@ def test_runs_with_different_protocols_are_reported(tmp_path):
     for name, more in dict(a={}, b=dict(protocol="zero-shot")).items():
         run_lifelong(plan(max_edits=2, **more), tmp_path / name, progress=False)
     assert compare_runs(load_runs(tmp_path)).attrs["differ"] == ["protocols"]
-    assert Runner(plan(), tmp_path / "c").config()["batch"] == 1
+    assert BenchmarkStudy(plan(), tmp_path / "c").config()["batch"] == 1

@@ -17,7 +17,8 @@ from wbe.editors.protocol import editor
 from wbe.lm.endpoint import EndpointLM, TextEndpoint
 from wbe.lm.toys import toy_lm
 from wbe.records import BadArgument
-from wbe.runs.mquake import MquakePlan, run_mquake, summarise_mquake
+from wbe.runs.loop import carry_out
+from wbe.runs.mquake import MquakePlan, summarise_mquake
 from wbe.writers.ledger import OverBudget, WriterError
 
 RELATIONS = ("child", "spouse", "boss", "friend")
@@ -100,7 +101,7 @@ def plan(chains, server, editor="mello", **more) -> MquakePlan:
 
 
 def run(chains, tmp_path, server, name="run", **more):
-    return run_mquake(plan(chains, server, **more), tmp_path / name, progress=False)
+    return carry_out(plan(chains, server, **more), tmp_path / name, progress=False)
 
 
 def test_a_model_in_form_answers_every_chain_and_every_edit_is_retrieved(chains, tmp_path):
@@ -198,7 +199,7 @@ def test_the_address_is_recorded_without_its_parameters(chains, tmp_path):
         where = dict(endpoint=f"{server.url}?key=secret", spending=dict(cache=tmp_path / "c"))
         secret = MquakePlan(chains, "none", "scripted", sample=1, **where)
         try:
-            run_mquake(secret, tmp_path / "run", progress=False)
+            carry_out(secret, tmp_path / "run", progress=False)
         except WriterError as e:  # this server knows no parameters
             assert "secret" not in str(e)
     assert "secret" not in (tmp_path / "run" / "config.json").read_text()

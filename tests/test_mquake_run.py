@@ -13,7 +13,8 @@ from wbe.lm.tokens import QAItem
 from wbe.lm.toys import toy_lm
 from wbe.records import BadArgument
 from wbe.runs import mquake
-from wbe.runs.mquake import MquakePlan, find_conflicts, read_instances, run_mquake, summarise_mquake
+from wbe.runs.loop import carry_out
+from wbe.runs.mquake import MquakePlan, find_conflicts, read_instances, summarise_mquake
 
 CHAINS = Path(__file__).parents[2] / "shared" / "data" / "mquake_real_120.json"
 
@@ -63,7 +64,7 @@ def test_a_model_that_repeats_the_facts_in_front_is_as_good_as_they_are(chains, 
     monkeypatch.setattr(mquake, "ask", read_context)
     hparams = {} if name == "oracle" else dict(form="pair", most=None, which="subject")
     plan = MquakePlan(chains, editor=name, hparams=hparams, k=(1, 3), under="zero-shot")
-    table = summarise_mquake(run_mquake(plan, tmp_path / "run", toy(), progress=False))
+    table = summarise_mquake(carry_out(plan, tmp_path / "run", toy(), progress=False))
     assert table.loc[0, ["instance_wise", "multi_hop"]].tolist() == [0, 0]
     for k in (1, 3):
         assert tuple(table.loc[k, ["edit_wise", "instance_wise", "multi_hop"]]) == expected, k
@@ -72,45 +73,45 @@ def test_a_model_that_repeats_the_facts_in_front_is_as_good_as_they_are(chains, 
 
 def test_a_killed_run_continues_with_the_next_group_and_asks_none_twice(chains, tmp_path, monkeypatch):
     plan = MquakePlan(chains, editor="graph", k=(2,), under="zero-shot")
-    whole = run_mquake(plan, tmp_path / "a", toy(), progress=False)
-    real, scored = mquake.score_group, []
+    whole = carry_out(plan, tmp_path / "a", toy(), progress=False)
+    real, scored = mquake._score_group, []
 
-    def counted(lm, made, group, plan, *more):
+    def counted(lm, made, group, how):
         if len(scored) == 2:
             raise KeyboardInterrupt
         scored.append([x["case_id"] for x in group])
-        return real(lm, made, group, plan, *more)
+        return real(lm, made, group, how)
 
-    monkeypatch.setattr(mquake, "score_group", counted)
+    monkeypatch.setattr(mquake, "_score_group", counted)
     lm = toy()
     with pytest.raises(KeyboardInterrupt):
-        run_mquake(plan, tmp_path / "b", lm, progress=False)
+        carry_out(plan, tmp_path / "b", lm, progress=False)
     assert not lm.item_hooks
-    monkeypatch.setattr(mquake, "score_group", lambda *a: scored.append(a) or real(*a))
-    resumed = run_mquake(plan, tmp_path / "b", toy(), progress=False)
+    monkeypatch.setattr(mquake, "_score_group", lambda *a: scored.append(a) or real(*a))
+    resumed = carry_out(plan, tmp_path / "b", toy(), progress=False)
     assert len(scored) == 4  # seven instances in groups of two, each once
     assert resumed.astype(str).equals(whole.astype(str))
 
 
 def test_another_file_or_setting_is_not_continued_and_more_k_are(chains, tmp_path):
     lm, first = toy(), MquakePlan(chains, editor="prompt", k=(1,), under="zero-shot", sample=2)
-    run_mquake(first, tmp_path / "run", lm, progress=False)
+    carry_out(first, tmp_path / "run", lm, progress=False)
     more = MquakePlan(chains, editor="prompt", k=(1, 2), under="zero-shot", sample=2)
-    assert set(run_mquake(more, tmp_path / "run", lm, progress=False).k) == {0, 1, 2}
+    assert set(carry_out(more, tmp_path / "run", lm, progress=False).k) == {0, 1, 2}
     for other in (dict(sample=3), dict(editor="graph"), dict(questions=1)):
         wanted = dict(editor="prompt", k=(1,), under="zero-shot", sample=2) | other
         with pytest.raises(BadArgument, match="begun with another"):
-            run_mquake(MquakePlan(chains, **wanted), tmp_path / "run", lm, progress=False)
+            carry_out(MquakePlan(chains, **wanted), tmp_path / "run", lm, progress=False)
     Path(chains).write_text(json.dumps(INSTANCES[:3]))
     with pytest.raises(BadArgument, match="begun with another sha256"):
-        run_mquake(first, tmp_path / "run", lm, progress=False)
+        carry_out(first, tmp_path / "run", lm, progress=False)
 
 
 def test_all_is_the_number_of_instances_of_the_run(chains, tmp_path):
     usual = dict(editor="graph", under="zero-shot", sample=3, questions=1)
-    frame = run_mquake(MquakePlan(chains, k=(2, "all"), **usual), tmp_path / "run", toy(), progress=False)
+    frame = carry_out(MquakePlan(chains, k=(2, "all"), **usual), tmp_path / "run", toy(), progress=False)
     assert frame.groupby("k").size().to_dict() == {0: 3, 2: 3, 3: 3}
-    assert len(run_mquake(MquakePlan(chains, k=(3,), **usual), tmp_path / "run", toy(), progress=False)) == 9
+    assert len(carry_out(MquakePlan(chains, k=(3,), **usual), tmp_path / "run", toy(), progress=False)) == 9
     with pytest.raises(BadArgument, match="k is"):
         MquakePlan(chains, k=("every",))
 
@@ -140,7 +141,7 @@ def test_weights_are_unedited_after_every_group(chains, tmp_path):
     lm = toy()
     before = {k: v.clone() for k, v in lm.model.state_dict().items()}
     plan = MquakePlan(chains, editor="ft", hparams=dict(steps=2), k=(4,), under="zero-shot", sample=4)
-    frame = run_mquake(plan, tmp_path / "run", lm, progress=False)
+    frame = carry_out(plan, tmp_path / "run", lm, progress=False)
     assert len(frame) == 8 and all(torch.equal(v, before[k]) for k, v in lm.model.state_dict().items())
 
 
@@ -148,7 +149,7 @@ def test_contradictions_within_a_group_are_edited_one_after_the_other_and_marked
     two = [instance(1, "Ida", "Town1", "River1"), instance(2, "Ida", "Town2", "River2")]
     Path(chains).write_text(json.dumps(two))
     plan = MquakePlan(chains, editor="graph", k=(1, 2), under="zero-shot")
-    frame = run_mquake(plan, tmp_path / "run", toy(), progress=False)
+    frame = carry_out(plan, tmp_path / "run", toy(), progress=False)
     assert frame.groupby("k").conflict.sum().to_dict() == {0: 0, 1: 0, 2: 2}
     assert json.loads((tmp_path / "run" / "config.json").read_text())["conflicts"] == {"edit": 2}
     assert summarise_mquake(frame, conflicts=False).index.tolist() == [0, 1]
@@ -172,7 +173,7 @@ def test_published_instances_are_read_and_run(tmp_path):
             edits.setdefault((s, p), set()).add(o)
     assert bool(find_conflicts(instances)) == any(len(o) > 1 for o in edits.values())
     plan = MquakePlan(str(CHAINS), editor="graph", k=(2,), under="zero-shot", sample=2, questions=1)
-    frame = run_mquake(plan, tmp_path / "run", toy_lm("gpt2", n_positions=512), progress=False)
+    frame = carry_out(plan, tmp_path / "run", toy_lm("gpt2", n_positions=512), progress=False)
     assert len(frame) == 4 and set(frame.hops) == {4}
 
 
@@ -200,7 +201,7 @@ def test_runs_lists_a_run_of_mquake_compare_leaves_it_out_and_report_has_a_secti
     from wbe.cli.main import app
 
     runs = tmp_path / "runs"
-    run_mquake(
+    carry_out(
         MquakePlan(chains, editor="graph", k=(2,), under="zero-shot", sample=2), runs / "m", toy(), progress=False
     )
     old = json.loads((runs / "m" / "config.json").read_text())

@@ -26,9 +26,9 @@ def test_a_resumed_run_keeps_the_part_of_its_checkpoint_and_drops_the_later_ones
 
 def test_the_curve_is_due_after_every_so_many_of_the_first_edits():
     def due(done, every=20, first=60):
-        return loop.Runner._curve_is_due(
+        return loop.BenchmarkStudy._curve_is_due(
             SimpleNamespace(
-                job=SimpleNamespace(plan=SimpleNamespace(every=every, first=first)),
+                plan=SimpleNamespace(every=every, first=first),
                 updater=SimpleNamespace(edits_done=done),
             )
         )

@@ -159,7 +159,7 @@ def _finished_run(
         run = Run.load(folder)
     except StoreError:
         return None
-    same = RunPlan.from_config(run.config["plan"]).identity() == plan.with_say(run.config["plan"]).identity()
+    same = RunPlan.from_config(run.config["plan"]).identity() == plan.with_generate(run.config["plan"]).identity()
     return run if same and run.config["finished"] and not run.missing else None
 
 # %% ../nbs/12_app/01_demo.ipynb #cell-028

@@ -18,7 +18,7 @@ from .app import Setting, _json_or_text, command, read_settings, settings_of, ta
 from .bench import _parse_prices, _spending
 from .tables import TableOutput, fits_terminal, print_step
 from ..records import AXES, BadArgument, check_choice
-from ..runs.plan import OLD_SETTINGS, PLAN_FLAGS, PLAN_PARTS, SCHEDULES, RunPlan, read_plan
+from ..runs.plan import OLD_SETTINGS, PLAN_FLAGS, PLAN_PARTS, SCHEDULES, read_plan
 
 # %% ../../nbs/12_app/05_runs.ipynb #c37fab11
 def _print_answers(
@@ -89,13 +89,13 @@ def score_command(
         _print_answers(answers, lm.name, output, out)
 
 # %% ../../nbs/12_app/05_runs.ipynb #1ff639ba
-_MORE_WORDS = dict(  # of the command, by schedule
-    timesteps=[Setting("track", list, (), "trackers: tensorboard or wandb (the packages of these names)")],
-    mquake=[
+_MORE_WORDS = dict(  # of the command, by what a schedule asks about
+    benchmark=[Setting("track", list, (), "trackers: tensorboard or wandb (the packages of these names)")],
+    chains=[
         Setting("budget", float, None, "dollars that all runs of this folder may spend, of a model behind an endpoint"),
         Setting("prices", str, None, "dollars for a million tokens of input and output, like 0.15,0.6"),
     ],
-    wikifactdiff=[
+    updates=[
         Setting("probability", str, "object", "of the object, as in the paper; or token, as in the authors' code"),
         Setting("shared", bool, False, "leave a case that one editor cannot make out for all, as the authors do"),
         Setting("paper", bool, True, "print the paper's numbers for GPT-J beside ours"),
@@ -112,10 +112,10 @@ def _own_words(schedule: str) -> list[Setting]:
 
 def _read_words(schedule: str) -> list[Setting]:
     "All words that the command reads; a flag of the command belongs to a part."
-    check_choice(schedule, SCHEDULES, "schedule")
+    file = SCHEDULES[check_choice(schedule, SCHEDULES, "schedule")].file
     words = [s for part, cls in PLAN_PARTS.items() for s in settings_of(cls, part) if s.name != "benchmark"]
-    words += _own_words(schedule) if schedule != "timesteps" else []
-    return words + _MORE_WORDS.get(schedule, [])
+    words += _own_words(schedule) if file != "benchmark" else []
+    return words + _MORE_WORDS[file]
 
 # %% ../../nbs/12_app/05_runs.ipynb #3864836c
 def _hparam_words(editors: str | None) -> list[Setting]:
@@ -132,9 +132,9 @@ def _hparam_words(editors: str | None) -> list[Setting]:
 def _plan_words(given: dict) -> list[Setting]:
     "What `--set help` lists: the settings of a schedule, and the hyper-parameters of the editor."
     schedule = given.get("schedule") or "timesteps"
-    words = _read_words(schedule)
-    if schedule != "timesteps":
-        words = _own_words(schedule) + _MORE_WORDS.get(schedule, [])
+    words, file = _read_words(schedule), SCHEDULES[schedule].file
+    if file != "benchmark":
+        words = _own_words(schedule) + _MORE_WORDS[file]
     return words + _hparam_words(given.get("editor"))
 
 # %% ../../nbs/12_app/05_runs.ipynb #b2f54e23
@@ -209,20 +209,21 @@ def _check_run_name(name: str | None):
         raise BadArgument(f"--name {name}: give a plain name; the folder of the runs is given with --runs")
 
 # %% ../../nbs/12_app/05_runs.ipynb #dec9f05e
-def _run_timesteps(settings: dict, hparams: list[str], runs: Path, name: str | None, out: TableOutput):
-    "Carry out a run with a progress table and trackers, and print its result."
+def _run_benchmark(cls, settings: dict, hparams: list[str], runs: Path, name: str | None, out: TableOutput):
+    "Carry out a run on a benchmark with a progress table and trackers, and print its result."
     from wbe.lm.scoring import process_rank
+    from wbe.runs.loop import carry_out
     from wbe.runs.watch import ProgressTable, tracker
 
     trackers = settings.pop("track", ())
     if settings.get("texts") and Path(settings["texts"]).is_dir():
         settings["texts_dir"] = settings.pop("texts")
     given = _hparams(hparams, settings.get("editor", ""))
-    plan = RunPlan.from_config(settings | dict(hparams=settings.get("hparams", {}) | given))
+    plan = cls.from_config(settings | dict(hparams=settings.get("hparams", {}) | given))
     folder, first = runs / (name or plan.name), process_rank()[0] == 0
     about = dict(editor=plan.editor, model=plan.model)
     callbacks = [ProgressTable(), *(tracker(t, folder, about) for t in trackers)] if first else ()
-    run = SCHEDULES["timesteps"].carry_out(plan, folder, callbacks=callbacks)
+    run = carry_out(plan, folder, callbacks=callbacks)
     if first:
         _print_run(run, out)
         out.line(f"The run:             {folder}\nCompare with others: wbe compare {runs}")
@@ -249,24 +250,23 @@ def _mquake_folder(plan) -> str:
     return f"mquake-{plan.editor.replace(':', '-')}-{Path(plan.model).name}-{file}"
 
 # %% ../../nbs/12_app/05_runs.ipynb #a80386b5
-def _schedule_plan(schedule: str, settings: dict):
-    "The plan of a schedule that is not that of timesteps."
-    cls = SCHEDULES[schedule].plan_class
+def _own_plan(cls, settings: dict):
+    "A plan that has no parts, from settings by today's names."
     names = {OLD_SETTINGS.get(f.name, f.name): f.name for f in fields(cls)}
     for unknown in settings.keys() - names.keys():
-        raise BadArgument(f"{unknown} is no setting of --schedule {schedule}; --set help lists them")
+        raise BadArgument(f"{unknown} is no setting of --schedule {cls.schedule}; --set help lists them")
     return cls(**{names[k]: v for k, v in settings.items()})
 
 
-def _run_mquake(settings: dict, hparams: list[str], runs: Path, name: str | None, out: TableOutput):
+def _run_mquake(cls, settings: dict, hparams: list[str], runs: Path, name: str | None, out: TableOutput):
+    from wbe.runs.loop import carry_out
+
     spending = dict(budget=settings.pop("budget", None), prices=_parse_prices(settings.pop("prices", None)))
     spending = {k: v for k, v in spending.items() if v is not None}
     settings["chains"] = settings.pop("benchmark")
-    plan = _schedule_plan(
-        "mquake", settings | dict(hparams=_hparams(hparams, settings.get("editor", "")), spending=spending)
-    )
+    plan = _own_plan(cls, settings | dict(hparams=_hparams(hparams, settings.get("editor", "")), spending=spending))
     folder = runs / (name or _mquake_folder(plan))
-    _print_mquake(SCHEDULES["mquake"].carry_out(plan, folder), out)
+    _print_mquake(carry_out(plan, folder), out)
     out.line(f"The run: {folder}")
 
 # %% ../../nbs/12_app/05_runs.ipynb #6a9afbeb
@@ -286,28 +286,29 @@ def _print_wikifactdiff(run, probability: str, shared: bool, paper: bool, out: T
     out.line("Shares and differences times 100, ± half of the 95% interval; fluency in bits.")
 
 # %% ../../nbs/12_app/05_runs.ipynb #50abfcd7
-def _run_wikifactdiff(settings: dict, hparams: list[str], runs: Path, name: str | None, out: TableOutput):
+def _run_wikifactdiff(cls, settings: dict, hparams: list[str], runs: Path, name: str | None, out: TableOutput):
     from wbe.analysis.mquake import PROBABILITIES
+    from wbe.runs.loop import carry_out
 
     updates, editor = settings.pop("benchmark"), settings.pop("editor", None)
     table = [settings.pop(k, default) for k, default in dict(probability="object", shared=False, paper=True).items()]
     check_choice(table[0], PROBABILITIES, "probability")
     settings |= dict(updates=updates, n=settings.get("n", 100) or None, hparams=_by_editor(hparams))
     settings |= dict(editors=tuple(editor.split(","))) if editor else {}
-    plan = _schedule_plan("wikifactdiff", settings)
+    plan = _own_plan(cls, settings)
     folder = runs / (name or f"wikifactdiff-{Path(plan.model).name}-{Path(updates).stem}")
-    _print_wikifactdiff(SCHEDULES["wikifactdiff"].carry_out(plan, folder), *table, out)
+    _print_wikifactdiff(carry_out(plan, folder), *table, out)
     out.line(f"The run: {folder}")
 
 # %% ../../nbs/12_app/05_runs.ipynb #83cb5f4e
-_RUN = dict(timesteps=_run_timesteps, mquake=_run_mquake, wikifactdiff=_run_wikifactdiff)  # by schedule
+_RUN = dict(benchmark=_run_benchmark, chains=_run_mquake, updates=_run_wikifactdiff)  # by what is asked about
 
 
 @command("runs", plan=_plan_words, flags=PLAN_FLAGS)
 def run(
     benchmark: str | None = None,  # a release, any file of rows (CSV, JSON, Parquet, …), or a name on the hub
     /,
-    schedule: str = "timesteps",  # how edits and questions follow each other: timesteps, mquake or wikifactdiff
+    schedule: str = "timesteps",  # how edits follow each other: timesteps, after_each, each, mquake or wikifactdiff
     runs: Path = Path("runs"),  # folder of the runs
     name: str | None = None,  # name of the run's folder; made of editor, model and benchmark by default
     config: Path | None = None,  # settings that a run has recorded (config.json), or a TOML file; others come on top
@@ -321,8 +322,9 @@ def run(
     of the editor: --set layer=5. All settings: --set help; with --editor rome, also its hyper-parameters (a preset
     for the model comes on top of their defaults).
 
-    With --schedule mquake or wikifactdiff it asks as the papers of these names do, and prints their tables; each has
-    settings of its own: --schedule mquake --set help.
+    With --schedule each, every edit is made alone, on the unedited model; with after_each, an edit is also asked about
+    right after it. With mquake or wikifactdiff, wbe asks as the papers of these names do, and prints their tables; each
+    has settings of its own: --schedule mquake --set help.
 
     Stop it at any time, with Ctrl-C or kill: the same command continues, and the scores are the same in the end.
 
@@ -340,12 +342,13 @@ def run(
     settings = recorded | read_settings(mine, known) | (dict(benchmark=benchmark) if benchmark else {})
     if "benchmark" not in settings:
         raise BadArgument("give a benchmark, like wbe-demo/benchmark/release; or --config FILE")
-    _RUN[schedule](settings, hparams, runs, name, out)
+    how = SCHEDULES[schedule]
+    _RUN[how.file](how.plan_class, settings, hparams, runs, name, out)
 
 # %% ../../nbs/12_app/05_runs.ipynb #598761eb
 def _print_estimate(file: Path, measured: list[Path] | None, out: TableOutput):
     "The estimated cost of a sweep, and what it rests on."
-    from wbe.runs.description import format_duration
+    from wbe.runs.schedule import format_duration
     from wbe.runs.records import load_runs
     from wbe.runs.sweep import estimate_sweep
     from wbe.runs.sweep import read_sweep

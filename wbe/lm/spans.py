@@ -15,7 +15,7 @@ from .models import LM
 from .passes import padding_token
 from .tokens import pad_tokens
 from ..texts import split_sentences, stable_hash
-from ..wikipedia.changed import MAX_SENTINELS, SENTINEL, mask_spans, salient_spans
+from ..wikipedia.diffs import MAX_SENTINELS, SENTINEL, mask_spans, salient_spans
 from ..wikipedia.texts import SourceText, shuffled_by_id
 
 # %% ../../nbs/07_lm/10_spans.ipynb #cell-007

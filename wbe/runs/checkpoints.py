@@ -239,7 +239,8 @@ class Updater:
         self.job, self.lm, self.editor = job, job.lm, job.editor
         self.checkpoint, self.health, self.memory = Checkpoint(job.folder / "state"), _Health(job), PeakMeter(job.lm)
         self.edits_done = 0  # rows of the benchmark so far, refused ones included
-        self.edited_at = {}  # edit id: number of the timestep
+        self.edited_at, self.just_made = {}, {}  # edit id: number of the timestep; of all edits, and of the last batch
+        self.applied = []  # results that `undo` undoes
         self.last_error = None  # message of the last edit that failed
         self.unsaved = dict(batches=[], refused=[])  # rows of these tables since the last checkpoint
 
@@ -269,7 +270,7 @@ def _make_edits(
     requests: list[EditRequest],
 ) -> list[dict]:  # the refused edits, with the reason
     "Compute and apply the edits of a batch, as many as can be made."
-    refused, todo = [], [requests] if requests else []
+    self.just_made, refused, todo = {}, [], [requests] if requests else []
     while todo:
         batch = todo.pop(0)
         try:
@@ -280,9 +281,20 @@ def _make_edits(
             refused += [dict(edit_id=r.id, question=r.question, reason=reason) for r in failed]
             todo = again + todo
             continue
-        self.checkpoint.record(self.lm, result)
-        self.edited_at |= {r.id: timestep for r in batch}
+        if self.job.schedule.restore:
+            self.applied.append(result)
+        else:
+            self.checkpoint.record(self.lm, result)
+        self.just_made |= {r.id: timestep for r in batch}
+        self.edited_at |= self.just_made
     return refused
+
+# %% ../../nbs/10_runs/05_checkpoints.ipynb #65c93098
+@patch
+def undo(self: Updater):
+    "Undo what was applied since the last call."
+    while self.applied:
+        self.applied.pop().undo(self.lm)
 
 # %% ../../nbs/10_runs/05_checkpoints.ipynb #773a94dc
 @patch

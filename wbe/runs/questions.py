@@ -20,7 +20,7 @@ from ..lm.scoring import score, unaskable_reasons
 from ..lm.tokens import QAItem
 from ..lm.ability import lasting_facts, static_items
 from ..records import AXES, BadArgument, patch
-from .plan import RunPlan
+from .plan import SCHEDULES, RunPlan
 from ..store import atomic_write
 from ..writers.forms import FORMS
 
@@ -178,17 +178,20 @@ def _ahead(
 # %% ../../nbs/10_runs/03_questions.ipynb #cell-033
 def select_questions(
     questions,  # of a run: a frame with edit_id, axis and asked_of, see `_run_questions` and `QuestionTable.keys`
-    moment: str,  # before, step or curve
+    moment: str,  # before, step, curve or after
     scored_at: int,  # after which timestep; of which timestep, for `before`
     bench: Benchmark,
     plan: RunPlan,
-    edited: dict,  # ids of the edits made so far (the keys)
+    edited: dict,  # ids of the edits made so far (the keys); for `after`, of those that were made last
 ):
-    "The questions of a moment; the column `moment` says before, current, past, curve or ahead."
+    "The questions of a moment; the column `moment` says before, current, past, curve, ahead or after."
     import pandas as pd
 
     if moment == "before":
         return questions[questions.asked_of == scored_at].assign(moment="before")
+    if moment == "after":
+        own = (questions.asked_of == scored_at) & questions.edit_id.isin(edited)
+        return questions[own].assign(moment="after")
     q = _without_retired(questions[questions.asked_of <= scored_at], bench, scored_at)
     if moment == "curve":
         made = [i for i in q.edit_id.unique() if i in edited]
@@ -297,15 +300,21 @@ def planned_moments(
 ) -> list[dict]:  # edits_done, timestep, moment, questions
     "The moments of a run in their order, with about how many questions each asks."
     asked, rows, done, every = questions.groupby("asked_of").size(), [], 0, plan.every
+    schedule = SCHEDULES[plan.schedule]
+    each = schedule.group == "each"
     add = lambda moment, n, count: rows.append(dict(edits_done=done, timestep=n, moment=moment, questions=round(count)))
     for n in planned:
         add("before", n, asked[n])
     for n, edits in planned.items():
         start, earlier = done, [m for m in planned if m < n]
-        for done in range(start + 1, start + edits + 1) if every and plan.editor != "none" else ():
-            if done % every == 0 and done <= plan.first:
+        for done in range(start + 1, start + edits + 1) if (every or each) and plan.editor != "none" else ():
+            if each:
+                add("after", n, asked[n] / edits)
+            if every and done % every == 0 and done <= plan.first:
                 add("curve", n, min(plan.curve, done) * asked[n] / edits)
         done = start + edits
+        if schedule.restore:
+            continue
         ahead = len(_ahead(questions, n, plan))
         add("step", n, asked[n] + ahead + sum(asked[m] * min(1, plan.sample / planned[m]) for m in earlier))
     return rows
