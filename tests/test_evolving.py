@@ -13,6 +13,7 @@ import tarfile
 
 import processes
 import pytest
+from stored import served
 
 from wbe.benchmark.evolving import EvolvingQuestion
 from wbe.benchmark.evolving_series import evolve_benchmark, evolving_table
@@ -21,7 +22,7 @@ from wbe.benchmark.release import check_release
 from wbe.benchmark.validator import validate_benchmark
 from wbe.records import read_table
 from wbe.texts import split_sentences
-from wbe.wikipedia.days import write_wiki_texts
+from wbe.wikipedia.texts import write_wiki_texts
 from wbe.world.files import World
 
 DAYS = ["2024-02-01", "2024-02-20", "2024-03-01"]
@@ -30,9 +31,10 @@ SMALL = dict(least=60, unchanged=30, tuning=30)
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    return World(7, 500).write(
-        tmp_path_factory.mktemp("world"), dates=DAYS, formats=("json.gz",), views=False, progress=False
-    )
+    with served():  # that of 26_evolving_series
+        return World(7, 600).write(
+            tmp_path_factory.mktemp("world"), dates=DAYS, formats=("json.gz",), views=False, progress=False
+        )
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +50,8 @@ def flat(pairs):
 @pytest.fixture(scope="module")
 def calm(dumps, tmp_path_factory):
     folder = tmp_path_factory.mktemp("evolving") / "calm"
-    evolve_benchmark(folder, flat(dumps), **SMALL, progress=False)
+    with served():
+        evolve_benchmark(folder, flat(dumps), **SMALL, progress=False)
     return folder
 
 

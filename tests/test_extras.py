@@ -245,7 +245,7 @@ def test_an_html_dump_gives_the_same_paragraphs_as_wikitext(tmp_path):
 
     from wbe.wikipedia.comparison import compare_wikipedia
     from wbe.wikipedia.plain import plain_text
-    from wbe.wikipedia.snapshot import parse_enterprise
+    from wbe.wikipedia.pages import parse_enterprise
 
     page = (
         '<html><head><base href="//en.wikipedia.org/wiki/"/></head><body><section><p><b>A</b> is a '

@@ -9,6 +9,7 @@ from functools import partial
 
 import processes
 import pytest
+from stored import served
 
 from wbe.benchmark.reader import Benchmark
 from wbe.benchmark.series import Series, extend_benchmark, make_benchmark
@@ -17,21 +18,23 @@ from wbe.records import BadArgument
 from wbe.store import StoreError
 from wbe.world.files import World
 
-DAYS = ["2024-02-01", "2024-02-20", "2024-03-01", "2024-03-20"]
+DAYS = ["2024-02-01", "2024-02-20", "2024-03-01", "2024-03-20", "2024-04-01"]  # of the world of 14_series
 
 
 @pytest.fixture(scope="module")
 def dumps(tmp_path_factory):
-    world = World(5, 500).write(
-        tmp_path_factory.mktemp("world"), dates=DAYS, articles=False, views=False, truth=False, progress=False
-    )
-    return world.paths("dumps")
+    with served():
+        world = World(7, 500).write(
+            tmp_path_factory.mktemp("world"), dates=DAYS, articles=False, views=False, progress=False
+        )
+    return world.paths("dumps")[:3]
 
 
 @pytest.fixture(scope="module")
 def calm(dumps, tmp_path_factory):
     folder = tmp_path_factory.mktemp("calm")
-    make_benchmark(folder, dumps, progress=False)
+    with served():
+        make_benchmark(folder, dumps, progress=False)
     return released(folder)
 
 
@@ -39,7 +42,8 @@ def calm(dumps, tmp_path_factory):
 def pair(dumps, tmp_path_factory):
     "The benchmark of the first two dumps; tests copy it."
     folder = tmp_path_factory.mktemp("pair") / "b"
-    make_benchmark(folder, dumps[:2], progress=False)
+    with served():
+        make_benchmark(folder, dumps[:2], progress=False)
     return folder
 
 

@@ -11,7 +11,7 @@ from wbe.benchmark.series import make_benchmark
 from wbe.engine import Spark
 from wbe.wikidata.build import build_facts
 from wbe.wikipedia.comparison import compare_wikipedia
-from wbe.wikipedia.snapshot import parse_wikipedia
+from wbe.wikipedia.pages import parse_wikipedia
 from wbe.world.dumps import XML_TAIL, xml_head, xml_page
 
 pytestmark = pytest.mark.extra("spark")

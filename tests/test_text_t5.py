@@ -17,7 +17,7 @@ from wbe.lm.spans import masked_loss, masked_rows
 from wbe.lm.toys import toy_lm
 from wbe.runs.loop import run_lifelong
 from wbe.runs.plan import RunPlan
-from wbe.wikipedia.changed import SENTINEL
+from wbe.wikipedia.diffs import SENTINEL
 from wbe.wikipedia.texts import SourceText, write_texts
 
 QUICK = dict(length=48, batch_size=4, steps=6, rate=0.01)

@@ -46,9 +46,9 @@ from wbe.wikidata.changes import compare_snapshots
 from wbe.wikidata.parse import parse_dump
 from wbe.wikipedia.comparison import WikipediaComparison
 from wbe.wikipedia.diffs import Diffset
-from wbe.wikipedia.snapshot import WikipediaSnapshot
+from wbe.wikipedia.pages import WikipediaSnapshot
 from wbe.wikipedia.texts import SourceText
-from wbe.wikipedia.days import write_wiki_texts
+from wbe.wikipedia.texts import write_wiki_texts
 from wbe.world.files import World
 
 WORDS = 45  # of a passage, so that every prompt fits

@@ -27,7 +27,7 @@ from wbe.records import read_table
 from wbe.tiny.corpus import excerpt_document
 from wbe.tiny.facts import FactPool, facts_at, sample_question
 from wbe.tiny.training import Muon, learning_rate_share
-from wbe.wikipedia.changed import SENTINEL
+from wbe.wikipedia.diffs import SENTINEL
 from wbe.world.files import World
 from wbe.world.names import SeededRandom
 

@@ -39,7 +39,7 @@ import json, sys
 from pathlib import Path
 from wbe.wikipedia.comparison import compare_wikipedia
 from wbe.wikipedia.diffs import write_diffset
-from wbe.wikipedia.snapshot import parse_wikipedia
+from wbe.wikipedia.pages import parse_wikipedia
 folder, workers = Path(sys.argv[3]), int(sys.argv[4])
 options = dict(workers=workers, progress=False)
 snapshots = [parse_wikipedia(p, folder / str(i), **options) for i, p in enumerate(sys.argv[1:3])]

@@ -17,11 +17,10 @@ from pathlib import Path
 from .questions import BenchmarkRow, write_checked
 from ..records import BadArgument, col, patch, to_table
 from ..texts import question_key, split_sentences, stable_hash
-from ..wikipedia.changed import ChangedText, salient_spans
 from ..wikipedia.comparison import WikipediaComparison
-from ..wikipedia.diffs import Diffset, article_parts
+from ..wikipedia.diffs import ChangedText, Diffset, article_parts, salient_spans
+from ..wikipedia.pages import WikipediaSnapshot
 from ..wikipedia.plain import page_paragraphs
-from ..wikipedia.snapshot import WikipediaSnapshot
 from ..wikipedia.texts import SourceText
 from ..writers.base import Hop, Request, Writer
 from ..writers.judge import read_twice

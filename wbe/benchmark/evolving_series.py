@@ -41,10 +41,10 @@ from ..records import BadArgument, Fact, check_choice, patch, read_table, to_tab
 from ..store import Manifest, Stage, StoreError, atomic_write, lock, make_folder, write_table
 from ..texts import stable_hash
 from ..wikidata.entities import FALLBACK
-from ..wikipedia.changed import CHANGED_CHARACTERS, ChangedText, changed_set
+from ..wikipedia.diffs import CHANGED_CHARACTERS, ChangedText, changed_set
 from ..wikipedia.comparison import WikipediaComparison, compare_wikipedia
-from ..wikipedia.days import DumpsOfDay, dumps_by_day, parse_articles
-from ..wikipedia.snapshot import WikipediaSnapshot
+from ..wikipedia.texts import DumpsOfDay, dumps_by_day, parse_articles
+from ..wikipedia.pages import WikipediaSnapshot
 from ..wikipedia.texts import changed_source, snapshot_articles, write_in_pieces, write_texts
 from ..writers.base import WRITERS, make_writer
 from ..writers.passages import CHECKERS, PASSAGE_WRITERS, make_checker, make_passage_writer

@@ -141,7 +141,7 @@ def evolve(
     _print_evolving(evolve_benchmark(folder, files, how, log=print_step, **settings), out)
 
 # %% ../../nbs/12_app/06_data.ipynb #e867e206
-@more("wbe.wikipedia.days:write_wiki_texts")
+@more("wbe.wikipedia.texts:write_wiki_texts")
 def texts(
     folder: Path,  # folder for the texts; what is made on the way goes into work
     dumps: list[str] = (),  # dumps of a Wikipedia, of two days at least: enwiki-DATE-pages-articles.xml.bz2, in one
@@ -164,8 +164,8 @@ def texts(
 
     For example:  wbe data texts written 2024-02-01 2024-03-01 --wikipedia simplewiki.xml.bz2
     """
-    from wbe.wikipedia.days import dumps_by_day
-    from wbe.wikipedia.days import texts_table, write_wiki_texts
+    from wbe.wikipedia.texts import dumps_by_day
+    from wbe.wikipedia.texts import texts_table, write_wiki_texts
 
     files = _files_of(dumps, fetched or folder / "dumps", (wikipedia,), mirror)
     days = {day.replace("-", ""): found.articles for day, found in dumps_by_day(files, ["wikipedia"]).items()}

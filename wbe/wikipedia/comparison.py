@@ -22,7 +22,7 @@ from ..engine import parallel_map
 from ..store import Stage, StageFolder, format_bytes
 from ..spool import PieceFiles, parquet_piece
 from .plain import Paragraph, page_paragraphs
-from .snapshot import WikipediaSnapshot
+from .pages import WikipediaSnapshot
 
 # %% ../../nbs/05_wikipedia/06_comparison.ipynb #cell-007
 @dataclass

@@ -224,14 +224,18 @@ def _without_attached(
         layer.idle, lm.needs_whole_prompts, lm.state.tail_reuse = False, needs_whole_prompts, tail_reuse
 
 # %% ../../../nbs/09_editors/memory/06_routing.ipynb #cell-029
+def _differing_setting(layer: RoutedLayer | None, settings: dict) -> str | None:
+    "The first setting in which a layer differs; none without a layer."
+    return next((n for n, v in layer.settings.items() if v != settings.get(n)), None) if layer else None
+
+
 def _check_settings_agree(
     layer: RoutedLayer | None,  # what the model has; None if nothing
     settings: dict,  # of the editor
     what: str,  # like "wise: the side memories"
 ):
     "Raise BadArgument if a model has a routed layer with other settings."
-    if layer is not None and layer.settings != settings:
-        name = next(n for n in layer.settings if layer.settings[n] != settings.get(n))
+    if name := _differing_setting(layer, settings):
         raise BadArgument(
             f"{what} of {layer.lm.name} were made with {name} {layer.settings[name]!r}, "
             f"and cannot go on with {settings.get(name)!r}"
@@ -252,8 +256,7 @@ def _check_routed_fits(
             f"{result!r} was made for {result.model.get('name', 'another model')} with {made['layers']} layers of "
             f"width {made['width']}, and {lm.name} has {lm.layers} of {lm.width}"
         )
-    if layer is not None and layer.settings != settings:
-        name = next(n for n in layer.settings if layer.settings[n] != settings.get(n))
+    if name := _differing_setting(layer, settings):
         raise EditError(
             f"{result!r} has {name} {settings.get(name)!r}, and {what} of {lm.name} were made with "
             f"{layer.settings[name]!r}; edit again with the same hyper-parameters"

@@ -29,7 +29,7 @@ from ...lm.tokens import EncodedItem, QAItem, encode_items, pad_tokens
 from ...metrics.answers import alias_f1, alias_match
 from ...metrics.perplexity import HeldOutText, proper_noun_mask
 from ...records import BadArgument
-from ...wikipedia.changed import SalientSpan, mask_spans
+from ...wikipedia.diffs import SalientSpan, mask_spans
 
 # %% ../../../nbs/09_editors/text/08_measures.ipynb #cell-005
 def written_perplexity(
