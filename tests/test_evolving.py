@@ -31,7 +31,7 @@ SMALL = dict(least=60, unchanged=30, tuning=30)
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
-    with served():  # that of 26_evolving_series
+    with served():  # that of 16_evolving_series
         return World(7, 600).write(
             tmp_path_factory.mktemp("world"), dates=DAYS, formats=("json.gz",), views=False, progress=False
         )

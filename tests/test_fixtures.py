@@ -121,9 +121,9 @@ def test_stages_of_a_notebook_itself_and_of_fresh_notebooks_are_run(results, tmp
         assert not stage.done and stage.params == params
         with stage:
             pass
-    results.begin("nbs/02_world/13_files.ipynb")
+    results.begin("nbs/02_world/12_files.ipynb")
     small_world(tmp_path / "one")
-    results.begin("nbs/02_world/14_traits.ipynb")
+    results.begin("nbs/02_world/13_traits.ipynb")
     small_world(tmp_path / "two")
     assert results.counts == dict(built=0, served=0)
 

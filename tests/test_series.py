@@ -18,7 +18,7 @@ from wbe.records import BadArgument
 from wbe.store import StoreError
 from wbe.world.files import World
 
-DAYS = ["2024-02-01", "2024-02-20", "2024-03-01", "2024-03-20", "2024-04-01"]  # of the world of 14_series
+DAYS = ["2024-02-01", "2024-02-20", "2024-03-01", "2024-03-20", "2024-04-01"]  # of the world of 10_series
 
 
 @pytest.fixture(scope="module")

@@ -296,7 +296,7 @@ def style() -> str:
 
 # Every word and number in these notebooks comes from recorded runs, so a fresh output equals the stored one. A cell
 # that says `#| varies` is not compared.
-COMPARED = ("10_timesteps", "14_cost", "01_editors_over_time")
+COMPARED = ("06_timesteps", "08_cost", "01_editors_over_time")
 
 
 def words_of(outputs) -> list[str]:
@@ -484,17 +484,17 @@ def notebooks() -> list[Path]:
 # Notebooks that take longest, begun first: they do not keep one process busy when the others are done.
 SLOW_NOTEBOOKS = (
     "research/17_outdated_answers",
-    "10_runs/08_loop",
-    "06_benchmark/14_series",
+    "10_runs/07_loop",
+    "06_benchmark/10_series",
     "research/07_later_and_authors",
-    "10_runs/09_sweep",
+    "10_runs/08_sweep",
     "research/21_popular_and_rare",  # asks most questions of the recorded benchmark; others are served its answers
-    "11_analysis/32_report",
+    "11_analysis/14_report",
     "research/06_ours_and_authors",
     "tutorials/03_own_edits",
     "04_wikidata/09_rules",
     "12_app/01_demo",
-    "04_wikidata/13_build",
+    "04_wikidata/12_build",
     "04_wikidata/06_parse",
     "06_benchmark/02_locality",
     "research/18_two_hops",
