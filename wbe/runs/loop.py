@@ -26,7 +26,6 @@ from wbe.runs.schedule import (
 )
 from .moments import Asker
 from .plan import SCHEDULES, RunPlan, check_plan
-from .questions import QuestionTable
 from .records import Run
 from ..store import lock, make_folder, write_text
 
@@ -62,7 +61,7 @@ def begin(self: BenchmarkStudy):
     "Write the questions, and the rows of a table that was in memory."
     if self.rows is not None:
         write_rows(self.plan.benchmark, self.rows)
-    self.asker._questions = QuestionTable(self.asker.questions.path.replace(self.folder / "questions.parquet"))
+    self.asker.keep_questions()
 
 # %% ../../nbs/10_runs/07_loop.ipynb #aa99d353
 _ESTIMATE_AFTER = 60.0  # seconds; a run with less left says nothing

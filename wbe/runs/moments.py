@@ -60,12 +60,18 @@ def _askable_questions(
 # %% ../../nbs/10_runs/06_moments.ipynb #b517d83d
 @patch(as_prop=True)
 def questions(self: Asker) -> QuestionTable:
-    "The questions of the run. When first wanted they are written into a file, which `begin` names questions.parquet."
+    "The questions of the run. When first wanted they are written into a file; `keep_questions` gives it its name."
     if self._questions is None:
         reasons, path = [], self.job.folder / f".questions-{self.job.rank}.parquet"
         self._questions = QuestionTable(store_questions(path, self._askable_questions(reasons)))
         self.set_aside = describe_set_aside(reasons)
     return self._questions
+
+
+@patch
+def keep_questions(self: Asker):
+    "Give the file its name in the run's folder."
+    self._questions = QuestionTable(self.questions.path.replace(self.job.folder / "questions.parquet"))
 
 # %% ../../nbs/10_runs/06_moments.ipynb #18de370f
 SCORING_VERSION = 2  # increased whenever the same model would get other scores, or prompts are built in another way
