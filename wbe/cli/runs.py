@@ -71,11 +71,9 @@ def score_command(
     For example:  wbe score wbe-demo/benchmark/release --model gpt2
     """
     from wbe.benchmark.own import open_benchmark
-    from wbe.lm.models import check_compiler, compile_blocks
-    from wbe.lm.models import load
-    from wbe.lm.scoring import ask_benchmark
+    from wbe.lm.models import check_compiler, compile_blocks, load
     from wbe.lm.prompts import get_protocol
-    from wbe.lm.scoring import process_rank
+    from wbe.lm.scoring import ask_benchmark, process_rank
 
     get_protocol(protocol)
     loading, asking = take(settings, load, ask_benchmark), take(settings, ask_benchmark, load)

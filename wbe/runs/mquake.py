@@ -22,7 +22,7 @@ from ..lm.prompts import Protocol, get_protocol
 from ..lm.scoring import ask
 from ..lm.tokens import QAItem
 from ..metrics.answers import alias_match
-from ..records import BadArgument, check_choice
+from ..records import BadArgument, patch, check_choice
 from .schedule import Part, Study, edit_batches
 from ..store import explain_read_errors, sha256_of, versions, write_text
 from ..writers.endpoint import split_parameters
@@ -472,19 +472,6 @@ class MquakeStudy(Study):
         self.earlier |= dict(hparams=asdict(self.editor.HParams()) if self.editor else {})
         return config
 
-    def all_parts(self) -> list[Part]:
-        "The unedited model, then every group; a group goes with its k."
-        plan = self.plan
-        kept = _recall(plan, self.folder, self.lm, self.instances, self.how)
-        groups = {0: [[x for [x] in instance_groups(kept, 1, plan.seed, plan.sample)]]}
-        for k in _group_sizes(plan, kept) if self.editor else ():
-            groups[k] = instance_groups(kept, k, plan.seed, plan.sample)
-        return [
-            Part(f"{k:06d}-{n:06d}", self.editor if k else None, [(k, group)])
-            for k, some in groups.items()
-            for n, group in enumerate(some, bool(k))
-        ]
-
     def ask(self, editor, group: tuple[int, list[dict]]):
         "Score the instances of a group, with the edits of all of them or without any."
         k, some = group
@@ -498,6 +485,21 @@ class MquakeStudy(Study):
     def result(self):
         "The rows as a data frame."
         return self.tables["instances"].frame()
+
+# %% ../../nbs/10_runs/09_mquake.ipynb #b1e7baae
+@patch
+def all_parts(self: MquakeStudy) -> list[Part]:
+    "The unedited model, then every group; a group goes with its k."
+    plan = self.plan
+    kept = _recall(plan, self.folder, self.lm, self.instances, self.how)
+    groups = {0: [[x for [x] in instance_groups(kept, 1, plan.seed, plan.sample)]]}
+    for k in _group_sizes(plan, kept) if self.editor else ():
+        groups[k] = instance_groups(kept, k, plan.seed, plan.sample)
+    return [
+        Part(f"{k:06d}-{n:06d}", self.editor if k else None, [(k, group)])
+        for k, some in groups.items()
+        for n, group in enumerate(some, bool(k))
+    ]
 
 # %% ../../nbs/10_runs/09_mquake.ipynb #cell-079
 def summarise_mquake(
