@@ -224,7 +224,9 @@ def _run_benchmark(cls, settings: dict, hparams: list[str], runs: Path, name: st
     run = carry_out(plan, folder, callbacks=callbacks)
     if first:
         _print_run(run, out)
-        out.line(f"The run:             {folder}\nCompare with others: wbe compare {runs}")
+        out.line(f"The run:             {folder}")
+        if not SCHEDULES[plan.schedule].restore:  # edits made alone leave no timestep to compare
+            out.line(f"Compare with others: wbe compare {runs}")
 
 # %% ../../nbs/12_app/05_runs.ipynb #624b04a3
 def _print_mquake(frame, out: TableOutput):
