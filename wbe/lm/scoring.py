@@ -28,7 +28,7 @@ from .tokens import EncodedItem, QAItem, as_qa_items, encode_items, stop_tokens
 from ..metrics.answers import normalised_matches
 from ..metrics.summary import format_summary, summarise, with_outdated_match
 from ..progress import progress_bar
-from ..records import BadArgument, Score, WbeError, check_choice, choose_axes, col, patch, to_table
+from ..records import BadArgument, Score, WbeError, check_choice, choose_axes, col, patch, schema, to_table
 from ..store import write_table, write_text
 
 # %% ../../nbs/07_lm/09_scoring.ipynb #cell-005
@@ -206,17 +206,10 @@ class Scores:
 
 # %% ../../nbs/07_lm/09_scoring.ipynb #cell-034
 @patch
-def rows(
-    self: Scores,
-    axis: str,
-    edited_at: int | None,  # the timestep of the edits
-    scored_at: int,  # after which timestep the questions were asked
-):
-    "An Arrow table of `Score` for one axis of a run at one moment; the items' ids are those of the edits."
-    same = {n: self[n] for n in ("token_accuracy", "exact_match", "log_probability", "seconds")}
-    moment = dict(axis=axis, edited_at=edited_at, scored_at=scored_at)
-    constant = {name: [value] * len(self) for name, value in moment.items()}
-    return to_table(dict(edit_id=self["id"], answer=self["text"], **constant, **same), Score)
+def measured(self: Scores):
+    "What a `Score` says of each answer, as a data frame."
+    frame = self.table.to_pandas().rename(columns={"text": "answer"})
+    return frame[[name for name in schema(Score).names if name in frame]]
 
 # %% ../../nbs/07_lm/09_scoring.ipynb #cell-036
 @patch
@@ -452,14 +445,12 @@ def load(cls: BenchmarkAnswers, folder) -> BenchmarkAnswers:
 # %% ../../nbs/07_lm/09_scoring.ipynb #06fd2a2d
 def _answer_frame(probes, scores: Scores, scored_at: int, edited_at):
     "The probes with their answers and scores."
-    got = scores.to_pandas()
-    names = ["token_accuracy", "exact_match", "log_probability", "perplexity", "finite", "seconds"]
-    names += ["natural_end"]
-    normalised = normalised_matches(got.text, probes.answer, probes.aliases, got.exact_match)
+    got = scores.measured()
+    normalised = normalised_matches(got.answer, probes.answer, probes.aliases, got.exact_match)
     when = probes.edit_id.map(edited_at or {}).astype("Int64")
     frame = probes.rename(columns={"answer": "expected"})
-    frame = frame.assign(answer=got.text, edited_at=when, scored_at=scored_at, normalised_match=normalised)
-    return with_outdated_match(frame).assign(**{n: got[n] for n in names})
+    frame = frame.assign(answer=got.answer, edited_at=when, scored_at=scored_at, normalised_match=normalised)
+    return with_outdated_match(frame).assign(**got.drop(columns="answer"))
 
 # %% ../../nbs/07_lm/09_scoring.ipynb #dfbfd7d9
 def _text_reason(item: QAItem) -> str:

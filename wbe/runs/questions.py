@@ -350,10 +350,6 @@ def _noted_contexts(lm: LM):
         lm.item_hooks.remove(note)
 
 # %% ../../nbs/10_runs/03_questions.ipynb #cell-060
-_SCORE_COLUMNS = ["token_accuracy", "exact_match", "log_probability", "perplexity", "finite", "seconds"]
-_TEXT_COLUMNS = ["answer", "natural_end"]
-
-
 def _score_part(
     lm: LM,
     part,  # questions of one kind
@@ -367,9 +363,8 @@ def _score_part(
     items = [QAItem(q, a, id=i) for q, a, i in zip(part.question, part.expected, part.edit_id)]
     with _noted_contexts(lm) as contexts:
         scores = score(lm, items, protocol, generate=text, too_long="truncate", progress=progress)
-    scores = scores.to_pandas().rename(columns={"text": "answer"})[_SCORE_COLUMNS + _TEXT_COLUMNS]
     retrieved = [_context_text(c) if text else None for c in contexts]
-    return scores.assign(retrieved=pd.Series(retrieved, dtype=object)).set_index(part.index)
+    return scores.measured().assign(retrieved=pd.Series(retrieved, dtype=object)).set_index(part.index)
 
 # %% ../../nbs/10_runs/03_questions.ipynb #cell-062
 def _score_statements(lm: LM, part, text: bool, progress: bool):
