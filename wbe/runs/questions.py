@@ -381,4 +381,8 @@ def lasting_items(
 ) -> list[QAItem]:
     "The facts that no edit of a run is about."
     path = _lasting_file(bench, plan)
-    return static_items(path, plan.ask_lasting, seed=plan.seed) if path else lasting_facts()
+    if path:
+        return static_items(path, plan.ask_lasting, seed=plan.seed)
+    facts = lasting_facts()
+    chosen = sample_ids([x.id for x in facts], plan.ask_lasting, plan.seed)
+    return [x for x in facts if x.id in chosen]
