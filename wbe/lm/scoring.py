@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..benchmark.reader import Benchmark, probe_frame, subject_keys
+from ..benchmark.reader import Benchmark
 from ..benchmark.release import retired_probes
 from .decoding import Generation, greedy_decode
 from .models import LM
@@ -365,17 +365,6 @@ def ask(
     with _evaluation_mode(lm, None):
         return _split_over_processes(lm, encoded, work)
 
-# %% ../../nbs/07_lm/09_scoring.ipynb #53bb662d
-def _sample_probes(step, axes, max_edits: int | None, seed: int):
-    "The probes of one timestep, of all its edits or of a sample."
-    known = [c for c in ("previous", "previous_aliases") if c in step.edits.column_names]
-    subjects = subject_keys(step.edits, step.edit_ids)
-    edits = step.edits.select(known).to_pandas().assign(edit_id=step.edit_ids, subject_id=subjects)
-    if max_edits is not None and max_edits < len(edits):
-        edits = edits.sample(max_edits, random_state=seed).sort_index()
-    probes = probe_frame(step.probes(axes, more=["aliases"]))
-    return probes.merge(edits, on="edit_id").assign(timestep=step.name)
-
 # %% ../../nbs/07_lm/09_scoring.ipynb #28db6384
 def probe_table(
     bench: Benchmark,
@@ -387,7 +376,12 @@ def probe_table(
     "A data frame with one row per question: edit_id, axis, probe, question, answer, its aliases, timestep, subject_id."
     import pandas as pd
 
-    probes = pd.concat([_sample_probes(step, axes, max_edits, seed) for step in bench], ignore_index=True)
+    parts = []
+    for step in bench:
+        sampled = max_edits is not None and max_edits < len(step)
+        rows = sorted(pd.Series(range(len(step))).sample(max_edits, random_state=seed)) if sampled else None
+        parts.append(step.questions(axes, rows).assign(timestep=step.name))
+    probes = pd.concat(parts, ignore_index=True)
     at = at and check_choice(at, bench.timesteps, "timestep")
     retired = retired_probes(bench.folder, at) if at and bench.folder else set()
     if not retired:
