@@ -1,4 +1,4 @@
-"""Answers of a model with a layer that is routed by prompts: from a cache they are those of whole passes, and cheaper."""
+"""Answers of a model with a layer that prompts are routed through: a cache gives those of whole passes, at less cost."""
 
 import pytest
 import torch
