@@ -1,4 +1,4 @@
-"""Answers of a model with a layer that prompts are routed through: a cache gives those of whole passes, at less cost."""
+"""Answers of a model with a layer that prompts are routed through: a cache gives those of whole passes, for less."""
 
 import pytest
 import torch
