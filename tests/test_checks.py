@@ -129,10 +129,10 @@ def test_a_tracker_is_checked_first_and_opens_its_files_later(tmp_path, monkeypa
     assert len(opened) == 1
 
 
-def test_a_model_without_a_corpus_of_its_own_needs_one(tmp_path, never_asked):
+def test_a_model_without_a_corpus_takes_texts_that_it_generates(tmp_path, never_asked):
     toy = toy_lm("llama", max_position_embeddings=256)
-    assert "memit needs second moments" in refusal(plan(editor="memit", hparams=dict(layers=[1])), tmp_path, toy)
-    assert "corpus=" in refusal(plan(editor="rome", hparams=dict(layer=1, adjust=True)), tmp_path, toy)
+    assert "tokens that the model generates" in editor("memit", layers=(1,)).check_for(toy).source
+    assert "no such file" in refusal(plan(editor="memit", corpus="nowhere.txt"), tmp_path, toy)
     assert "encoder-decoder" in refusal(plan(editor="ft"), tmp_path, toy_lm("t5"))
 
 

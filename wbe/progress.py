@@ -102,6 +102,14 @@ def set_postfix(self: LogBar, values: dict):
     "Append names and values to the state."
     self.set_postfix_str(", ".join(f"{k} {v}" for k, v in values.items()))
 
+# %% ../nbs/00_core/06_progress.ipynb #2dfcf352
+def _rate(per_second: float, unit: str) -> str:
+    "A speed in words: many things in a second, or many seconds for a thing."
+    amount = max(per_second, 1 / per_second)
+    short = f"{float(f'{amount:.2g}'):,.0f}" if amount >= 10 else f"{amount:.2g}"
+    one = unit.removesuffix("s")
+    return f"{short} {unit}/s" if per_second >= 1 else f"{short} s {'an' if one[0] in 'aeiou' else 'a'} {one}"
+
 # %% ../nbs/00_core/06_progress.ipynb #cell-018
 @patch
 def status(self: LogBar) -> str:
@@ -113,7 +121,8 @@ def status(self: LogBar) -> str:
     made = self.n - self.initial
     if not self.total or made <= 0 or self.n >= self.total:
         return f"{text} in {clock(spent)}{self.postfix}"
-    return f"{text} ({self.n / self.total:.0%}), {clock(spent * (self.total - self.n) / made)} left{self.postfix}"
+    rate = "" if self.unit == "B" else f", {_rate(made / max(spent, 1e-9), unit or 'steps')}"
+    return f"{text} ({self.n / self.total:.0%}), {clock(spent * (self.total - self.n) / made)} left{rate}{self.postfix}"
 
 # %% ../nbs/00_core/06_progress.ipynb #cell-020
 @patch

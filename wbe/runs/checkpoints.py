@@ -434,6 +434,7 @@ def resume(
     if self.editor is None:
         return 0, None
     job = self.job
+    self.editor.progress = job.progress and job.rank == 0
     self.editor.prepare(self.lm)
     if job.processes == 1:
         self.editor.partial = self.checkpoint.partial

@@ -80,8 +80,10 @@ def estimate(self: BenchmarkStudy):
     seconds, rates = estimate_seconds(sum(m["questions"] for m in left), edits, moments, self.timed)
     if seconds >= _ESTIMATE_AFTER:
         end = time.strftime("%H:%M", time.localtime(time.time() + seconds))
-        more = "" if what == "all" else "; the edits are timed when they begin"
-        text = f"about {format_duration(seconds)} left, until {end}: {rates}{more}"
+        text = f"about {format_duration(seconds)} left, until {end}: {rates}"
+        if what == "questions":
+            more = "the edits, and what they need once, come on top and are timed when they begin"
+            text = f"about {format_duration(seconds)} for the questions alone: {rates}; {more}"
         self.notify("estimated", seconds=round(seconds), text=text)
 
 # %% ../../nbs/10_runs/07_loop.ipynb #0f122f4b

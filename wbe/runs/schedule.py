@@ -265,6 +265,12 @@ def _describe_run(
     return json.loads(json.dumps(description, default=str))
 
 # %% ../../nbs/10_runs/04_schedule.ipynb #cell-024
+def _two_digits(x: float) -> str:
+    "A number with two digits that count, without a power of ten: 220, 0.015."
+    x = float(f"{x:.2g}")
+    return f"{x:,.0f}" if x >= 10 else f"{x:g}"
+
+
 def estimate_seconds(
     questions_left: int,
     edits_left: int,
@@ -276,9 +282,9 @@ def estimate_seconds(
     each = spent / max(1, moments["questions"].sum())
     edits = sum(b["edits"] + b["refused"] for b in batches)
     edit = sum(b["seconds"] for b in batches) / max(1, edits)
-    rates = f"{questions_left:,} questions at {each:.2g} s" + (
-        f", {edits_left:,} edits at {edit:.2g} s" if edits else ""
-    )
+    said = lambda count, seconds, unit: f"{count:,} {unit}s at {_two_digits(seconds)} s"
+    rates = said(questions_left, each, "question") + " a question"
+    rates += f", {said(edits_left, edit, 'edit')} an edit" if edits else ""
     return questions_left * each + edits_left * edit, rates
 
 # %% ../../nbs/10_runs/04_schedule.ipynb #cell-026
@@ -433,6 +439,7 @@ def accept(
 @patch
 def prepare(self: Study, part: Part):
     "What an editor needs once, before its first part."
+    part.editor.progress = self.progress
     part.editor.prepare(self.lm)
 
 

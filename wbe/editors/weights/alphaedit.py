@@ -260,7 +260,7 @@ def _target_values(
     self: AlphaEdit, lm: LM, requests, texts, part: str, h: AlphaEditHParams, state: _BatchState
 ) -> torch.Tensor:
     "The wanted outputs of the last edited layer; its MLP's are of one length if the hyper-parameters say so."
-    how = dict(part=part, stop_after=h.stop_after, partial=partial_work(self, lm, requests, h))
+    how = dict(part=part, stop_after=h.stop_after, partial=partial_work(self, lm, requests, h), progress=self.progress)
     found = optimise_values(lm, requests, texts, max(h.layers), h, **how)
     if not h.anchor:
         return found.target

@@ -24,6 +24,7 @@ from ...lm.models import LM
 from ...lm.passes import causal_inputs, max_batch_tokens
 from ...lm.prompts import Protocol, RenderedPrompt, get_protocol
 from ...lm.tokens import common_length, strip_final_specials, tokenize_texts
+from ...progress import progress_bar
 from ...records import BadArgument, patch
 from ...texts import one_line
 
@@ -503,13 +504,17 @@ def optimise_values(
     stop_after: int | None = None,  # a request is done so many steps after its answer is first right everywhere
     keep: bool = False,  # whether the result holds what the part was given and its outputs at the subjects
     partial: PartialWork | None = None,  # where values are kept as they are found; those that are there are not sought
+    progress: bool = False,  # whether to show a bar
 ) -> TargetValues:
     "The values with which the model generates the new answers."
     kls, losses, logps = [encode_kl_prompt(lm, r) for r in requests], [], []
     values = {name: [None] * len(texts) for name in ("start", "delta", *(_KEPT if keep else ()))}
     found = _FoundValues(partial, values, lm.device)
-    for group in _group_requests(lm, [[*ts, kl] for ts, kl in zip(texts, kls)]):
+    groups = _group_requests(lm, [[*ts, kl] for ts, kl in zip(texts, kls)])
+    bar = progress_bar(total=len(requests), desc="values of the answers", unit=" edits", show=progress)
+    for group in groups:
         if found.have(group):
+            bar.update(len(group))
             continue
         objective = _ValueObjective(lm, [texts[i] for i in group], [kls[i] for i in group], layer, part, h)
         best = _optimise_batch(objective, h, stop_after)
@@ -517,5 +522,7 @@ def optimise_values(
         logps.append(best.log_probabilities)
         kept = {name: objective.at_subjects(getattr(objective.tail, _KEPT[name])) for name in values if name in _KEPT}
         found.add(group, dict(start=best.start, delta=best.delta) | kept)
+        bar.update(len(group))
+    bar.close()
     start, delta = (torch.stack(values.pop(name)) for name in ("start", "delta"))
     return TargetValues(start, delta, losses, logps, **values)

@@ -124,7 +124,9 @@ class MEMIT(KeyValueEditor):
     def _target_values(self, lm: LM, requests, texts, part: str, h: MEMITHParams, state: dict) -> torch.Tensor:
         "The wanted outputs of the last edited layer."
         partial = partial_work(self, lm, requests, h)
-        return optimise_values(lm, requests, texts, max(h.layers), h, part=part, partial=partial).target
+        return optimise_values(
+            lm, requests, texts, max(h.layers), h, part=part, partial=partial, progress=self.progress
+        ).target
 
     def _change(self, lm: LM, layer: int, keys, missing, h: MEMITHParams, state: dict) -> Delta:
         "The change of a layer that adds what is missing for each key."
