@@ -48,7 +48,7 @@ def run_files(session, files: list[list], todo, results):
 
 def pytest_runtestloop(session):
     config = session.config
-    if not config.option.forks or config.option.collectonly or session.testsfailed:
+    if not getattr(config.option, "forks", 0) or config.option.collectonly or session.testsfailed:
         return None
     files = {}
     for item in session.items:
