@@ -175,7 +175,7 @@ def _headline_columns(runs, mean, texts, lasting) -> list:
         parts.append(edits.per_edit.rename("seconds per edit"))
     if answers is not None:
         parts.append(_last_by_editor(answers, "ratio", "time to answer"))
-    return parts Runs of several models have a row for each unedited model. Where a run has not reached its last timestep, its values at the end are ‘not yet’.
+    return parts
 
 # %% ../../nbs/11_analysis/11_headline.ipynb #cell-029
 def _before_any_edit(runs, mean, texts, lasting) -> pd.DataFrame:
