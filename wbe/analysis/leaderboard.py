@@ -23,7 +23,6 @@ from .headline import reportable_runs
 from .report import page_files, page_note
 from wbe.analysis.tables import (
     NOT_YET,
-    as_run_list,
     edits_planned,
     labelled_runs,
     last_in_time,
