@@ -7,7 +7,6 @@ __all__ = ['make_leaderboard']
 
 # %% ../../nbs/11_analysis/17_leaderboard.ipynb #cell-002
 import html
-import json
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
