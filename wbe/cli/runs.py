@@ -51,7 +51,7 @@ _LOAD, _ASK = "wbe.lm.models:load", "wbe.lm.scoring:ask_benchmark"
 def score_command(
     benchmark: str,  # a release, any file of rows, or a name on the Hugging Face hub
     /,
-    model: str = "wbe-tiny",  # a name on the hub, a folder, or wbe-tiny
+    model: str = "wbe-tiny",  # a name on the hub, a folder, a GGUF file, or wbe-tiny
     axes: tuple = (),  # axes of questions: update, rephrase, persona, multi-hop, locality, …; all by default
     limit: int | None = None,  # ask about this many edits of each timestep, a random sample; all of them by default
     protocol: str = "paper",  # the format of the prompts: paper, zero-shot, few-shot, chat, …
@@ -264,7 +264,8 @@ def _run_mquake(cls, settings: dict, hparams: list[str], runs: Path, name: str |
     spending = dict(budget=settings.pop("budget", None), prices=_parse_prices(settings.pop("prices", None)))
     spending = {k: v for k, v in spending.items() if v is not None}
     settings["chains"] = settings.pop("benchmark")
-    plan = _own_plan(cls, settings | dict(hparams=_hparams(hparams, settings.get("editor", "")), spending=spending))
+    hparams = settings.pop("hparams", {}) | _hparams(hparams, settings.get("editor", ""))
+    plan = _own_plan(cls, settings | dict(hparams=hparams, spending=settings.get("spending", {}) | spending))
     folder = runs / (name or _mquake_folder(plan))
     _print_mquake(carry_out(plan, folder), out)
     out.line(f"The run: {folder}")
@@ -293,7 +294,9 @@ def _run_wikifactdiff(cls, settings: dict, hparams: list[str], runs: Path, name:
     updates, editor = settings.pop("benchmark"), settings.pop("editor", None)
     table = [settings.pop(k, default) for k, default in dict(probability="object", shared=False, paper=True).items()]
     check_choice(table[0], PROBABILITIES, "probability")
-    settings |= dict(updates=updates, n=settings.get("n", 100) or None, hparams=_by_editor(hparams))
+    settings |= dict(
+        updates=updates, n=settings.get("n", 100) or None, hparams=settings.get("hparams", {}) | _by_editor(hparams)
+    )
     settings |= dict(editors=tuple(editor.split(","))) if editor else {}
     plan = _own_plan(cls, settings)
     folder = runs / (name or f"wikifactdiff-{Path(plan.model).name}-{Path(updates).stem}")
@@ -308,7 +311,8 @@ _RUN = dict(benchmark=_run_benchmark, chains=_run_mquake, updates=_run_wikifactd
 def run(
     benchmark: str | None = None,  # a release, any file of rows (CSV, JSON, Parquet, …), or a name on the hub
     /,
-    schedule: str = "timesteps",  # how edits follow each other: timesteps, after_each, each, mquake or wikifactdiff
+    schedule: str | None = None,  # how edits follow each other: timesteps (the default), after_each, each, mquake or
+    # wikifactdiff
     runs: Path = Path("runs"),  # folder of the runs
     name: str | None = None,  # name of the run's folder; made of editor, model and benchmark by default
     config: Path | None = None,  # settings that a run has recorded (config.json), or a TOML file; others come on top
@@ -331,7 +335,10 @@ def run(
     For example:  wbe run wbe-demo/benchmark/release --editor rome --timesteps 1-2
     """
     _check_run_name(name)
-    known, recorded = _read_words(schedule), read_plan(config) if config else {}
+    recorded = read_plan(config) if config else {}
+    schedule = schedule or recorded.get("schedule", "timesteps")
+    known = _read_words(schedule)
+    recorded.pop("schedule", None)
     named = [p for p in pairs if p.partition("=")[0].rpartition(".")[2] in ("editor", "editors")]
     _check_names(named, known, "")
     chosen = recorded | read_settings(named, known)
@@ -339,10 +346,11 @@ def run(
     editors = [e for e in names if e != "none"]
     mine, hparams = _split_pairs(pairs, known, editors)
     _check_names(mine, known, ",".join(editors))
-    settings = recorded | read_settings(mine, known) | (dict(benchmark=benchmark) if benchmark else {})
+    settings = recorded | read_settings(mine, known) | ({SCHEDULES[schedule].file: benchmark} if benchmark else {})
+    how = SCHEDULES[schedule]
+    settings = {"benchmark" if k == how.file else k: v for k, v in settings.items()}  # a recorded file has its own word
     if "benchmark" not in settings:
         raise BadArgument("give a benchmark, like wbe-demo/benchmark/release; or --config FILE")
-    how = SCHEDULES[schedule]
     _RUN[how.file](how.plan_class, settings, hparams, runs, name, out)
 
 # %% ../../nbs/12_app/05_runs.ipynb #598761eb
@@ -545,7 +553,9 @@ def _runs_of_timesteps(folders) -> list:
     return runs
 
 # %% ../../nbs/12_app/05_runs.ipynb #974371c4
-def _format_cell(column: tuple, x) -> str:
+def _format_cell(column: tuple, x, unfinished: bool = False) -> str:
+    if x != x and unfinished and column[1].startswith(("just edited", "earlier edits", "at the end")):
+        return "not yet"
     if column[1].startswith("just edited, "):
         return _format_recorded(x)
     if x != x:
@@ -618,7 +628,8 @@ def print_comparison(
     header, values = ["run", *(f"{axis}: {when}" for axis, when in columns)], table[columns].values.tolist()
     out.keep("runs", header, [(name, *row) for name, row in zip(table.index, values)])
     names, left_out = _short_names(list(table.index))
-    texts = [[_format_cell(c, x) for c, x in zip(columns, row)] for row in values]
+    unfinished = [name in about["unfinished"] for name in table.index]
+    texts = [[_format_cell(c, x, u) for c, x in zip(columns, row)] for row, u in zip(values, unfinished)]
     title = measure_title(metric) + (f" (runs …{left_out}…)" if left_out else "")
     turned, *rows = zip(header, *([name, *row] for name, row in zip(names, texts)))
     if fits_terminal(turned, rows):

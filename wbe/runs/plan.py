@@ -16,14 +16,14 @@ from importlib import import_module
 from pathlib import Path
 
 from ..records import BadArgument, check_choice, patch
-from ..store import explain_read_errors
+from ..store import explain_read_errors, sha256_of
 
 # %% ../../nbs/10_runs/01_plan.ipynb #cell-005
 @dataclass(frozen=True, kw_only=True)
 class ModelSettings:
     "The model, and how it is loaded."
 
-    model: str = "wbe-tiny"  # a name on the hub, a folder, or wbe-tiny
+    model: str = "wbe-tiny"  # a name on the hub, a folder, a GGUF file, or wbe-tiny
     device: str = "auto"  # where the model runs: auto, cpu, cuda, …
     dtype: str = "auto"  # auto, float32, bfloat16 or float16
     quant: str | None = None  # quantisation: 4bit or 8bit (needs the package bitsandbytes)
@@ -114,7 +114,7 @@ def _imported(place: str) -> type:
 class Schedule:
     "How edits and questions follow each other, and which classes say the rest."
 
-    group: str  # what is edited before questions are asked: step (a timestep), k (so many instances), each (one edit)
+    size: int | None  # edits that are made before questions are asked (a group); None: a timestep, or as the plan says
     restore: bool  # whether the unedited model is restored after each group
     plan: str  # the dataclass of its settings, as module:name
     study: str  # the class that says what is edited and asked, as module:name
@@ -129,11 +129,11 @@ _ON_BENCHMARK = dict(study="wbe.runs.loop:BenchmarkStudy", file="benchmark", tab
 _ON_CHAINS = dict(study="wbe.runs.mquake:MquakeStudy", file="chains", table="instances")
 _ON_UPDATES = dict(study="wbe.runs.wikifactdiff:WikiFactDiffStudy", file="updates", table="edits")
 SCHEDULES = dict(
-    timesteps=Schedule("step", False, "wbe.runs.plan:RunPlan", **_ON_BENCHMARK),
-    after_each=Schedule("each", False, "wbe.runs.plan:AfterEachPlan", **_ON_BENCHMARK),
-    each=Schedule("each", True, "wbe.runs.plan:EachPlan", **_ON_BENCHMARK),
-    mquake=Schedule("k", True, "wbe.runs.mquake:MquakePlan", **_ON_CHAINS),
-    wikifactdiff=Schedule("each", True, "wbe.runs.wikifactdiff:WikiFactDiffPlan", **_ON_UPDATES),
+    timesteps=Schedule(None, False, "wbe.runs.plan:RunPlan", **_ON_BENCHMARK),
+    after_each=Schedule(1, False, "wbe.runs.plan:AfterEachPlan", **_ON_BENCHMARK),
+    each=Schedule(1, True, "wbe.runs.plan:EachPlan", **_ON_BENCHMARK),
+    mquake=Schedule(None, True, "wbe.runs.mquake:MquakePlan", **_ON_CHAINS),
+    wikifactdiff=Schedule(1, True, "wbe.runs.wikifactdiff:WikiFactDiffPlan", **_ON_UPDATES),
 )
 
 # %% ../../nbs/10_runs/01_plan.ipynb #5472d253
@@ -154,9 +154,10 @@ class EachPlan(RunPlan):
 def _check_schedule(plan: RunPlan):
     "Raise an error if settings do not go together with the schedule."
     schedule = SCHEDULES[plan.schedule]
-    if schedule.group == "each" and plan.batch not in (None, 1):
+    if schedule.size and plan.batch not in (None, schedule.size):
+        at_once = f"{schedule.size} at a time" if schedule.size > 1 else "one by one"
         raise BadArgument(
-            f"batch is {plan.batch}, but the schedule {plan.schedule} makes edits one by one; leave it out"
+            f"batch is {plan.batch}, but the schedule {plan.schedule} makes edits {at_once}; leave it out"
         )
     if schedule.restore and (plan.every or plan.editor == "none"):
         what = (
@@ -210,6 +211,7 @@ def plan_editor(plan: RunPlan):  # an Editor; None for the unedited model
         return None
     corpus = dict(corpus=plan.corpus) if plan.corpus and editor_class(plan.editor).takes_corpus else {}
     made = editor(plan.editor, **dict(batch=plan.batch) | plan.hparams | corpus)
+    made.model_name = plan.model
     if made.own_answers:
         raise BadArgument(
             f"{plan.editor} answers questions itself, and a run scores given answers: use wbe run --schedule mquake"
@@ -281,13 +283,19 @@ def parse_timesteps(
 def _safe_name(text: str) -> str:
     return "".join(c if c.isalnum() or c in "-._" else "-" for c in text).strip("-.") or "run"
 
+# %% ../../nbs/10_runs/01_plan.ipynb #29ee5891
+def _model_name(model: str) -> str:
+    "The last part of a model's name; with the beginning of its digest for a file, which others may have the name of."
+    path = Path(model)
+    return f"{path.stem}-{sha256_of(path)[:8]}" if path.suffix.lower() == ".gguf" and path.is_file() else path.name
+
 # %% ../../nbs/10_runs/01_plan.ipynb #cell-023
 @patch(as_prop=True)
 def name(self: RunPlan) -> str:
     "A name for the run's folder."
     default = {f.name: f.default for f in fields(RunPlan)} | dict(generate=("locality",))  # as in runs that have a name
     words = {new: old for old, new in OLD_SETTINGS.items()}  # also as in them: names of folders stay
-    named = ("benchmark", "model", "editor", "device", "timesteps", "texts_dir", "threads")
+    named = ("benchmark", "model", "editor", "device", "timesteps", "texts_dir", "threads", "ask_lasting")
     other = {
         words.get(k, k): v
         for k, v in asdict(self).items()
@@ -297,7 +305,7 @@ def name(self: RunPlan) -> str:
     suffix = f"-{hashlib.sha256(text.encode()).hexdigest()[:6]}" if other else ""
     bench = Path(self.benchmark).resolve().name if isinstance(self.benchmark, (str, Path)) else "rows"
     schedule = "" if self.schedule == "timesteps" else f"{self.schedule}-"
-    return _safe_name(f"{schedule}{self.editor}-{Path(self.model).name}-{bench}{suffix}")
+    return _safe_name(f"{schedule}{self.editor}-{_model_name(self.model)}-{bench}{suffix}")
 
 # %% ../../nbs/10_runs/01_plan.ipynb #cell-026
 _GENERATED = ("update", "locality")
@@ -343,14 +351,14 @@ def from_config(
 def read_plan(
     path: Path,  # a config.json, or a TOML file
 ) -> dict:  # settings by name
-    "The settings that a file holds."
+    "The settings that a file holds, and the schedule, where the file names it."
     with explain_read_errors(path):
         text = Path(path).read_text(encoding="utf-8")
     try:
         read = json.loads(text) if Path(path).suffix == ".json" else tomllib.loads(text)
     except ValueError as e:
         raise BadArgument(f"{path}: give the config.json of a run, or a TOML file: {e}") from None
-    return plan_settings(read.get("plan", read))
+    return (dict(schedule=read["kind"]) if "kind" in read else {}) | plan_settings(read.get("plan", read))
 
 # %% ../../nbs/10_runs/01_plan.ipynb #5e632b5c
 PLAN_FLAGS = ("model", "device", "editor", "timesteps", "max_edits")
