@@ -66,6 +66,7 @@ def pytest_runtestloop(session):
     gc.freeze()
     for process in started:
         process.start()
+    gc.unfreeze()
     running = {p.pid: p.sentinel for p in started}
     while running:
         if results._reader not in wait([results._reader, *running.values()]):

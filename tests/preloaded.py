@@ -4,6 +4,7 @@ import atexit
 import gc
 import os
 import sys
+from multiprocessing import util
 
 import processes
 
@@ -12,4 +13,13 @@ processes.import_all()
 gc.collect()
 gc.freeze()  # a search for garbage leaves it out, and its memory stays shared
 server = os.getpid()
-atexit.register(lambda: os._exit(0) if os.getpid() == server else None)  # it would list what is not collected
+
+
+def end():
+    "End without the search for what was not collected, whose results nanobind would print."
+    if os.getpid() == server:
+        util._exit_function()
+        os._exit(0)
+
+
+atexit.register(end)
