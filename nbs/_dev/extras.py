@@ -170,13 +170,14 @@ def execute(paths: list[Path]) -> list[str]:
 
 def run() -> list[str]:
     "Execute the notebooks in two processes; the names of those that failed."
+    import extras as importable  # the processes find what they execute by the name of its module
     import processes
 
     paths, began = notebooks(), time.perf_counter()
     # Those of Spark have a process of their own: Java is started once for them, and their session reaches no other.
     groups = [[p for p in paths if ("spark" in extras_of(p)) is spark] for spark in (True, False)]
     with ProcessPoolExecutor(2, mp_context=processes.context(), max_tasks_per_child=1) as pool:
-        failed = sum(pool.map(execute, groups), [])
+        failed = sum(pool.map(importable.execute, groups), [])
     print(f"{len(paths)} notebooks with cells that need an extra: {time.perf_counter() - began:.0f} s")
     return failed
 
