@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ..hparams import HParams, hp
+from ..hparams import AS_ASKED, HParams, hp
 from ..protocol import Editor, _edited_layers
 from ..requests import EditRequest
 from wbe.editors.results import (
@@ -27,7 +27,6 @@ from wbe.editors.results import (
 )
 from ..tail import TailPass, changed_outputs, trim_texts
 from ...lm.models import LM, LMState
-from ...lm.prompts import get_protocol
 from ...lm.tokens import EncodedItem, QAItem, encode_items
 from ...records import patch
 
@@ -95,7 +94,7 @@ class FTHParams(HParams):
         "each token", choices=("each token", "prompt end")
     )  # where the answer's tokens are predicted
     enough: float = hp(1e-2)  # training ends below this loss
-    under: str = "zero-shot"  # the protocol of the questions in training
+    under: str = AS_ASKED  # the protocol of the questions in training
 
 # %% ../../../nbs/09_editors/training/01_finetune.ipynb #cell-027
 def _decay_gradient(
@@ -115,7 +114,6 @@ class OutputTrainer(Editor):
     needs_subject, parts = False, ("mlp_out",)
 
     def check(self, lm: LM, hparams):
-        get_protocol(hparams.under)
         for layer in _edited_layers(hparams):
             lm.weight("mlp_out", layer)  # an error where it is quantised
 
@@ -237,7 +235,7 @@ class BreadthFirstHParams(HParams):
     mean: str = hp("answers", choices=("answers", "tokens"))  # what counts the same in a mini-batch's loss
     shuffle: bool = True  # whether each epoch has mini-batches of its own
     end: bool = True  # whether the end of the text is part of the answer
-    under: str = "zero-shot"  # the protocol of the questions in training
+    under: str = AS_ASKED  # the protocol of the questions in training
 
 # %% ../../../nbs/09_editors/training/01_finetune.ipynb #3aa95f08
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from typing import ClassVar
 import torch
 import torch.nn.functional as F
 
-from ..hparams import HParams, hp
+from ..hparams import AS_ASKED, HParams, hp
 from wbe.editors.results import (
     CarriedState,
     Delta,
@@ -33,7 +33,6 @@ from ..requests import EditRequest
 from ..tail import hooked
 from ...lm.models import LM
 from ...lm.passes import padding_token, select_logits
-from ...lm.prompts import PROTOCOLS
 from ...lm.scoring import ProcessError, process_rank
 from ...lm.tokens import EncodedItem, QAItem, encode_items, pad_tokens
 from ...records import BadArgument, install_command, patch
@@ -54,7 +53,7 @@ class LoraHParams(HParams):
     schedule: str = hp("step", choices=("step", "epoch", "constant"))  # when the rate is set; or that it never changes
     shuffle: bool = hp(True)  # whether the facts have a new order in each epoch
     weight_decay: float = hp(0.0, minimum=0)
-    under: str = hp("zero-shot", choices=PROTOCOLS)  # the protocol of the questions in training
+    under: str = AS_ASKED  # the protocol of the questions in training
     weight: float = hp(0.25, minimum=0)  # LoRA-Merge: the share of the adapted weights in the new ones
 
     def rate_at(self, step: int, steps: int) -> float:
