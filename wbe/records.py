@@ -318,17 +318,29 @@ class Edit:
 # %% ../nbs/00_core/01_records.ipynb #cell-052
 @dataclass
 class Score:
-    "How a model answered one question at one moment of a run."
+    "How a model answered one question at one moment of a run: a row of `scores.parquet`."
 
     edit_id: str = col("which edit the question belongs to")
-    axis: str = col("update, rephrase, persona, multi-hop or locality")
-    edited_at: int | None = col("timestep in which the fact was edited; empty before any edit")
+    axis: str = col("update, rephrase, persona, multi-hop, locality, or another kind of question")
+    probe: int | None = col("number of the question within edit and axis, from 0", added=True)
+    asked_of: int | None = col("number of the timestep that the question belongs to", added=True)
+    timestep: str | None = col("its name", added=True)
+    subject_id: str | None = col("what edits of one subject have in common", added=True)
+    moment: str | None = col("before, current, past, curve, ahead or after", added=True)
     scored_at: int = col("timestep after which the question was asked; 0 is the unedited model")
-    answer: str | None = col("the generated text, where asked for")
+    edits_done: int | None = col("edits made so far", added=True)
+    edited_at: int | None = col("timestep in which the fact was edited; empty before any edit")
     token_accuracy: float = col("share of the answer's tokens that are the arg max under teacher forcing")
     exact_match: bool = col("whether greedy decoding gives exactly the answer")
+    normalised_match: float | None = col("whether the generated text is the answer, but for its form", added=True)
     log_probability: float = col("of the answer")
+    perplexity: float | None = col("of the answer, per token", added=True)
+    finite: bool | None = col("whether the model gives numbers", added=True)
     seconds: float = col("spent on the question")
+    answer: str | None = col("the generated text, where asked for")
+    natural_end: bool | None = col("whether the model ended that text by itself", added=True)
+    outdated_match: float | None = col("whether it is the answer before the edit", added=True)
+    retrieved: str | None = col("what an editor put in front of the question", added=True)
 
 # %% ../nbs/00_core/01_records.ipynb #283b4e5f
 class Probe(NamedTuple):
@@ -341,6 +353,7 @@ class Probe(NamedTuple):
     answer: str
     relation_id: str = ""  # P-id of the answer's fact, where an axis has an answer of its own and it is known
     facts: tuple = ()  # the facts behind the answer, as questions and answers, where the benchmark has them
+    aliases: tuple = ()  # other names of the answer, where the question brings its own
 
 # %% ../nbs/00_core/01_records.ipynb #cell-055
 QUESTION_KEY = ("edit_id", "axis", "probe")  # the columns that name a question
@@ -360,9 +373,18 @@ class SchemaError(WbeError, ValueError):
     "A table is not what its record type says."
 
 # %% ../nbs/00_core/01_records.ipynb #cell-060
+def _same_kind(found, wanted) -> bool:
+    "Whether a type is the wanted one, or the same in another width, as pandas writes texts and small numbers."
+    import pyarrow as pa
+
+    texts = lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind)
+    kinds = (lambda kind: kind == wanted, texts, pa.types.is_integer)
+    return any(is_kind(found) and is_kind(wanted) for is_kind in kinds) or pa.types.is_null(found)
+
+
 def _check_column(column, f, name: str):
     "Raise a `SchemaError` when a column has another type than the field `f`, or is empty where it must not be."
-    if column.type != f.type:
+    if not _same_kind(column.type, f.type):
         raise SchemaError(f"{name} holds {column.type}, expected {f.type}")
     if column.null_count and not f.nullable:
         row = column.is_null().to_pylist().index(True)

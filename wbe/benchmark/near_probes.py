@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .reader import Benchmark, row_probes
-from ..records import AXES, check_choice
+from ..records import AXES, Probe, check_choice
 from ..texts import stable_hash
 from ..writers.base import Hop, Request, make_writer
 from ..writers.forms import FORMS, behind_edit, behind_text, negated_statement, truth_pair
@@ -129,16 +129,14 @@ def near_probes(
     axes: tuple,  # of NEAR_AXES
     facts: dict,  # see `unchanged_facts`
     chosen=None,  # ids of the edits that get them; all by default
-):
-    "A data frame with one row for each question: edit_id, axis, probe, question, answer, aliases."
-    import pandas as pd
-
+) -> list[Probe]:
+    "The questions near the edits."
     out = []
-    for row, edit in zip(edits.to_pylist(), ids):
+    for n, (row, edit) in enumerate(zip(edits.to_pylist(), ids)):
         for axis in axes if chosen is None or edit in chosen else ():
             near = enumerate(_probes_near(row, axis, facts))
-            out += [(edit, axis, i, f.question, f.answer, list(f.aliases) or None) for i, f in near]
-    return pd.DataFrame(out, columns=["edit_id", "axis", "probe", "question", "answer", "aliases"])
+            out += [Probe(n, axis, i, f.question, f.answer, aliases=f.aliases) for i, f in near]
+    return out
 
 # %% ../../nbs/06_benchmark/14_near_probes.ipynb #bd660f4e
 def choose_forms(
@@ -200,10 +198,10 @@ def _texts_in_form(
     return [(negated_statement(fact), row["ans"])]
 
 # %% ../../nbs/06_benchmark/14_near_probes.ipynb #426c901c
-def _names_in_form(form: str, row: dict):
-    "Other names of the answer in a form; None where there are none."
+def _names_in_form(form: str, row: dict) -> tuple[str, ...]:
+    "Other names of the answer in a form."
     names = None if form in ("true-false", "negation") else row.get(AXES[FORMS[form].axis].of_answer("aliases"))
-    return list(names) if names is not None and len(names) else None
+    return () if names is None else tuple(names)
 
 # %% ../../nbs/06_benchmark/14_near_probes.ipynb #0de98572
 def form_probes(
@@ -211,14 +209,12 @@ def form_probes(
     ids: list[str],  # of the edits
     forms: tuple,  # names of forms
     chosen=None,  # ids of the edits that get them; all by default
-):
-    "A data frame with one row for each question: edit_id, axis (the form), probe, question, answer, aliases."
-    import pandas as pd
-
+) -> list[Probe]:
+    "The questions of edits in other forms, with the form as the axis."
     rows, out = edits.to_pylist(), []
     others = _other_objects(rows) if {"true-false", "negation"} & set(forms) else [None] * len(rows)
-    for row, edit, other in zip(rows, ids, others):
+    for n, (row, edit, other) in enumerate(zip(rows, ids, others)):
         for form in forms if chosen is None or edit in chosen else ():
             texts, names = _texts_in_form(form, row, edit, other), _names_in_form(form, row)
-            out += [(edit, form, i, question, answer, names) for i, (question, answer) in enumerate(texts)]
-    return pd.DataFrame(out, columns=["edit_id", "axis", "probe", "question", "answer", "aliases"])
+            out += [Probe(n, form, i, *text, aliases=names) for i, text in enumerate(texts)]
+    return out

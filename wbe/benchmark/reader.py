@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['EDIT_FIELDS', 'REQUIRED_FIELDS', 'STATEMENT_AXES', 'STATEMENT_COLUMNS', 'read_edits', 'edit_id', 'edit_ids',
-           'subject_keys', 'row_probes', 'place_probes', 'edit_probes', 'probe_frame', 'add_statements',
-           'timestep_name', 'parse_timestep_name', 'Timestep', 'fetch_dataset', 'timestep_files', 'Benchmark']
+           'subject_keys', 'row_probes', 'place_probes', 'edit_probes', 'add_statements', 'timestep_name',
+           'parse_timestep_name', 'Timestep', 'fetch_dataset', 'timestep_files', 'Benchmark']
 
 # %% ../../nbs/06_benchmark/07_reader.ipynb #cell-002
 import hashlib
@@ -290,42 +290,37 @@ def _column_probes(edits, ids, axis: str, more):
 
 
 def _listed_probes(edits, ids, listed: list[Probe], more):
-    "Questions from a list; what is known about an answer is known about that of the edit."
+    "Questions from a list; what the file says about an answer, it says about that of the edit."
     import pyarrow as pa
 
     rows, axes, numbers, *texts = zip(*(p[:5] for p in listed)) if listed else [()] * 5
-    own = pa.array([None if AXES[a].own_answer else n for n, a in zip(rows, axes)], pa.int64())
+    own = [n if a in AXES and not AXES[a].own_answer else None for n, a in zip(rows, axes)]
     columns = dict(edit_id=ids.take(pa.array(rows, pa.int64())), axis=pa.array(axes, pa.string()))
     columns |= dict(probe=pa.array(numbers, pa.int32()))
     columns |= {name: pa.array(text, pa.string()) for name, text in zip(("question", "answer"), texts)}
-    return pa.table(columns | _about_answers(edits, "update", own, more))
+    about = _about_answers(edits, "update", pa.array(own, pa.int64()), more)
+    if "aliases" in about and any(p.aliases for p in listed):
+        names = [p.aliases or known for p, known in zip(listed, about["aliases"].to_pylist())]
+        about["aliases"] = pa.array(names, pa.list_(pa.string()))
+    return pa.table(columns | about)
 
 # %% ../../nbs/06_benchmark/07_reader.ipynb #589af94a
 def edit_probes(
     edits,  # an Arrow table
     ids: list[str],  # of the edits
     axes=None,  # one name, several, or by default those of the paper
-    others: Iterable[Probe] = (),  # questions beyond those in the fields
+    others: Iterable[Probe] = (),  # questions beyond those in the fields; last come those that are on none of the axes
     more=(),  # also about the answers: aliases, classes, subject_id, relation_id, object_id
 ):
     "An Arrow table with one row for each question: edit_id, axis, probe, question, answer."
     import pyarrow as pa
 
-    axes, ids = choose_axes(axes), pa.array(ids, pa.string())
+    axes, ids, others = choose_axes(axes), pa.array(ids, pa.string()), list(others)
     listed = [p for p in others if p.axis in axes]
     listed += _statement_probes(edits, [a for a in axes if a in STATEMENT_AXES])
+    listed += [p for p in others if p.axis not in AXES]
     parts = [_column_probes(edits, ids, a, more) for a in axes if a not in STATEMENT_AXES]
     return pa.concat_tables([*parts, _listed_probes(edits, ids, listed, more)])
-
-# %% ../../nbs/06_benchmark/07_reader.ipynb #cell-065
-def probe_frame(
-    probes,  # of `edit_probes`, with aliases
-):
-    "The questions as a data frame, with the other names of each answer as a list, or None."
-    import pandas as pd
-
-    names = pd.Series([n or None for n in probes["aliases"].to_pylist()], dtype=object)
-    return probes.drop_columns("aliases").to_pandas().assign(aliases=names)
 
 # %% ../../nbs/06_benchmark/07_reader.ipynb #cell-067
 def _used_properties(tables) -> set:
@@ -498,6 +493,28 @@ def probe_lists(
         if p.edit < len(out):
             out[p.edit].append(p)
     return out
+
+# %% ../../nbs/06_benchmark/07_reader.ipynb #09794425
+@patch
+def questions(
+    self: Timestep,
+    axes=None,  # one name, several, or by default those of the paper
+    rows=None,  # numbers of the edits that are asked about; all by default
+    others: Iterable[Probe] = (),  # questions beyond those of the benchmark, as in `edit_probes`
+    about=("previous", "previous_aliases", "subject_id"),  # what is known of the edits: columns, as far as there are
+):
+    "A data frame with one row for each question: edit_id, axis, probe, question, answer, aliases, and of its edit."
+    import pandas as pd
+
+    rows = range(len(self)) if rows is None else rows
+    first = rows == range(len(rows))
+    edits, at = self.edits.slice(0, len(rows)) if first else self.edits.take(rows), {n: i for i, n in enumerate(rows)}
+    ids, listed = [self.edit_ids[n] for n in rows], (p for p in (*self.extra_probes, *others) if p.edit in at)
+    probes = edit_probes(edits, ids, axes, [p._replace(edit=at[p.edit]) for p in listed], ["aliases"])
+    names = pd.Series([n or None for n in probes["aliases"].to_pylist()], dtype=object)
+    known = edits.select([c for c in about if c in edits.column_names]).to_pandas()
+    known = known.assign(edit_id=ids, subject_id=subject_keys(edits, ids))
+    return probes.drop_columns("aliases").to_pandas().assign(aliases=names).merge(known, on="edit_id")
 
 # %% ../../nbs/06_benchmark/07_reader.ipynb #cell-095
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")

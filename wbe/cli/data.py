@@ -412,14 +412,16 @@ def writers(
 # %% ../../nbs/12_app/06_data.ipynb #13f5591f
 @more()
 def convert(
-    folder: Path,  # folder of a model whose weights are pickles (pytorch_model*.bin)
+    source: Path,  # a GGUF file, or the folder of a model whose weights are pickles (pytorch_model*.bin)
     /,
     output: Path,  # the new folder
 ):
-    """Convert pickled weights to safetensors, in a process of its own that accepts nothing but tensors.
+    """Make an ordinary folder with safetensors of a GGUF file, whose weights are dequantised, or of pickled weights.
 
-    For example:  wbe data convert xgen-7b -o xgen-7b-safe
+    Pickles are read in a process of its own that accepts nothing but tensors.
+
+    For example:  wbe data convert SmolLM2-135M-Instruct.Q4_1.gguf -o smollm2
     """
-    from wbe.lm.convert import convert_pickles
+    from wbe.lm.convert import convert_model
 
-    typer.echo(f"The model: {convert_pickles(folder, output)}")
+    typer.echo(f"The model: {convert_model(source, output)}")

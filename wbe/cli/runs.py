@@ -51,7 +51,7 @@ _LOAD, _ASK = "wbe.lm.models:load", "wbe.lm.scoring:ask_benchmark"
 def score_command(
     benchmark: str,  # a release, any file of rows, or a name on the Hugging Face hub
     /,
-    model: str = "wbe-tiny",  # a name on the hub, a folder, or wbe-tiny
+    model: str = "wbe-tiny",  # a name on the hub, a folder, a GGUF file, or wbe-tiny
     axes: tuple = (),  # axes of questions: update, rephrase, persona, multi-hop, locality, …; all by default
     limit: int | None = None,  # ask about this many edits of each timestep, a random sample; all of them by default
     protocol: str = "paper",  # the format of the prompts: paper, zero-shot, few-shot, chat, …

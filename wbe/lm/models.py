@@ -8,8 +8,10 @@ __all__ = ['BACKENDS', 'LMState', 'LM', 'require_weights', 'first_input', 'PartH
 
 # %% ../../nbs/07_lm/02_models.ipynb #cell-002
 import copy
+import importlib.util
 import os
 import shutil
+from collections import Counter
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,6 +24,7 @@ from .families import BLOCK_PARTS, MODEL_PARTS, Family, ModelError, check_family
 from ..plugins import Registry
 from ..progress import is_watched
 from ..records import BadArgument, check_choice, install_command, patch
+from ..store import sha256_of
 
 # %% ../../nbs/07_lm/02_models.ipynb #cell-005
 @dataclass
@@ -86,6 +89,18 @@ def dtype(self: LM) -> torch.dtype:
 def config(self: LM):
     "The configuration of the decoder."
     return self.model.config.get_text_config(decoder=True)
+
+# %% ../../nbs/07_lm/02_models.ipynb #7ad8458a
+@patch(as_prop=True)
+def dequantised(self: LM) -> dict | None:
+    "The quantised file from which the weights are, its type and its digest; None for other weights."
+    return getattr(getattr(self.model, "config", None), "dequantised_from", None)
+
+
+@patch(as_prop=True)
+def weights_note(self: LM) -> str:
+    "What a reader of scores must know about the weights; empty where there is nothing."
+    return f"dequantised from a {self.dequantised['type']} file" if self.dequantised else ""
 
 # %% ../../nbs/07_lm/02_models.ipynb #cell-018
 @patch(as_prop=True)
@@ -451,10 +466,8 @@ def _quantisation_options(quant: str | None, dtype: torch.dtype) -> dict:
     "Arguments of `from_pretrained` for bitsandbytes."
     if quant is None:
         return {}
-    from importlib.util import find_spec
-
     check_choice(quant, ("4bit", "8bit"), "quantisation")
-    if find_spec("bitsandbytes") is None:
+    if importlib.util.find_spec("bitsandbytes") is None:
         raise ModelError(f"quant={quant!r} needs bitsandbytes: {install_command('quant')}")
     from transformers import BitsAndBytesConfig
 
@@ -463,14 +476,36 @@ def _quantisation_options(quant: str | None, dtype: torch.dtype) -> dict:
     four = dict(bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=dtype, bnb_4bit_use_double_quant=True)
     return dict(quantization_config=BitsAndBytesConfig(load_in_4bit=True, **four))
 
+# %% ../../nbs/07_lm/02_models.ipynb #0210e4d8
+def _gguf_file(name: str) -> Path | None:
+    "The file of a model in the format GGUF; None for other models."
+    path = Path(name)
+    if path.suffix.lower() != ".gguf":
+        return None
+    if not path.is_file():
+        raise ModelError(f"{path}: there is no such file here; download it, and give its path")
+    if importlib.util.find_spec("gguf") is None:
+        raise ModelError(f"{path}: GGUF is read with the package gguf: {install_command('gguf')}")
+    return path
+
 # %% ../../nbs/07_lm/02_models.ipynb #cell-068
 def _model_source(name_or_path: str) -> str:
     "The folder or the name on the hub from which a model is read."
+    if gguf := _gguf_file(name_or_path):
+        return str(gguf)
     source = str(builtin_folder(name_or_path) or name_or_path)
     is_folder = ("/" in source.strip("/") and source.startswith(("/", "."))) or Path(source).is_dir()
     if is_folder and not (Path(source) / "config.json").exists():
         raise ModelError(f"{source}: there is no config.json, so this is not a model's folder")
     return source
+
+# %% ../../nbs/07_lm/02_models.ipynb #e63617a7
+def _check_for_gguf(name: str, **given):
+    "Raise an error for an argument of `load` that a GGUF file does not go together with."
+    if wrong := [k for k, v in given.items() if v]:
+        raise BadArgument(
+            f"{name}: {wrong[0]} is for models in a folder; make one of it: wbe data convert {name} -o FOLDER"
+        )
 
 # %% ../../nbs/07_lm/02_models.ipynb #cell-071
 def check_load_options(
@@ -482,7 +517,8 @@ def check_load_options(
     backend_options: dict | None = None,
 ):
     "Raise an error if `load` would refuse these arguments on this machine; nothing is loaded."
-    _model_source(name_or_path)
+    if _model_source(name_or_path).lower().endswith(".gguf"):
+        _check_for_gguf(name_or_path, quant=quant, backend=backend)
     if kind := _check_backend(backend, backend_options):
         return kind.check(dtype, device, quant, backend_options or {})
     device = _resolve_device(device)
@@ -506,10 +542,38 @@ def _from_pretrained(source: str, options: dict, model_options: dict) -> tuple:
 
     if not is_watched():
         disable_progress_bar()
+    if source.lower().endswith(".gguf"):
+        return _from_gguf(Path(source), model_options)
     config = AutoConfig.from_pretrained(source, **options)
     kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     model = kind.from_pretrained(source, config=config, use_safetensors=True, **options, **model_options)
     return config, model, AutoTokenizer.from_pretrained(source, **options)
+
+# %% ../../nbs/07_lm/02_models.ipynb #bf693ce9
+def _gguf_origin(path: Path) -> dict:
+    "Name of a GGUF file, the type of most of its numbers, and its digest."
+    from gguf import GGUFReader
+
+    sizes = Counter()
+    for t in GGUFReader(path).tensors:
+        sizes[t.tensor_type.name.lower()] += int(t.n_elements)
+    return dict(file=path.name, type=sizes.most_common(1)[0][0], sha256=sha256_of(path))
+
+
+def _from_gguf(path: Path, model_options: dict) -> tuple:
+    "Configuration, model and tokenizer from a GGUF file; as `_from_pretrained`."
+    import transformers
+
+    options = dict(gguf_file=path.name)
+    config = transformers.AutoConfig.from_pretrained(path.parent, **options)
+    config.dequantised_from = _gguf_origin(path)
+    if hasattr(transformers, "GgufConfig"):  # since it exists, packed weights are possible, too
+        model_options = model_options | dict(quantization_config=transformers.GgufConfig(dequantize=True))
+    model = transformers.AutoModelForCausalLM.from_pretrained(path.parent, config=config, **options, **model_options)
+    for holder, name in ((model, "hf_quantizer"), (model, "is_quantized"), (model.config, "quantization_config")):
+        if name in vars(holder):
+            delattr(holder, name)
+    return model.config, model, transformers.AutoTokenizer.from_pretrained(path.parent, **options)
 
 # %% ../../nbs/07_lm/02_models.ipynb #9a7e2ba9
 def _load_with_backend(
@@ -537,7 +601,7 @@ def _load_with_backend(
 
 # %% ../../nbs/07_lm/02_models.ipynb #cell-074
 def load(
-    name_or_path: str = "wbe-tiny",  # a folder, a name on the hub, or wbe-tiny
+    name_or_path: str = "wbe-tiny",  # a folder, a name on the hub, a GGUF file, or wbe-tiny
     dtype="auto",  # bfloat16, float16, float32; auto: bfloat16 on a GPU, float32 on the CPU
     device: str = "auto",  # cpu, cuda, cuda:1; auto: this process's GPU where there is one
     device_map=None,  # how a large model is spread over devices, as transformers takes it: 'auto', or a dict
@@ -552,10 +616,12 @@ def load(
     "A model and its tokenizer, ready for use."
     if kind := _check_backend(backend, backend_options):
         _check_not_for_backend(backend, device_map=device_map, attention=attention)
-        kind.check(dtype, device, quant, backend_options or {})
+        check_load_options(name_or_path, dtype, device, quant, backend, backend_options)
         loading = dict(revision=revision, trust_remote_code=trust_remote_code)
         return _load_with_backend(kind, name_or_path, dtype, device, loading, backend_options or {}, family)
     source, device = _model_source(name_or_path), _resolve_device(device)
+    if source.lower().endswith(".gguf"):
+        _check_for_gguf(name_or_path, quant=quant)
     dtype = _resolve_dtype(dtype, device, quant)
     options = dict(revision=revision or "main", trust_remote_code=trust_remote_code)
     model_options = dict(dtype=dtype) | _quantisation_options(quant, dtype)
@@ -583,6 +649,7 @@ def _describe_lm(lm: LM) -> dict:
         "model": lm.name,
         "revision": lm.revision or "–",
         "family": lm.family.name + (f" ({lm.family.note})" if lm.family.note else ""),
+        **({"weights": lm.weights_note} if lm.dequantised else {}),
         "parameters": f"{size / 1e9:.2f} billion" if size >= 1e9 else f"{size / 1e6:.2f} million",
         "layers": lm.layers,
         "width": lm.width,

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ..benchmark.reader import Benchmark, probe_frame, subject_keys
+from ..benchmark.reader import Benchmark
 from ..benchmark.release import retired_probes
 from .decoding import Generation, greedy_decode
 from .models import LM
@@ -28,7 +28,7 @@ from .tokens import EncodedItem, QAItem, as_qa_items, encode_items, stop_tokens
 from ..metrics.answers import normalised_matches
 from ..metrics.summary import format_summary, summarise, with_outdated_match
 from ..progress import progress_bar
-from ..records import BadArgument, Score, WbeError, check_choice, choose_axes, col, patch, to_table
+from ..records import BadArgument, Score, WbeError, check_choice, choose_axes, col, patch, schema, to_table
 from ..store import write_table, write_text
 
 # %% ../../nbs/07_lm/09_scoring.ipynb #cell-005
@@ -206,17 +206,10 @@ class Scores:
 
 # %% ../../nbs/07_lm/09_scoring.ipynb #cell-034
 @patch
-def rows(
-    self: Scores,
-    axis: str,
-    edited_at: int | None,  # the timestep of the edits
-    scored_at: int,  # after which timestep the questions were asked
-):
-    "An Arrow table of `Score` for one axis of a run at one moment; the items' ids are those of the edits."
-    same = {n: self[n] for n in ("token_accuracy", "exact_match", "log_probability", "seconds")}
-    moment = dict(axis=axis, edited_at=edited_at, scored_at=scored_at)
-    constant = {name: [value] * len(self) for name, value in moment.items()}
-    return to_table(dict(edit_id=self["id"], answer=self["text"], **constant, **same), Score)
+def measured(self: Scores):
+    "What a `Score` says of each answer, as a data frame."
+    frame = self.table.to_pandas().rename(columns={"text": "answer"})
+    return frame[[name for name in schema(Score).names if name in frame]]
 
 # %% ../../nbs/07_lm/09_scoring.ipynb #cell-036
 @patch
@@ -372,17 +365,6 @@ def ask(
     with _evaluation_mode(lm, None):
         return _split_over_processes(lm, encoded, work)
 
-# %% ../../nbs/07_lm/09_scoring.ipynb #53bb662d
-def _sample_probes(step, axes, max_edits: int | None, seed: int):
-    "The probes of one timestep, of all its edits or of a sample."
-    known = [c for c in ("previous", "previous_aliases") if c in step.edits.column_names]
-    subjects = subject_keys(step.edits, step.edit_ids)
-    edits = step.edits.select(known).to_pandas().assign(edit_id=step.edit_ids, subject_id=subjects)
-    if max_edits is not None and max_edits < len(edits):
-        edits = edits.sample(max_edits, random_state=seed).sort_index()
-    probes = probe_frame(step.probes(axes, more=["aliases"]))
-    return probes.merge(edits, on="edit_id").assign(timestep=step.name)
-
 # %% ../../nbs/07_lm/09_scoring.ipynb #28db6384
 def probe_table(
     bench: Benchmark,
@@ -394,7 +376,12 @@ def probe_table(
     "A data frame with one row per question: edit_id, axis, probe, question, answer, its aliases, timestep, subject_id."
     import pandas as pd
 
-    probes = pd.concat([_sample_probes(step, axes, max_edits, seed) for step in bench], ignore_index=True)
+    parts = []
+    for step in bench:
+        sampled = max_edits is not None and max_edits < len(step)
+        rows = sorted(pd.Series(range(len(step))).sample(max_edits, random_state=seed)) if sampled else None
+        parts.append(step.questions(axes, rows).assign(timestep=step.name))
+    probes = pd.concat(parts, ignore_index=True)
     at = at and check_choice(at, bench.timesteps, "timestep")
     retired = retired_probes(bench.folder, at) if at and bench.folder else set()
     if not retired:
@@ -452,14 +439,12 @@ def load(cls: BenchmarkAnswers, folder) -> BenchmarkAnswers:
 # %% ../../nbs/07_lm/09_scoring.ipynb #06fd2a2d
 def _answer_frame(probes, scores: Scores, scored_at: int, edited_at):
     "The probes with their answers and scores."
-    got = scores.to_pandas()
-    names = ["token_accuracy", "exact_match", "log_probability", "perplexity", "finite", "seconds"]
-    names += ["natural_end"]
-    normalised = normalised_matches(got.text, probes.answer, probes.aliases, got.exact_match)
+    got = scores.measured()
+    normalised = normalised_matches(got.answer, probes.answer, probes.aliases, got.exact_match)
     when = probes.edit_id.map(edited_at or {}).astype("Int64")
     frame = probes.rename(columns={"answer": "expected"})
-    frame = frame.assign(answer=got.text, edited_at=when, scored_at=scored_at, normalised_match=normalised)
-    return with_outdated_match(frame).assign(**{n: got[n] for n in names})
+    frame = frame.assign(answer=got.answer, edited_at=when, scored_at=scored_at, normalised_match=normalised)
+    return with_outdated_match(frame).assign(**got.drop(columns="answer"))
 
 # %% ../../nbs/07_lm/09_scoring.ipynb #dfbfd7d9
 def _text_reason(item: QAItem) -> str:

@@ -23,20 +23,19 @@ _MODEL_STATES = ("unedited model", "not yet edited", "just edited", "edited earl
 
 
 def _scores_frame(scores) -> pd.DataFrame:
-    "Scores in any form as a new frame."
-    if isinstance(scores, (str, Path)):
-        return read_table(scores, Score).to_pandas()
-    if hasattr(scores, "to_pandas"):
-        return scores.to_pandas()
-    if isinstance(scores, pd.DataFrame):
-        return scores.copy()
-    return to_table(list(scores), Score).to_pandas()
+    "Scores in any form as a new frame, without the later columns that are empty."
+    if not isinstance(scores, pd.DataFrame):
+        if isinstance(scores, (str, Path)):
+            scores = read_table(scores, Score)
+        scores = (scores if hasattr(scores, "to_pandas") else to_table(list(scores), Score)).to_pandas()
+    later = [f.name for f in fields(Score) if f.metadata["added"] and f.name in scores]
+    return scores.drop(columns=[c for c in later if scores[c].isna().all()])
 
 # %% ../../nbs/01_metrics/03_summary.ipynb #cell-010
 def _check_columns(frame: pd.DataFrame):
     "Refuse frames without the columns of a score, without rows, or with an unknown axis."
     for f in fields(Score):
-        if f.name not in frame:
+        if f.name not in frame and not f.metadata["added"]:
             raise BadArgument(
                 f"scores: column {f.name!r} is missing ({f.metadata['doc']}); there are {', '.join(map(str, frame))}"
             )

@@ -11,7 +11,7 @@ import json
 import time
 from pathlib import Path
 
-from ..records import ASKED_AXES, QUESTION_KEY, patch
+from ..records import ASKED_AXES, QUESTION_KEY, Score, patch, schema
 from ..editors.results import bytes_beside_weights
 from ..lm.ability import TASKS, AbilityTask, measure_ability, score_held_out
 from ..lm.cost import time_rounds, timing_summary
@@ -113,7 +113,11 @@ def _stored_unedited(
         str(self.lm.dtype),
         texts,
     ]
-    ask = lambda: score_questions(self.lm, questions, p.protocol, p.generate, self.job.progress)
+
+    def ask():
+        scores = score_questions(self.lm, questions, p.protocol, p.generate, self.job.progress)
+        return scores[[c for c in scores if c in QUESTION_KEY or c not in questions]]
+
     return with_probe_column(self._stored("", key, ask))
 
 # %% ../../nbs/10_runs/06_moments.ipynb #64563187
@@ -204,24 +208,6 @@ def measure_abilities(
     return rows
 
 # %% ../../nbs/10_runs/06_moments.ipynb #390dedb2
-_SCORE_COLUMNS = (
-    *(
-        "edit_id",
-        "axis",
-        "probe",
-        "asked_of",
-        "timestep",
-        "subject_id",
-        "moment",
-        "scored_at",
-        "edits_done",
-        "edited_at",
-    ),
-    *("token_accuracy", "exact_match", "normalised_match", "log_probability", "perplexity", "finite", "seconds"),
-    *("answer", "natural_end", "outdated_match", "retrieved"),
-)
-
-
 def _lookup_seconds(lm: LM) -> float:
     "Seconds spent so far on retrieval for questions."
     return sum(getattr(hook, "seconds", 0.0) for hook in lm.item_hooks)
@@ -273,7 +259,7 @@ def ask(
         cost |= self.time_answers() | dict(bytes_beside=bytes_beside_weights(self.lm))
         general = self.measure_abilities(key, edited, at)
         norms = [at | row for row in done.health.norm_rows(done.checkpoint.edited_matrices)]
-    known = [c for c in _SCORE_COLUMNS if c != "retrieved" or ("retrieved" in scores and scores[c].notna().any())]
+    known = [c for c in schema(Score).names if c != "retrieved" or ("retrieved" in scores and scores[c].notna().any())]
     rows = dict(norms=norms, ability=lasting, moments=[dict(moment=moment, **at, **cost)])
     job.tables.add(key, **rows, scores=scores[known])
     job.notify("asked", moment=moment, **at, scores=scores, ability=lasting + general)

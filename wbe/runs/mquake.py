@@ -425,6 +425,7 @@ def _mquake_config(plan: MquakePlan, lm: LM, conflicts: list[dict], hparams: dic
     written.pop("spending")
     about = dict(kind="mquake", plan=written, sha256=sha256_of(plan.chains))
     model = dict(name=str(lm.name), fingerprint=model_fingerprint(lm))
+    model |= dict(weights=lm.weights_note, dequantised=lm.dequantised) if lm.dequantised else {}
     kinds = dict(Counter(c["kind"] for c in conflicts))
     about |= dict(model=model, hparams=hparams, protocol=get_protocol(plan.under).key, conflicts=kinds)
     return json.loads(json.dumps(about | dict(versions=versions())))

@@ -16,14 +16,14 @@ from importlib import import_module
 from pathlib import Path
 
 from ..records import BadArgument, check_choice, patch
-from ..store import explain_read_errors
+from ..store import explain_read_errors, sha256_of
 
 # %% ../../nbs/10_runs/01_plan.ipynb #cell-005
 @dataclass(frozen=True, kw_only=True)
 class ModelSettings:
     "The model, and how it is loaded."
 
-    model: str = "wbe-tiny"  # a name on the hub, a folder, or wbe-tiny
+    model: str = "wbe-tiny"  # a name on the hub, a folder, a GGUF file, or wbe-tiny
     device: str = "auto"  # where the model runs: auto, cpu, cuda, …
     dtype: str = "auto"  # auto, float32, bfloat16 or float16
     quant: str | None = None  # quantisation: 4bit or 8bit (needs the package bitsandbytes)
@@ -281,13 +281,19 @@ def parse_timesteps(
 def _safe_name(text: str) -> str:
     return "".join(c if c.isalnum() or c in "-._" else "-" for c in text).strip("-.") or "run"
 
+# %% ../../nbs/10_runs/01_plan.ipynb #29ee5891
+def _model_name(model: str) -> str:
+    "The last part of a model's name; with the beginning of its digest for a file, which others may have the name of."
+    path = Path(model)
+    return f"{path.stem}-{sha256_of(path)[:8]}" if path.suffix.lower() == ".gguf" and path.is_file() else path.name
+
 # %% ../../nbs/10_runs/01_plan.ipynb #cell-023
 @patch(as_prop=True)
 def name(self: RunPlan) -> str:
     "A name for the run's folder."
     default = {f.name: f.default for f in fields(RunPlan)} | dict(generate=("locality",))  # as in runs that have a name
     words = {new: old for old, new in OLD_SETTINGS.items()}  # also as in them: names of folders stay
-    named = ("benchmark", "model", "editor", "device", "timesteps", "texts_dir", "threads")
+    named = ("benchmark", "model", "editor", "device", "timesteps", "texts_dir", "threads", "ask_lasting")
     other = {
         words.get(k, k): v
         for k, v in asdict(self).items()
@@ -297,7 +303,7 @@ def name(self: RunPlan) -> str:
     suffix = f"-{hashlib.sha256(text.encode()).hexdigest()[:6]}" if other else ""
     bench = Path(self.benchmark).resolve().name if isinstance(self.benchmark, (str, Path)) else "rows"
     schedule = "" if self.schedule == "timesteps" else f"{self.schedule}-"
-    return _safe_name(f"{schedule}{self.editor}-{Path(self.model).name}-{bench}{suffix}")
+    return _safe_name(f"{schedule}{self.editor}-{_model_name(self.model)}-{bench}{suffix}")
 
 # %% ../../nbs/10_runs/01_plan.ipynb #cell-026
 _GENERATED = ("update", "locality")

@@ -208,6 +208,7 @@ def _describe_model(
     size = dict(layers=lm.layers, width=lm.width, parameters=lm.parameters)
     numbers = dict(numbers=str(lm.dtype).removeprefix("torch."), quant=lm.quant)
     by = dict(backend=lm.backend.about()) if lm.backend else {}
+    by |= dict(weights=lm.weights_note, dequantised=lm.dequantised) if lm.dequantised else {}
     return dict(
         name=str(lm.name), revision=lm.revision, family=lm.family.name, **size, **numbers, fingerprint=fingerprint, **by
     )
@@ -294,6 +295,17 @@ def _changed_texts(old: dict, new: dict) -> list[str]:
     before, now = (c["benchmark"].get("texts", {}) for c in (old, new))
     return [n for n, digest in before.items() if now.get(n, digest) != digest]
 
+# %% ../../nbs/10_runs/04_schedule.ipynb #aef48465
+def _different_settings(
+    old: dict,  # the description in the folder of a run
+    dequantised: dict | None,  # of the model of this call; its file may lie elsewhere today
+    plan: RunPlan,  # of this call
+) -> dict:  # the earlier values
+    "The settings with which a run was begun, and which are others in a plan."
+    begun, wanted = RunPlan.from_config(old["plan"]).identity(), plan.identity()
+    same_file = dequantised and dequantised == old["model"].get("dequantised")
+    return {k: begun[k] for k in wanted if begun.get(k) != wanted[k] and not (k == "model" and same_file)}
+
 # %% ../../nbs/10_runs/04_schedule.ipynb #cell-030
 def _check_same_run(
     folder: Path,  # of the run
@@ -302,8 +314,7 @@ def _check_same_run(
     plan: RunPlan,  # of this call
 ):
     "Raise an error if a folder holds another run."
-    begun, wanted = RunPlan.from_config(old["plan"]).identity(), plan.identity()
-    different = {k: begun[k] for k in wanted if begun.get(k) != wanted[k]}
+    different = _different_settings(old, new["model"].get("dequantised"), plan)
     other, schedule = "choose another name for another run", old.get("kind", "timesteps")
     if schedule != plan.schedule:
         raise BadArgument(f"{folder}: this run was begun with the schedule {schedule}; {other}")
@@ -313,7 +324,7 @@ def _check_same_run(
     changed = [n for n, sha256 in old["benchmark"]["files"].items() if files.get(n, sha256) != sha256]
     if written := _changed_texts(old, new):
         raise BadArgument(f"{folder}: the texts of timestep {min(written)} are not what they were; {other}")
-    if changed or old["model"]["fingerprint"] != new["model"]["fingerprint"]:
+    if changed or any(old["model"].get(k) != new["model"].get(k) for k in ("fingerprint", "dequantised")):
         what = f"timestep {min(changed)} of the benchmark" if changed else f"the model {new['model']['name']}"
         raise BadArgument(f"{folder}: {what} is not what it was when this run was begun; {other}")
 
@@ -561,7 +572,7 @@ def _check_editor(self: Job):
     "Raise an error if the editor cannot edit this model; a run that continues keeps its hyper-parameters."
     if (self.folder / "config.json").exists():
         recorded = Run.load(self.folder).config
-        if RunPlan.from_config(recorded["plan"]).identity() == self.plan.identity():
+        if not _different_settings(recorded, self.lm.dequantised, self.plan):
             self.editor.use_recorded(recorded["hparams"])
     self.editor.check_for(self.lm)
 

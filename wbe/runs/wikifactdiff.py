@@ -209,6 +209,7 @@ def _wikifactdiff_config(plan: WikiFactDiffPlan, lm: LM, hparams: dict) -> dict:
     path = Path(plan.updates)
     about = dict(plan=asdict(plan) | dict(updates=path.name), sha256=sha256_of(path) if path.is_file() else None)
     about |= dict(model=dict(name=str(lm.name), fingerprint=model_fingerprint(lm)), hparams=hparams)
+    about["model"] |= dict(weights=lm.weights_note, dequantised=lm.dequantised) if lm.dequantised else {}
     return json.loads(json.dumps(dict(kind="wikifactdiff") | about | dict(versions=versions())))
 
 # %% ../../nbs/10_runs/13_wikifactdiff.ipynb #cell-044
