@@ -4,10 +4,11 @@
 
 # %% auto #0
 __all__ = ['answer_positions', 'answer_nll', 'answer_objective', 'FTHParams', 'OutputTrainer', 'FT', 'FTL', 'answer_gradient',
-           'train_on_answers', 'with_end_token', 'shuffled_batches', 'BreadthFirstHParams', 'LocFTHParams', 'LocFT',
-           'train_breadth_first']
+           'train_on_answers', 'with_end_token', 'fitting_batch_size', 'shuffled_batches', 'BreadthFirstHParams',
+           'LocFTHParams', 'LocFT', 'train_breadth_first']
 
 # %% ../../../nbs/09_editors/training/01_finetune.ipynb #cell-002
+import math
 from dataclasses import dataclass, replace
 
 import torch
@@ -199,6 +200,15 @@ def with_end_token(
     return [c if c.ids[-1] == end else replace(c, ids=[*c.ids, end]) for c in coded]
 
 # %% ../../../nbs/09_editors/training/01_finetune.ipynb #68f84776
+def fitting_batch_size(
+    count: int,  # of edits
+    size: int,  # of a mini-batch
+    adapt: bool = True,
+) -> int:
+    "The size of a mini-batch; with fewer edits than that an eighth of them, so that steps are not few."
+    return math.ceil(count / 8) if adapt and count < size else size
+
+
 def shuffled_batches(
     count: int,  # of edits
     size: int,  # of a mini-batch
@@ -231,6 +241,7 @@ class BreadthFirstHParams(HParams):
     epochs: int = hp(25, minimum=1)
     lr: float = hp(5e-4, minimum=0)
     batch_size: int = hp(100, minimum=1)  # of a mini-batch
+    adapt: bool = hp(True)  # whether a mini-batch that is larger than the edits becomes an eighth of them
     enough: float = hp(1e-2)  # a mini-batch below this loss makes no step
     mean: str = hp("answers", choices=("answers", "tokens"))  # what counts the same in a mini-batch's loss
     shuffle: bool = True  # whether each epoch has mini-batches of its own
@@ -264,6 +275,7 @@ def train_breadth_first(
 ) -> dict[int, torch.Tensor]:  # layer: the change of its output projection, (out, in)
     "Train output projections on all edits, epoch after epoch."
     g, known = torch.Generator().manual_seed(h.seed) if h.shuffle else None, {}
+    size = fitting_batch_size(len(coded), h.batch_size, h.adapt)
     shown = [lm.weight("mlp_out", n) for n in layers]
     changes = [torch.zeros(w.shape, device=w.device, requires_grad=True) for w in shown]
     adam, state = torch.optim.Adam(changes, lr=h.lr, fused=True), partial.read() if partial else {}
@@ -274,9 +286,9 @@ def train_breadth_first(
         _restore_training(changes, adam, state, g)
     for epoch in range(done, h.epochs):
         total = 0.0
-        for rows in shuffled_batches(len(coded), h.batch_size, g):
+        for rows in shuffled_batches(len(coded), size, g):
             objective = known.get(tuple(rows)) or answer_objective(lm, [coded[i] for i in rows], layers, over=h.mean)
-            if len(coded) <= h.batch_size:
+            if len(coded) <= size:
                 known[tuple(rows)] = objective
             loss = objective(*changes)
             total += loss.item() * len(rows)
