@@ -264,7 +264,8 @@ def _run_mquake(cls, settings: dict, hparams: list[str], runs: Path, name: str |
     spending = dict(budget=settings.pop("budget", None), prices=_parse_prices(settings.pop("prices", None)))
     spending = {k: v for k, v in spending.items() if v is not None}
     settings["chains"] = settings.pop("benchmark")
-    plan = _own_plan(cls, settings | dict(hparams=_hparams(hparams, settings.get("editor", "")), spending=spending))
+    hparams = settings.pop("hparams", {}) | _hparams(hparams, settings.get("editor", ""))
+    plan = _own_plan(cls, settings | dict(hparams=hparams, spending=settings.get("spending", {}) | spending))
     folder = runs / (name or _mquake_folder(plan))
     _print_mquake(carry_out(plan, folder), out)
     out.line(f"The run: {folder}")
@@ -293,7 +294,9 @@ def _run_wikifactdiff(cls, settings: dict, hparams: list[str], runs: Path, name:
     updates, editor = settings.pop("benchmark"), settings.pop("editor", None)
     table = [settings.pop(k, default) for k, default in dict(probability="object", shared=False, paper=True).items()]
     check_choice(table[0], PROBABILITIES, "probability")
-    settings |= dict(updates=updates, n=settings.get("n", 100) or None, hparams=_by_editor(hparams))
+    settings |= dict(
+        updates=updates, n=settings.get("n", 100) or None, hparams=settings.get("hparams", {}) | _by_editor(hparams)
+    )
     settings |= dict(editors=tuple(editor.split(","))) if editor else {}
     plan = _own_plan(cls, settings)
     folder = runs / (name or f"wikifactdiff-{Path(plan.model).name}-{Path(updates).stem}")
@@ -308,7 +311,8 @@ _RUN = dict(benchmark=_run_benchmark, chains=_run_mquake, updates=_run_wikifactd
 def run(
     benchmark: str | None = None,  # a release, any file of rows (CSV, JSON, Parquet, …), or a name on the hub
     /,
-    schedule: str = "timesteps",  # how edits follow each other: timesteps, after_each, each, mquake or wikifactdiff
+    schedule: str | None = None,  # how edits follow each other: timesteps (the default), after_each, each, mquake or
+    # wikifactdiff
     runs: Path = Path("runs"),  # folder of the runs
     name: str | None = None,  # name of the run's folder; made of editor, model and benchmark by default
     config: Path | None = None,  # settings that a run has recorded (config.json), or a TOML file; others come on top
@@ -331,7 +335,10 @@ def run(
     For example:  wbe run wbe-demo/benchmark/release --editor rome --timesteps 1-2
     """
     _check_run_name(name)
-    known, recorded = _read_words(schedule), read_plan(config) if config else {}
+    recorded = read_plan(config) if config else {}
+    schedule = schedule or recorded.get("schedule", "timesteps")
+    known = _read_words(schedule)
+    recorded.pop("schedule", None)
     named = [p for p in pairs if p.partition("=")[0].rpartition(".")[2] in ("editor", "editors")]
     _check_names(named, known, "")
     chosen = recorded | read_settings(named, known)
@@ -339,10 +346,11 @@ def run(
     editors = [e for e in names if e != "none"]
     mine, hparams = _split_pairs(pairs, known, editors)
     _check_names(mine, known, ",".join(editors))
-    settings = recorded | read_settings(mine, known) | (dict(benchmark=benchmark) if benchmark else {})
+    settings = recorded | read_settings(mine, known) | ({SCHEDULES[schedule].file: benchmark} if benchmark else {})
+    how = SCHEDULES[schedule]
+    settings = {"benchmark" if k == how.file else k: v for k, v in settings.items()}  # a recorded file has its own word
     if "benchmark" not in settings:
         raise BadArgument("give a benchmark, like wbe-demo/benchmark/release; or --config FILE")
-    how = SCHEDULES[schedule]
     _RUN[how.file](how.plan_class, settings, hparams, runs, name, out)
 
 # %% ../../nbs/12_app/05_runs.ipynb #598761eb

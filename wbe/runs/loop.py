@@ -122,7 +122,7 @@ def edit(
     for row in () if offset is None else self.updater.update(n, offset, self.checkpoint_seconds):
         self.timed.append(row)
         self.estimate()
-        if self.schedule.group == "each":
+        if self.schedule.size:
             yield "after", n
         if self._curve_is_due():
             yield "curve", n

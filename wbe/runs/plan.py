@@ -115,7 +115,7 @@ def _imported(place: str) -> type:
 class Schedule:
     "How edits and questions follow each other, and which classes say the rest."
 
-    group: str  # what is edited before questions are asked: step (a timestep), k (so many instances), each (one edit)
+    size: int | None  # edits that are made before questions are asked (a group); None: a timestep, or as the plan says
     restore: bool  # whether the unedited model is restored after each group
     plan: str  # the dataclass of its settings, as module:name
     study: str  # the class that says what is edited and asked, as module:name
@@ -130,11 +130,11 @@ _ON_BENCHMARK = dict(study="wbe.runs.loop:BenchmarkStudy", file="benchmark", tab
 _ON_CHAINS = dict(study="wbe.runs.mquake:MquakeStudy", file="chains", table="instances")
 _ON_UPDATES = dict(study="wbe.runs.wikifactdiff:WikiFactDiffStudy", file="updates", table="edits")
 SCHEDULES = dict(
-    timesteps=Schedule("step", False, "wbe.runs.plan:RunPlan", **_ON_BENCHMARK),
-    after_each=Schedule("each", False, "wbe.runs.plan:AfterEachPlan", **_ON_BENCHMARK),
-    each=Schedule("each", True, "wbe.runs.plan:EachPlan", **_ON_BENCHMARK),
-    mquake=Schedule("k", True, "wbe.runs.mquake:MquakePlan", **_ON_CHAINS),
-    wikifactdiff=Schedule("each", True, "wbe.runs.wikifactdiff:WikiFactDiffPlan", **_ON_UPDATES),
+    timesteps=Schedule(None, False, "wbe.runs.plan:RunPlan", **_ON_BENCHMARK),
+    after_each=Schedule(1, False, "wbe.runs.plan:AfterEachPlan", **_ON_BENCHMARK),
+    each=Schedule(1, True, "wbe.runs.plan:EachPlan", **_ON_BENCHMARK),
+    mquake=Schedule(None, True, "wbe.runs.mquake:MquakePlan", **_ON_CHAINS),
+    wikifactdiff=Schedule(1, True, "wbe.runs.wikifactdiff:WikiFactDiffPlan", **_ON_UPDATES),
 )
 
 # %% ../../nbs/10_runs/01_plan.ipynb #5472d253
@@ -155,9 +155,10 @@ class EachPlan(RunPlan):
 def _check_schedule(plan: RunPlan):
     "Raise an error if settings do not go together with the schedule."
     schedule = SCHEDULES[plan.schedule]
-    if schedule.group == "each" and plan.batch not in (None, 1):
+    if schedule.size and plan.batch not in (None, schedule.size):
+        at_once = f"{schedule.size} at a time" if schedule.size > 1 else "one by one"
         raise BadArgument(
-            f"batch is {plan.batch}, but the schedule {plan.schedule} makes edits one by one; leave it out"
+            f"batch is {plan.batch}, but the schedule {plan.schedule} makes edits {at_once}; leave it out"
         )
     if schedule.restore and (plan.every or plan.editor == "none"):
         what = (
@@ -350,14 +351,14 @@ def from_config(
 def read_plan(
     path: Path,  # a config.json, or a TOML file
 ) -> dict:  # settings by name
-    "The settings that a file holds."
+    "The settings that a file holds, and the schedule, where the file names it."
     with explain_read_errors(path):
         text = Path(path).read_text(encoding="utf-8")
     try:
         read = json.loads(text) if Path(path).suffix == ".json" else tomllib.loads(text)
     except ValueError as e:
         raise BadArgument(f"{path}: give the config.json of a run, or a TOML file: {e}") from None
-    return plan_settings(read.get("plan", read))
+    return (dict(schedule=read["kind"]) if "kind" in read else {}) | plan_settings(read.get("plan", read))
 
 # %% ../../nbs/10_runs/01_plan.ipynb #5e632b5c
 PLAN_FLAGS = ("model", "device", "editor", "timesteps", "max_edits")

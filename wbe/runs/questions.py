@@ -283,15 +283,14 @@ def planned_moments(
     "The moments of a run in their order, with about how many questions each asks."
     asked, rows, done, every = questions.groupby("asked_of").size(), [], 0, plan.every
     schedule = SCHEDULES[plan.schedule]
-    each = schedule.group == "each"
     add = lambda moment, n, count: rows.append(dict(edits_done=done, timestep=n, moment=moment, questions=round(count)))
     for n in planned:
         add("before", n, asked[n])
     for n, edits in planned.items():
         start, earlier = done, [m for m in planned if m < n]
-        for done in range(start + 1, start + edits + 1) if (every or each) and plan.editor != "none" else ():
-            if each:
-                add("after", n, asked[n] / edits)
+        for done in range(start + 1, start + edits + 1) if (every or schedule.size) and plan.editor != "none" else ():
+            if schedule.size and ((made := done - start) % schedule.size == 0 or made == edits):
+                add("after", n, asked[n] / edits * ((made - 1) % schedule.size + 1))
             if every and done % every == 0 and done <= plan.first:
                 add("curve", n, min(plan.curve, done) * asked[n] / edits)
         done = start + edits

@@ -606,14 +606,13 @@ def means(
     "Means over all questions, axes by moment; `earlier edits` are scored after the last timestep."
     import pandas as pd
 
-    s = self.outcomes
-    after = {"right after": s.moment == "after"} if (s.moment == "after").any() else {}
-    when = {
-        "before": s.moment == "before",
-        **after,
-        "just edited": s.moment == "current",
-        "earlier edits": (s.moment == "past") & (s.scored_at == s.scored_at.max()),
-    }
+    s, restored = self.outcomes, SCHEDULES[self.kind].restore
+    when = {"before": s.moment == "before"}
+    if restored or (s.moment == "after").any():
+        when |= {"right after": s.moment == "after"}
+    if not restored:
+        last = s.scored_at == s.scored_at.max()
+        when |= {"just edited": s.moment == "current", "earlier edits": (s.moment == "past") & last}
     values = {k: s.loc[rows, metric].astype(float) for k, rows in when.items()}
     means = {k: v.groupby(s.axis[v.index], observed=True).mean().rename(str) for k, v in values.items()}
     out = pd.DataFrame(means)
@@ -686,7 +685,9 @@ def _bytes_column(run: Run) -> dict:
 def _comparison_row(run: Run, metric: str) -> dict:
     "One row of the comparison: (column, sub-column) -> value."
     nan, means, batches = float("nan"), run.means(metric), run.batches
-    row = {(axis, k): means.loc[axis, k] for axis in means.index for k in ("just edited", "earlier edits")}
+    row = {
+        (axis, k): means.loc[axis, k] for axis in means.index for k in means if k in ("just edited", "earlier edits")
+    }
     lasting = _lasting_values(run.ability, metric)
     row["lasting facts", "before"] = lasting[0] if lasting else nan
     row["lasting facts", "at the end"] = lasting[-1] if lasting else nan
@@ -706,10 +707,11 @@ def compare_measures(
     import pandas as pd
 
     runs = [r for r in runs if not r.outcomes.empty]
-    by_measure = {m: pd.DataFrame({r.name: r.means(m)["just edited"] for r in runs}) for m in RUN_MEASURES}
+    when = "right after" if all(SCHEDULES[r.kind].restore for r in runs) else "just edited"
+    by_measure = {m: pd.DataFrame({r.name: r.means(m).get(when) for r in runs}) for m in RUN_MEASURES}
     recorded = {m: set(means.dropna(how="all").index) for m, means in by_measure.items()}
     out = {
-        (axis, f"just edited, {MEASURES[m].name}"): means.T.get(axis)
+        (axis, f"{when}, {MEASURES[m].name}"): means.T.get(axis)
         for axis in order_axes(a for r in runs for a in r.outcomes.axis.unique())
         if axis == "update" or axis in recorded["normalised_match"]
         for m, means in by_measure.items()

@@ -190,7 +190,7 @@ def _check_text_plan(plan: RunPlan, editor: Editor, folder: str | None):
     "Raise an error if a plan cannot be carried out with an editor that takes texts."
     if folder is None:
         raise BadArgument(f"{editor.name} takes texts: name their folder with texts_dir (--set texts_dir=…)")
-    if SCHEDULES[plan.schedule].group == "each":
+    if SCHEDULES[plan.schedule].size:
         raise BadArgument(f"{editor.name} takes texts, not single edits; leave out the schedule {plan.schedule}")
     for name in ("batch", "every"):
         if getattr(plan, name) is not None:
@@ -637,8 +637,7 @@ def check(self: Job):
 @patch(as_prop=True)
 def batch_size(self: Job) -> int | None:
     "Edits per batch at most; None for no limit."
-    one = 1 if self.schedule.group == "each" else None
-    return None if self.editor is None else one or self.plan.batch or self.editor.batch
+    return None if self.editor is None else self.schedule.size or self.plan.batch or self.editor.batch
 
 
 @patch
