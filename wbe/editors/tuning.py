@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['TRIALS', 'TUNING_RULE', 'tuning_grid', 'trial_score', 'tune', 'use_tuned']
 
-# %% ../../nbs/09_editors/07_tuning.ipynb #993e3dc2
+# %% ../../nbs/09_editors/07_tuning.ipynb #61bf86d3
 import json
 import time
 from copy import copy
@@ -23,7 +23,7 @@ from ..metrics.answers import agreement
 from ..records import BadArgument
 from ..store import write_text
 
-# %% ../../nbs/09_editors/07_tuning.ipynb #f7838f39
+# %% ../../nbs/09_editors/07_tuning.ipynb #c28b7495
 TRIALS = 6  # for each editor: its preset, and five alternatives
 
 
@@ -36,7 +36,7 @@ def tuning_grid(
     valued = [{k: _as_python(k, v) for k, v in values.items()} for values in grid]
     return [{}, *({k: v(lm) if callable(v) else v for k, v in values.items()} for values in valued)]
 
-# %% ../../nbs/09_editors/07_tuning.ipynb #6e4c0759
+# %% ../../nbs/09_editors/07_tuning.ipynb #f27cbdb4
 TUNING_RULE = "the harmonic mean of token accuracy on update and rephrase, and of agreement on locality, is highest"
 _TUNED_AXES = ("update", "rephrase", "locality")
 
@@ -65,7 +65,7 @@ def trial_score(shares: dict) -> float:
     "The harmonic mean of shares."
     return harmonic_mean(list(shares.values()))
 
-# %% ../../nbs/09_editors/07_tuning.ipynb #1b8b5e38
+# %% ../../nbs/09_editors/07_tuning.ipynb #34f11695
 def _with_values(ed: Editor, values: dict) -> Editor:
     "A copy of an editor with other hyper-parameters; those that were given to it stay."
     out = copy(ed)
@@ -118,7 +118,7 @@ def tune(
         raise BadArgument(f"{ed.name}: none of {len(trials)} settings teaches {lm.name} anything{why}")
     return about | dict(trials=trials, chosen=best["values"])
 
-# %% ../../nbs/09_editors/07_tuning.ipynb #99896586
+# %% ../../nbs/09_editors/07_tuning.ipynb #b2a86926
 def use_tuned(
     ed: Editor,
     lm: LM,
@@ -128,4 +128,5 @@ def use_tuned(
     h = _with_values(ed, found["chosen"]).hparams_for(lm)
     of = f"{len(found['trials'])} settings on {len(found['edits'])} edits" if found["trials"] else "nothing to choose"
     names = ", ".join(found["chosen"]) or "nothing changed"
-    ed.use_recorded(asdict(replace(h, source=f"chosen for this model ({names}) from {of}; the rest: {h.source}")))
+    source = f"chosen for this model ({names}) from {of}; the rest: {ed.hparams_for(lm).source}"
+    ed.use_recorded(asdict(replace(h, source=source)))
