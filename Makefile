@@ -14,7 +14,7 @@ TORCH_INDEX ?= $(shell test "$$(uname -s)" = Linux && ! command -v nvidia-smi >/
 PIP := $(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check
 COMPILE := $(BIN)/python -m compileall -q -j 0  # on all cores, where pip compiles on one
 
-.PHONY: help demo test extras test-extras check style export readme notebooks lab samples runs study bench docs wheel clean
+.PHONY: help demo test extras test-extras check style export readme notebooks lab samples runs study real bench docs wheel clean
 
 help:
 	@echo "make demo          set up, then the demo: offline, no GPU"
@@ -30,6 +30,7 @@ help:
 	@echo "make samples       write the dumps and the benchmark in data_samples/ again"
 	@echo "make runs          make data_samples/runs, runs_forms and runs_later again: every editor (hours on two cores)"
 	@echo "make study         train four smaller models and make data_samples/study: seven runs on each, two timesteps"
+	@echo "make real ROWS=…   fetch SmolLM2-135M and MiniLM (190 MB), and run five editors on rows of a benchmark of yours"
 	@echo "make bench         the benchmarks in tests/benchmarks/ (minutes)"
 	@echo "make docs          the documentation site in _docs/, offline"
 	@echo "make wheel         build dist/wbe-*.whl"
@@ -107,6 +108,10 @@ models/wbe-tiny-%/training.json: | $(READY)
 study: $(STUDY)
 	OMP_NUM_THREADS=1 $(BIN)/wbe sweep data_samples/study.toml --jobs 2
 	rm -rf data_samples/study/.before data_samples/study/*/state data_samples/study/*/output.txt
+
+# Without ROWS it only fetches. EDITS=300 makes more edits.
+real: $(READY)
+	$(BIN)/python nbs/_dev/real.py $(if $(ROWS),run "$(ROWS)" --edits $(or $(EDITS),30),fetch)
 
 bench: $(READY)
 	for b in tests/benchmarks/*.py; do $(BIN)/python $$b || exit 1; done

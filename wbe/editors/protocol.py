@@ -132,6 +132,7 @@ class Editor:
     takes_corpus: bool = False  # whether it has an option `corpus`
     takes: str = "edits"  # what it learns from: edits, or texts (then it is a `TextLearner`)
     parts: tuple = ()  # parts of a layer that it changes, such as mlp_out
+    model_name: str = ""  # of the model that will be edited; set by a plan, before the model is loaded
     partial = None  # a `PartialWork`, set by a run: where a long batch keeps what it has found so far
 
     def __init_subclass__(cls, **more):

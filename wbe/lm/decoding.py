@@ -53,8 +53,8 @@ def _causal_step_inputs(lm: LM, ids: torch.Tensor, starts: torch.Tensor, new: to
 def _decode_step(lm: LM, given: dict, rows: int, cache) -> tuple[torch.Tensor, object, torch.Tensor]:
     "One pass: the next token of each row, the cache, and which rows contain NaN."
     with select_logits(lm, torch.arange(rows), torch.full((rows,), -1)):
-        out = lm.model(**given, past_key_values=cache, use_cache=not lm.needs_whole_prompts)
-    cache = None if lm.needs_whole_prompts else getattr(out, "past_key_values", None)
+        out = lm.model(**given, past_key_values=cache, use_cache=not lm.needs_whole_texts)
+    cache = None if lm.needs_whole_texts else getattr(out, "past_key_values", None)
     return out.logits.argmax(-1), cache, out.logits.isnan().any(-1)
 
 # %% ../../nbs/07_lm/08_decoding.ipynb #cell-010

@@ -53,6 +53,7 @@ class LM:
     revision: str | None = None
     quant: str | None = None
     needs_whole_prompts: bool = False  # set by editors that must see whole prompts; no prefix is computed apart then
+    needs_whole_texts: bool = False  # set by editors that must see answers with their prompts; no cache is used then
     item_hooks: list = field(default_factory=list, repr=False)  # functions from items to items, applied before encoding
     backend: object = None  # a `Backend` that computes passes; `model` then has shapes, but no weights
     state: LMState = field(default_factory=LMState, repr=False)

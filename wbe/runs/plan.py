@@ -212,6 +212,7 @@ def plan_editor(plan: RunPlan):  # an Editor; None for the unedited model
         return None
     corpus = dict(corpus=plan.corpus) if plan.corpus and editor_class(plan.editor).takes_corpus else {}
     made = editor(plan.editor, **dict(batch=plan.batch, protocol=plan.protocol) | plan.hparams | corpus)
+    made.model_name = plan.model
     if made.own_answers:
         raise BadArgument(
             f"{plan.editor} answers questions itself, and a run scores given answers: use wbe run --schedule mquake"

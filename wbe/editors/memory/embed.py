@@ -10,9 +10,11 @@ __all__ = ['SMALL_EMBEDDER', 'PAPER_EMBEDDER', 'CONTRIEVER', 'EMBEDDER_CLASSES',
 import importlib.util
 import re
 import zlib
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+import httpx
 import numpy as np
 
 from ...plugins import Registry
@@ -181,19 +183,38 @@ def _require_sentence_transformers(name: str):
             "or use hashed, which needs nothing"
         )
 
+# %% ../../../nbs/09_editors/memory/01_embed.ipynb #6a5a29bc
+_WITHOUT_NETWORK = "Without a network, use a folder with the model, or hashed, which needs nothing"
+
+
+def _require_reachable(name: str):
+    "Raise an error if a model is neither on this machine nor at a hub that answers."
+    from huggingface_hub import constants, try_to_load_from_cache
+
+    source = _model_source(name)
+    cached = (try_to_load_from_cache(source, file) for file in ("config.json", "modules.json") if "/" in source)
+    if Path(source).is_dir() or any(isinstance(path, str) for path in cached):
+        return
+    if not constants.HF_HUB_OFFLINE:
+        with suppress(httpx.TransportError):
+            httpx.head(f"{constants.ENDPOINT}/{source}/resolve/main/config.json", timeout=5)
+            return
+    raise EmbedderError(
+        f"the embedder {name} is not on this machine, and the hub cannot be reached. {_WITHOUT_NETWORK}"
+    )
+
 # %% ../../../nbs/09_editors/memory/01_embed.ipynb #cell-039
 def _load_sentence_model(name: str, **options):
     "A model of the library sentence-transformers."
     _require_sentence_transformers(name)
+    _require_reachable(name)
     from sentence_transformers import SentenceTransformer
 
     try:
         return SentenceTransformer(_model_source(name), model_kwargs=dict(use_safetensors=True), **options)
     except (OSError, ValueError) as e:
-        raise EmbedderError(
-            f"the embedder {name} cannot be loaded: {str(e).splitlines()[0]} "
-            "Without a network, use a folder with the model, or hashed, which needs nothing"
-        ) from e
+        why = str(e).splitlines()[0]
+        raise EmbedderError(f"the embedder {name} cannot be loaded: {why} {_WITHOUT_NETWORK}") from e
 
 # %% ../../../nbs/09_editors/memory/01_embed.ipynb #cell-041
 def mean_of_tokens(
@@ -225,10 +246,8 @@ class MeanPooledEmbedder:
             self.tokenizer = AutoTokenizer.from_pretrained(model, revision=revision)
             self.model = AutoModel.from_pretrained(model, revision=revision).to(device).eval()
         except (OSError, ValueError) as e:
-            raise EmbedderError(
-                f"the embedder {model} cannot be loaded: {str(e).splitlines()[0]} "
-                "Without a network, use a folder with the model, or hashed, which needs nothing"
-            ) from e
+            why = str(e).splitlines()[0]
+            raise EmbedderError(f"the embedder {model} cannot be loaded: {why} {_WITHOUT_NETWORK}") from e
         self.name, self.revision, self.batch, self.length = model, revision, batch, length
         self.size = self.model.config.hidden_size
 
@@ -276,9 +295,10 @@ def _is_sentence_model(name: str) -> bool:
 
 # %% ../../../nbs/09_editors/memory/01_embed.ipynb #cell-048
 def check_embedder(name: str):
-    "Raise an error if there is no embedder of this name, or if its package is not installed; no weights are loaded."
+    "Raise an error if an embedder is not known, not installed, or out of reach; no weights are loaded."
     if _is_sentence_model(name):
         _require_sentence_transformers(name)
+        _require_reachable(name)
     else:
         EMBEDDERS.get(name)
 

@@ -408,8 +408,16 @@ class RetrievalEditor(Editor):
         given = self.overrides if self.hparams is None else vars(self.hparams) | self.overrides
         if "embedder" in given:
             check_embedder(given["embedder"])
+        elif (
+            self.model_name and self._embedder_of_preset() == PAPER_EMBEDDER and _is_installed("sentence_transformers")
+        ):
+            check_embedder(PAPER_EMBEDDER)
         if "index" in given:
             vector_index(given["index"], 8)  # an error names the missing package
+
+    def _embedder_of_preset(self) -> str:
+        label = "wbe-tiny" if Path(self.model_name).name.startswith("wbe-tiny") else ""
+        return self.presets.get(label, ({}, ""))[0].get("embedder", PAPER_EMBEDDER)
 
     def check(self, lm: LM, hparams: RetrievalHParams):
         _cached_embedder(hparams.embedder)

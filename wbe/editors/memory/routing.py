@@ -138,6 +138,15 @@ class Shard:
         described = f"{number} {edits} {least!r}".encode()
         return cls(number, edits, least, values, zlib.crc32(described, zlib.crc32(values.numpy().tobytes(), before)))
 
+# %% ../../../nbs/09_editors/memory/05_routing.ipynb #edcf911e
+def _needs(lm: LM) -> tuple:
+    "What a model needs in its passes, and what a tail may reuse."
+    return lm.needs_whole_prompts, lm.needs_whole_texts, lm.state.tail_reuse
+
+
+def _set_needs(lm: LM, prompts: bool, texts: bool, tail_reuse: str | None):
+    lm.needs_whole_prompts, lm.needs_whole_texts, lm.state.tail_reuse = prompts, texts, tail_reuse
+
 # %% ../../../nbs/09_editors/memory/05_routing.ipynb #cell-018
 class RoutedLayer:
     "One layer of a model whose output depends on the prompts that pass. Subclasses define `change_output`."
@@ -152,8 +161,8 @@ class RoutedLayer:
         place = settings["part"], settings["layer"]
         self.shape, self.device = linear_shape(lm.module(*place)), _part_device(lm, *place)
         self.idle, self.continues, self.attention_mask = False, False, None
-        self.unwrapped = (lm.needs_whole_prompts, lm.state.tail_reuse)  # what holds without this
-        lm.needs_whole_prompts, lm.state.tail_reuse = True, None
+        self.unwrapped = _needs(lm)  # what holds without this
+        _set_needs(lm, True, lm.needs_whole_texts or settings.get("over") == "text", None)
         self.hooks = [
             lm.base.register_forward_pre_hook(lambda *given: self._note_pass(*given), with_kwargs=True),
             lm.hook(*place, lambda given, out: None if self.idle else self.change_output(given, out)),
@@ -175,7 +184,7 @@ def close(self: RoutedLayer):
         raise RuntimeError(f"the edited layer of {self.lm.name} is set aside by `_without_attached`; leave that first")
     for hook in self.hooks:
         hook.remove()
-    self.lm.needs_whole_prompts, self.lm.state.tail_reuse = self.unwrapped
+    _set_needs(self.lm, *self.unwrapped)
 
 # %% ../../../nbs/09_editors/memory/05_routing.ipynb #cell-022
 @patch
@@ -215,13 +224,14 @@ def _without_attached(
     if not layer:
         yield
         return
-    needs_whole_prompts, tail_reuse = lm.needs_whole_prompts, lm.state.tail_reuse
-    layer.idle, (lm.needs_whole_prompts, lm.state.tail_reuse) = True, layer.unwrapped
+    before, layer.idle = _needs(lm), True
+    _set_needs(lm, *layer.unwrapped)
     try:
         yield
     finally:
-        layer.unwrapped = (layer.unwrapped[0], lm.state.tail_reuse)
-        layer.idle, lm.needs_whole_prompts, lm.state.tail_reuse = False, needs_whole_prompts, tail_reuse
+        layer.unwrapped = (*layer.unwrapped[:2], lm.state.tail_reuse)
+        layer.idle = False
+        _set_needs(lm, *before)
 
 # %% ../../../nbs/09_editors/memory/05_routing.ipynb #cell-029
 def _differing_setting(layer: RoutedLayer | None, settings: dict) -> str | None:

@@ -261,8 +261,8 @@ def _attach(self: KAdapterEdit, lm: LM, remember: bool):
     stack.append(self.module(lm))
     if len(stack) == 1:
         own = _attach_adapter(lm, lambda: stack[-1] if stack else None)
-        lm.edits.attached[f"{self.kind} hooks"] = own, lm.needs_whole_prompts
-        lm.needs_whole_prompts = True
+        lm.edits.attached[f"{self.kind} hooks"] = own, (lm.needs_whole_prompts, lm.needs_whole_texts)
+        lm.needs_whole_prompts = lm.needs_whole_texts = True
 
 # %% ../../../nbs/09_editors/text/03_adapters.ipynb #1140f4c0
 @patch
@@ -270,7 +270,8 @@ def _detach(self: KAdapterEdit, lm: LM):
     lm.edits.attached[self.kind].pop()
     if not lm.edits.attached[self.kind]:
         del lm.edits.attached[self.kind]
-        handles, lm.needs_whole_prompts = lm.edits.attached.pop(f"{self.kind} hooks")
+        handles, before = lm.edits.attached.pop(f"{self.kind} hooks")
+        lm.needs_whole_prompts, lm.needs_whole_texts = before
         for handle in handles:
             handle.remove()
 
