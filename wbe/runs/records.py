@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['EVALUATION_MOMENTS', 'RUN_TABLES', 'VERDICT_KEY', 'NO_EFFECT', 'write_frame', 'PartitionedTable', 'RunTables',
            'with_probe_column', 'with_normalised_match', 'main_judge', 'check_scored_once', 'Run', 'left_out_line',
-           'recorded_plan', 'broken_after', 'no_effect_line', 'measure_title', 'load_runs', 'compare_measures',
-           'run_differences', 'compare_runs']
+           'recorded_plan', 'reached_end', 'broken_after', 'no_effect_line', 'measure_title', 'load_runs',
+           'compare_measures', 'run_differences', 'compare_runs']
 
 # %% ../../nbs/10_runs/02_records.ipynb #cell-002
 import hashlib
@@ -459,6 +459,19 @@ def recorded_plan(folder: Path) -> dict:
     return Run.load(folder).config["plan"] if path.exists() else {}
 
 # %% ../../nbs/10_runs/02_records.ipynb #cell-053
+def _asked_steps(run) -> set:
+    "The timesteps after whose edits a run was asked."
+    scores = run.outcomes if isinstance(run, Run) else run.scores
+    restored = SCHEDULES[run.config.get("kind", "timesteps")].restore
+    return set(scores.scored_at[scores.moment == ("after" if restored else "current")]) if len(scores) else set()
+
+
+def reached_end(run: Run) -> bool:
+    "Whether a run was asked after its last timestep; until then it has no value at the end."
+    planned = getattr(run, "config", {}).get("timesteps", [])
+    return not planned or planned[-1] in _asked_steps(run)
+
+
 @patch(as_prop=True)
 def missing(self: Run) -> list[str]:
     "What the run has not done yet; empty when it is complete."
@@ -467,9 +480,7 @@ def missing(self: Run) -> list[str]:
         return ["no question has been asked yet"]
     if not (scores.moment == "before").any():
         found.append("the unedited model has not been asked")
-    asked = "after" if SCHEDULES[self.kind].restore else "current"
-    done = set(scores.scored_at[scores.moment == asked].unique())
-    todo = ", ".join(str(t) for t in planned if t not in done)
+    todo = ", ".join(str(t) for t in planned if t not in _asked_steps(self))
     if todo:
         found.append(f"timesteps {todo} of {planned[0]} to {planned[-1]} are not edited and asked yet")
     if not found and not self.config.get("finished"):
@@ -591,7 +602,7 @@ def table(
     when = {
         "before": s[s.moment == "before"],
         "just edited": s[s.moment == "current"],
-        "at the end": s[s.moment.isin(["current", "past"]) & (s.scored_at == last) & (last > 0)],
+        "at the end": s[s.moment.isin(["current", "past"]) & (s.scored_at == last) & reached_end(self)],
     }
     parts = {k: _axis_means(rows, metric).reindex(columns=axes) for k, rows in when.items() if len(rows)}
     out = pd.concat(parts, axis=1).swaplevel(axis=1)
@@ -611,7 +622,7 @@ def means(
     if restored or (s.moment == "after").any():
         when |= {"right after": s.moment == "after"}
     if not restored:
-        last = s.scored_at == s.scored_at.max()
+        last = (s.scored_at == s.scored_at.max()) & reached_end(self)
         when |= {"just edited": s.moment == "current", "earlier edits": (s.moment == "past") & last}
     values = {k: s.loc[rows, metric].astype(float) for k, rows in when.items()}
     means = {k: v.groupby(s.axis[v.index], observed=True).mean().rename(str) for k, v in values.items()}
@@ -638,7 +649,8 @@ def _repr_html_(self: Run) -> str:
 
     if SCHEDULES[self.kind].file != "benchmark":
         return f"<p>{escape(repr(self))}</p>"
-    means = "" if self.outcomes.empty else self.means().to_html(float_format="{:.1%}".format, na_rep="", border=0)
+    form = dict(float_format="{:.1%}".format, na_rep="" if reached_end(self) else "not yet", border=0)
+    means = "" if self.outcomes.empty else self.means().to_html(**form)
     return f"<p>{escape(repr(self))}</p><p>{measure_title('exact_match')}:</p>{means}"
 
 # %% ../../nbs/10_runs/02_records.ipynb #cell-079
@@ -669,7 +681,7 @@ def _ability_columns(run: Run, metric: str) -> dict:
         measure = metric if (rows.metric == metric).any() else rows.metric.iloc[0]
         rows = rows[rows.metric == measure].sort_values("edits_done", kind="stable")
         row[f"{name}, {measure}", "before"] = rows.value.iloc[0]
-        row[f"{name}, {measure}", "at the end"] = rows.value.iloc[-1]
+        row[f"{name}, {measure}", "at the end"] = rows.value.iloc[-1] if reached_end(run) else float("nan")
     return row
 
 # %% ../../nbs/10_runs/02_records.ipynb #cell-088
@@ -682,15 +694,13 @@ def _bytes_column(run: Run) -> dict:
     return {("edits", "bytes each"): float(kept.iloc[-1]) / made} if len(kept) else {}
 
 # %% ../../nbs/10_runs/02_records.ipynb #cell-090
-def _comparison_row(run: Run, metric: str) -> dict:
+def _comparison_row(run: Run, metric: str, moments: list[str]) -> dict:
     "One row of the comparison: (column, sub-column) -> value."
     nan, means, batches = float("nan"), run.means(metric), run.batches
-    row = {
-        (axis, k): means.loc[axis, k] for axis in means.index for k in means if k in ("just edited", "earlier edits")
-    }
+    row = {(axis, k): means.loc[axis, k] for axis in means.index for k in moments if k in means}
     lasting = _lasting_values(run.ability, metric)
     row["lasting facts", "before"] = lasting[0] if lasting else nan
-    row["lasting facts", "at the end"] = lasting[-1] if lasting else nan
+    row["lasting facts", "at the end"] = lasting[-1] if lasting and reached_end(run) else nan
     row |= _ability_columns(run, metric)
     row["edits", "made"] = int(batches.edits.sum()) if len(batches) else 0
     if run.health_lines:
@@ -755,12 +765,16 @@ def compare_runs(
 
     if not runs:
         raise BadArgument("no runs to compare; `wbe run` makes one")
-    rows = {r.name: _comparison_row(r, metric) for r in runs if not r.outcomes.empty}
+    differ = run_differences(runs)
+    unlike = {"models", "protocols"} & set(differ)  # then each run stands beside its own unedited model
+    moments = [*(["before"] if unlike else []), "just edited", "earlier edits"]
+    rows = {r.name: _comparison_row(r, metric, moments) for r in runs if not r.outcomes.empty}
     if not rows:
         raise StoreError("none of the runs has asked anything yet")
     out = pd.DataFrame.from_dict(rows, "index")
     out.columns = pd.MultiIndex.from_tuples(out.columns)
-    out.attrs["differ"] = run_differences(runs)
+    out.attrs["differ"] = differ
+    out.attrs["unfinished"] = [r.name for r in runs if not reached_end(r)]
     out.attrs["health"] = [line for r in runs for line in r.alarms]
     out.attrs["set_aside"] = list(dict.fromkeys(line for r in runs for line in r.set_aside))
     out.attrs["judged"] = _describe_judges(runs)
