@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import torch
 
-from ..benchmark.reader import Benchmark, Timestep, subject_keys
+from ..benchmark.reader import Benchmark, Timestep
 from .protocol import Editor, editor
 from .requests import EditRequest, check_requests, requests_from_rows
 from .results import bytes_beside_weights
@@ -45,9 +45,7 @@ def _own_questions(requests: list[EditRequest]) -> tuple[dict, object]:
 def _timestep_questions(timestep: Timestep) -> tuple[dict, object]:
     "Requests by id, and a data frame of the questions of a timestep."
     requests = requests_from_rows(timestep.edits, timestep.edit_ids, need_subject=False, probes=timestep.probe_lists())
-    subjects = dict(zip(timestep.edit_ids, subject_keys(timestep.edits, timestep.edit_ids)))
-    probes = timestep.probes().to_pandas().rename(columns={"answer": "expected"})
-    questions = probes.assign(subject_id=probes["edit_id"].map(subjects))
+    questions = timestep.questions().rename(columns={"answer": "expected"})
     return {r.id: r for r in requests}, questions[["edit_id", "subject_id", "axis", "probe", "question", "expected"]]
 
 # %% ../../nbs/09_editors/06_trials.ipynb #cell-011
