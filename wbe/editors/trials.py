@@ -227,11 +227,11 @@ def _run_editor(
     return rows, refused, method
 
 # %% ../../nbs/09_editors/06_trials.ipynb #cell-035
-def _named_editors(names) -> dict:
-    "Editors by name, from a name, names, or a dict of editors."
-    if isinstance(names, dict) and all(isinstance(e, Editor) for e in names.values()):
-        return names
-    return {name: editor(name) for name in ([names] if isinstance(names, str) else names)}
+def _named_editors(names, protocol) -> dict:
+    "Editors by name, from a name, names, or a dict of editors; they train under the protocol in which they are asked."
+    if not (isinstance(names, dict) and all(isinstance(e, Editor) for e in names.values())):
+        names = {name: editor(name) for name in ([names] if isinstance(names, str) else names)}
+    return {name: ed.asked_under(protocol) for name, ed in names.items()}
 
 # %% ../../nbs/09_editors/06_trials.ipynb #cell-037
 def single_edits(
@@ -247,7 +247,7 @@ def single_edits(
     "Make each edit on the unedited model with each editor, ask about it, and undo it."
     import pandas as pd
 
-    editors, (requests, questions) = _named_editors(names), sample_edits(of, n, seed)
+    editors, (requests, questions) = _named_editors(names, protocol), sample_edits(of, n, seed)
     questions = questions.assign(**_score_questions(lm, questions, protocol, generate, "_before"))
     parts, rows, refused = dict(list(questions.groupby("edit_id", sort=False))), [], []
     about = dict(model=str(lm.name), protocol=str(protocol), edits=len(requests), seed=seed, memory="")
@@ -334,7 +334,8 @@ def try_in_sequence(
 
     rows = {"unedited": means()}
     for name, ed in progress_bar(editors.items(), desc="settings", show=progress):
-        rows[name] = _sequence_row(lm, editor(ed) if isinstance(ed, str) else ed, batches, means)
+        ed = (editor(ed) if isinstance(ed, str) else ed).asked_under(protocol)
+        rows[name] = _sequence_row(lm, ed, batches, means)
     return pd.DataFrame(rows).T
 
 # %% ../../nbs/09_editors/06_trials.ipynb #08e037b8
