@@ -8,7 +8,8 @@ import yaml
 from toy_runs import made_up, write
 
 from wbe.analysis import leaderboard
-from wbe.analysis.leaderboard import _find_runs, make_leaderboard, _runs_by_protocol, _verify_run
+from wbe.analysis.leaderboard import _find_runs, make_leaderboard, _verify_run
+from wbe.analysis.tables import runs_by_protocol
 from wbe.runs.records import load_runs
 from wbe.store import StoreError
 
@@ -31,7 +32,7 @@ def folders(tmp_path_factory):
 
 def test_one_protocol_one_table(folders):
     runs = [r for f in folders for p, _ in _find_runs([f]) for r in load_runs(p)]
-    assert [sorted(r.editor for r in g) for g in _runs_by_protocol(runs)] == [["memit", "none", "rag", "rome"], ["ft"]]
+    assert [sorted(r.editor for r in g) for g in runs_by_protocol(runs)] == [["memit", "none", "rag", "rome"], ["ft"]]
 
 
 def test_the_page(folders, tmp_path):

@@ -29,10 +29,13 @@ from wbe.analysis.style import (
 )
 from wbe.analysis.tables import (
     as_run_list,
+    before_text,
+    changes_at_end,
     format_cell,
     format_percent,
     labelled_runs,
     last_in_time,
+    list_editors,
     match_unedited,
     metric_label,
     pool_scores,
@@ -284,7 +287,8 @@ def draw_trade_off(
         _draw_front(ax, x, t, front)
         if cost == "per_edit":
             ax.set_xscale("log")
-        _mark_unedited(ax, table.before.mean())
+        for before in table.before.dropna().unique():
+            _mark_unedited(ax, before)
         ax.set_xlabel(label)
         percent_axis(ax, high=upper_limit(table.high))
         ax.margins(x=0.12)
@@ -440,7 +444,8 @@ def draw_tasks(
     for panel in panels:
         every = course[course.axis == panel.axis]
         draw_editor_lines(panel.ax, panel.rows(course), "edits_done")
-        panel.ax.axhline(every[every.edits_done == 0].value.mean(), color=GREY, ls=(0, (1, 1.5)), lw=1.4, zorder=1)
+        for before in every[every.edits_done == 0].value.unique():
+            panel.ax.axhline(before, color=GREY, ls=(0, (1, 1.5)), lw=1.4, zorder=1)
         if every.value.max() > 1:
             panel.ax.set_yscale("log")
         else:
@@ -459,10 +464,10 @@ def summarise_tasks(
     for task, rows in course.groupby("axis", sort=False):
         share = rows.value.max() <= 1
         write = format_percent if share else format_cell
-        before = rows[rows.edits_done == 0].value.mean()
-        last = last_in_time(rows[rows.editor != "none"]).sort_values("value", ascending=bool(share))
-        worse = last[last.high < before] if share else last[last.low > before]
-        named = ", ".join(f"{r.editor} {write(r.value)}" for r in worse.itertuples()) or "no editor"
-        head = f"{task} ({rows.metric.iloc[0].replace('_', ' ')}): {write(before)} before any edit"
-        lines.append(f"{head}; clearly worse at the end: {named}.")
+        before = before_text(rows[rows.edits_done == 0].value, write)
+        last, still = changes_at_end(rows)
+        last = last.sort_values("value", ascending=bool(share))
+        worse = last[last.high < last.before] if share else last[last.low > last.before]
+        head = f"{task} ({rows.metric.iloc[0].replace('_', ' ')}): {before} before any edit"
+        lines.append(f"{head}; clearly worse at the end: {list_editors(worse, before, write)}{still}.")
     return "\n".join(lines)

@@ -30,6 +30,7 @@ from wbe.analysis.counts import (
 from .statistics import UneditedAnswers, unedited_answers
 from .style import display_order
 from wbe.analysis.tables import (
+    NOT_YET,
     as_run_list,
     describe_shorter_runs,
     format_cell,
@@ -37,6 +38,7 @@ from wbe.analysis.tables import (
     labelled_runs,
     last_in_time,
     longest_runs,
+    runs_of_models,
 )
 from .timesteps import ability_table, accuracy_changes, mean_accuracy
 from ..benchmark.own import open_benchmark
@@ -44,7 +46,7 @@ from ..benchmark.reader import Benchmark
 from ..metrics.answers import MEASURES, OPTIONAL_MEASURES
 from ..records import BadArgument, WbeError
 from ..runs.plan import RunPlan, plan_settings
-from ..runs.records import Run, left_out_line, run_differences
+from ..runs.records import Run, left_out_line, reached_end, run_differences
 from ..store import StoreError, explain_read_errors
 
 # %% ../../nbs/11_analysis/11_headline.ipynb #cell-008
@@ -139,32 +141,32 @@ def _lasting_facts(runs) -> pd.DataFrame | None:
 # %% ../../nbs/11_analysis/11_headline.ipynb #cell-022
 _TEXT_COLUMNS = {f"update, {MEASURES[m].name}": m for m in OPTIONAL_MEASURES}  # column: measure
 _NORMALISED_COLUMN = next(iter(_TEXT_COLUMNS))
+_UNEDITED = "before any edit"  # a row
 
 
-def _update_means(runs, column: str) -> tuple[pd.Series, float]:
-    "A measure on the updates right after the edits, by editor, and before any edit; NaN where not recorded."
+def _update_means(runs, column: str) -> pd.DataFrame:
+    "A measure on the updates right after the edits, by editor, and `before` any edit; NaN where not recorded."
     table = _optional(mean_accuracy, runs, _TEXT_COLUMNS[column], ["update"])
     names = [name for name, _ in labelled_runs(runs)]
     if table is None or table.empty:
-        return pd.Series(float("nan"), names, name=column), float("nan")
-    return table.set_index("editor").value.reindex(names).rename(column), table.before.mean()
+        return pd.DataFrame({"value": float("nan"), "before": float("nan")}, names)
+    return table.set_index("editor")[["value", "before"]].reindex(names)
 
 # %% ../../nbs/11_analysis/11_headline.ipynb #cell-025
-def _text_measures(runs) -> dict[str, tuple[pd.Series, float]]:
-    "The columns of measures of generated texts: by editor, and before any edit."
+def _text_measures(runs) -> dict[str, pd.DataFrame]:
+    "The columns of measures of generated texts, see `_update_means`."
     found = {column: _update_means(runs, column) for column in _TEXT_COLUMNS}
-    return {c: v for c, v in found.items() if c == _NORMALISED_COLUMN or v[0].notna().any()}
+    return {c: v for c, v in found.items() if c == _NORMALISED_COLUMN or v.value.notna().any()}
 
 # %% ../../nbs/11_analysis/11_headline.ipynb #cell-028
-def _headline_columns(runs, mean, lasting) -> list:
+def _headline_columns(runs, mean, texts, lasting) -> list:
     "The parts of the headline, each by editor."
     change = _optional(accuracy_changes, runs, axes=["update"])
     edits, answers = _optional(edit_cost, runs), _optional(answer_time, runs)
     parts = []
     if mean is not None:
         parts.append(mean.pivot(index="editor", columns="axis", values="value")[display_order(mean.axis)])
-        if "update" in set(mean.axis):
-            parts += [by_editor for by_editor, _ in _text_measures(runs).values()]
+        parts += [table.value.rename(column) for column, table in texts.items()]
     if change is not None:
         parts.append(_last_by_editor(change, "change", "update, later"))
     if lasting is not None:
@@ -176,17 +178,38 @@ def _headline_columns(runs, mean, lasting) -> list:
     return parts
 
 # %% ../../nbs/11_analysis/11_headline.ipynb #cell-029
+def _before_any_edit(runs, mean, texts, lasting) -> pd.DataFrame:
+    "A row for each protocol of the runs: the unedited model's values, of the run that was asked most."
+    parts = [] if mean is None else [mean.pivot(index="editor", columns="axis", values="before")]
+    parts += [table.before.rename(column) for column, table in texts.items()]
+    if lasting is not None:
+        parts.append(lasting[lasting.edits_done == 0].groupby("editor").value.first().rename("lasting facts"))
+    found = pd.concat(parts, axis=1) if parts else pd.DataFrame()
+    asked = {} if mean is None else mean.groupby("editor").n.sum()
+    called, rows = {id(run): name for name, run in labelled_runs(runs)}, {}
+    for model, some in runs_of_models(runs):
+        names = sorted((called[id(r)] for r in some), key=lambda name: asked.get(name, 0))
+        rows[f"{_UNEDITED}, {model}" if model else _UNEDITED] = found.reindex(names).ffill().iloc[-1]
+    return pd.DataFrame(rows).T
+
+# %% ../../nbs/11_analysis/11_headline.ipynb #0483a894
+_AT_END = ("update, later", "lasting facts", "time to answer")
+
+
 def headline_table(runs) -> pd.DataFrame:
     "A row for each editor and for the unedited model: accuracy right after the edits and later, lasting facts, costs."
     mean, lasting = _optional(mean_accuracy, runs), _lasting_facts(runs)
+    texts = _text_measures(runs) if mean is not None and "update" in set(mean.axis) else {}
     names = [name for name, _ in labelled_runs(runs)]
-    parts = _headline_columns(runs, mean, lasting)
+    parts = _headline_columns(runs, mean, texts, lasting)
     out = pd.concat(parts, axis=1) if parts else pd.DataFrame(index=names)
     out = out.reindex(display_order(names)).drop(index="none", errors="ignore")
-    before = {} if mean is None else dict(mean.groupby("axis").before.mean())
-    before |= {c: first for c, (_, first) in _text_measures(runs).items() if c in out}
-    before |= {} if lasting is None else {"lasting facts": lasting[lasting.edits_done == 0].value.mean()}
-    table = pd.concat([pd.DataFrame([before], index=["before any edit"]), out])
+    for name in [name for name, r in labelled_runs(runs) if name in out.index and not reached_end(r)]:
+        asked = mean is not None and name in set(mean.editor)
+        out = out.astype(object)
+        out.loc[name, [c for c in out if c in _AT_END or not asked]] = NOT_YET
+    before = _before_any_edit(runs, mean, texts, lasting)
+    table = pd.concat([before, out])
     return table[list(out) or list(before)].rename_axis("editor")
 
 # %% ../../nbs/11_analysis/11_headline.ipynb #cell-032
@@ -200,7 +223,8 @@ def headline_formats(
         "seconds per edit": lambda v: "" if v != v else format_edit_time(v),
         "time to answer": lambda v: "" if v != v else f"× {v:.2f}",
     }
-    return {c: known.get(c, format_percent) for c in table}
+    text = lambda write: lambda v: v if isinstance(v, str) else write(v)
+    return {c: text(known.get(c, format_percent)) for c in table}
 
 # %% ../../nbs/11_analysis/11_headline.ipynb #cell-035
 _SETTING_NAMES = dict(
@@ -319,10 +343,12 @@ def edits_asked(
 
 # %% ../../nbs/11_analysis/11_headline.ipynb #6f46c46c
 def benchmark_and_unedited(runs, where=None) -> tuple[Benchmark, UneditedAnswers]:
-    "The benchmark of runs, and the answers of their unedited model, from the run that asked most."
+    "The benchmark of runs, and the answers of each unedited model, from the run that asked most."
     bench = benchmark_of_runs(runs, where)
-    most = max(as_run_list(runs), key=lambda r: int((r.scores["moment"] == "before").sum()))
-    return bench, unedited_answers(most, bench)
+    files = lambda r: r.config["benchmark"].get("files")
+    groups = runs_of_models([r for r in as_run_list(runs) if files(r) == files(as_run_list(runs)[0])])
+    most = lambda some: max(some, key=lambda r: int((r.scores["moment"] == "before").sum()))
+    return bench, unedited_answers({model or None: most(some) for model, some in groups}, bench)
 
 # %% ../../nbs/11_analysis/11_headline.ipynb #aad40ea6
 class SourceNotGiven(WbeError):

@@ -7,7 +7,6 @@ __all__ = ['make_leaderboard']
 
 # %% ../../nbs/11_analysis/17_leaderboard.ipynb #cell-002
 import html
-import json
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
@@ -22,40 +21,21 @@ from .cost import edit_cost
 from .headline import reportable_runs
 from .report import page_files, page_note
 from wbe.analysis.tables import (
-    as_run_list,
+    NOT_YET,
     edits_planned,
     labelled_runs,
     last_in_time,
     mean_by,
     pool_scores,
     run_labels,
+    runs_by_protocol,
 )
 from .timesteps import ability_table
 from ..benchmark.reader import fetch_dataset
 from ..metrics.answers import MEASURES
 from ..records import question_columns
+from ..runs.records import reached_end
 from ..store import StoreError, write_text
-
-# %% ../../nbs/11_analysis/17_leaderboard.ipynb #cell-007
-_PLAN_PARTS = ("sample", "seed", "axes")  # settings that decide which questions are behind the numbers
-
-
-def _protocol_of_run(config: dict) -> dict:
-    "What must be the same in two runs of one table."
-    bench, model, plan = config["benchmark"], config["model"], config["plan"]
-    files = bench.get("files") or bench["digest"]
-    of_model = {k: model.get(k) for k in ("fingerprint", "numbers", "quant")}
-    asked = {k: plan.get(k) for k in _PLAN_PARTS}
-    what = dict(benchmark=files, edits=bench.get("edits"), timesteps=config["timesteps"])
-    return what | dict(model=of_model, prompts=config.get("protocol"), asked=asked)
-
-# %% ../../nbs/11_analysis/17_leaderboard.ipynb #cell-010
-def _runs_by_protocol(runs) -> list[list]:
-    "Runs in groups with one protocol, the largest first."
-    groups = {}
-    for run in as_run_list(runs):
-        groups.setdefault(json.dumps(_protocol_of_run(run.config), sort_keys=True), []).append(run)
-    return sorted(groups.values(), key=lambda g: (-len(g), -edits_planned(g[0])))
 
 # %% ../../nbs/11_analysis/17_leaderboard.ipynb #cell-013
 def _each_once(run) -> bool:
@@ -119,7 +99,7 @@ def _axis_columns(runs) -> dict[str, pd.DataFrame]:
 
 def _later_column(runs) -> pd.DataFrame:
     "Value, low and high of updates after the last timestep, by editor."
-    rows = pool_scores(runs, ["current", "past"], ["update"])
+    rows = pool_scores([r for r in runs if reached_end(r)] or runs, ["current", "past"], ["update"])
     return mean_by(rows[rows.scored_at == rows.scored_at.max()], ["editor"]).set_index("editor")
 
 # %% ../../nbs/11_analysis/17_leaderboard.ipynb #cell-026
@@ -136,8 +116,10 @@ def _lasting_column(runs) -> pd.DataFrame | None:
     "Lasting facts at the end, by editor."
     if not any(len(r.ability) for r in runs):
         return None
-    table = ability_table([r for r in runs if len(r.ability)])
-    return last_in_time(table[(table.what == "lasting facts") & (table.metric == "exact_match")]).set_index("editor")
+    table = ability_table(runs)
+    return last_in_time(
+        table[table.at_end & (table.what == "lasting facts") & (table.metric == "exact_match")]
+    ).set_index("editor")
 
 # %% ../../nbs/11_analysis/17_leaderboard.ipynb #cell-028
 def _measured_columns(runs) -> dict[str, pd.DataFrame]:
@@ -169,17 +151,19 @@ def _leaderboard_table(
             out[f"{title}{end}"] = column[part].reindex(names)
     for title, values in _cost_columns(runs).items():
         out[title] = values.reindex(names)
-    out.attrs["checks"] = checks
+    out.attrs |= dict(checks=checks, unfinished=[n for n, r in labelled_runs(runs) if not reached_end(r)])
     return out.sort_values("update, at the end", ascending=False, kind="stable")
 
 # %% ../../nbs/11_analysis/17_leaderboard.ipynb #cell-035
 def _shown_table(board: pd.DataFrame) -> tuple[pd.DataFrame, dict]:
     "The table for readers, with its formats: bounds stand in brackets behind their value."
     bounds = [c for c in board if c.endswith((", low", ", high"))]
-    shown, formats = board.drop(columns=bounds), {}
+    shown, formats = board.drop(columns=bounds).astype(object), {}
+    shown.loc[board.attrs["unfinished"]] = shown.loc[board.attrs["unfinished"]].fillna(NOT_YET)
     for column in [c for c in shown if f"{c}, low" in board]:
         by_value = {v: (a, b) for v, a, b in board[[column, f"{column}, low", f"{column}, high"]].to_numpy()}
-        formats[column] = lambda v, known=by_value: tables.format_percent(v, *known.get(v, ()), digits=1)
+        written = lambda v, known=by_value: tables.format_percent(v, *known.get(v, ()), digits=1)
+        formats[column] = lambda v, write=written: v if v == NOT_YET else write(v)
     return shown, formats
 
 # %% ../../nbs/11_analysis/17_leaderboard.ipynb #cell-038
@@ -266,7 +250,7 @@ def _leaderboard_page(
     title: str = "",
 ) -> str:
     "One HTML page with a table for each protocol."
-    groups = _runs_by_protocol(runs)
+    groups = runs_by_protocol(runs)
     sections = [_group_html(n, group, origin or {}) for n, group in enumerate(groups, 1)]
     names = [f"{_group_name(g)}: {len(g)} {'runs' if len(g) > 1 else 'run'}" for g in groups]
     links = [(f"protocol-{n}", name) for n, name in enumerate(names, 1)] + [("checks", "What is verified")]

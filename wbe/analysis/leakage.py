@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from .style import display_order, look, new_figure, panel_title
-from .tables import as_run_list, format_percent, labelled_runs
+from .tables import as_run_list, before_text, format_percent, labelled_runs, list_editors
 from .timesteps import mean_accuracy
 from ..benchmark.near_probes import NEAR_AXES
 from ..metrics.answers import MEASURES
@@ -169,11 +169,11 @@ def near_accuracy(runs) -> pd.DataFrame:
 _FEWER_IS_BETTER = ("negated-completion",)  # forms in which the edited object is wrong
 
 
-def _clear_changes(here: pd.DataFrame, before: float) -> str:
-    "The editors that are clearly above and below a share."
-    listed = lambda rows: ", ".join(f"{r.editor} {format_percent(r.value)}" for r in rows.itertuples()) or "no editor"
+def _clear_changes(here: pd.DataFrame, before: str) -> str:
+    "The editors that are clearly above and below their own share before any edit."
+    listed = lambda rows: list_editors(rows, before)
     here = here.sort_values("value", ascending=False, kind="stable")
-    more, fewer = here[here.low > before], here[here.high < before]
+    more, fewer = here[here.low > here.before], here[here.high < here.before]
     if more.empty and fewer.empty:
         return "no editor is clearly apart from it"
     return f"clearly more: {listed(more)}; clearly fewer: {listed(fewer)}"
@@ -186,9 +186,9 @@ def summarise_probes(
     lines = []
     for axis in dict.fromkeys(table.axis):
         here = table[(table.axis == axis) & (table.editor != "none")]
-        before = table.before[table.axis == axis].mean()
+        before = before_text(table.before[table.axis == axis])
         note = " (fewer is better)" if axis in _FEWER_IS_BETTER else ""
-        lines.append(f"{axis}{note}: {format_percent(before)} before any edit; {_clear_changes(here, before)}.")
+        lines.append(f"{axis}{note}: {before} before any edit; {_clear_changes(here, before)}.")
     return "\n".join(lines)
 
 # %% ../../nbs/11_analysis/12_leakage.ipynb #1575fb26

@@ -30,20 +30,26 @@ from wbe.analysis.style import (
     upper_limit,
 )
 from wbe.analysis.tables import (
+    NOT_YET,
     as_run_list,
+    before_text,
+    changes_at_end,
     find_gaps,
     format_percent,
     labelled_runs,
     last_in_time,
+    list_editors,
     match_unedited,
     mean_by,
     metric_label,
     pool_scores,
+    runs_of_models,
     sort_in_time,
 )
 from ..metrics.answers import MEASURES
 from ..metrics.summary import backward_transfer, change_since_edit, forgetting, read_scores, state_matrix
 from ..records import ASKED_AXES, BadArgument, question_columns
+from ..runs.records import reached_end
 
 # %% ../../nbs/11_analysis/06_timesteps.ipynb #cell-008
 def mean_accuracy(runs, metric: str = "exact_match", axes=ASKED_AXES) -> pd.DataFrame:
@@ -64,11 +70,14 @@ def format_means(
     "The means in percent: a row for each editor, a column for each axis. The run `none` is the row `before any edit`."
     edited = table[table.editor != "none"]
     table = edited if len(edited) else table
+    most = table[table.n == table.groupby("axis").n.transform("max")]  # others were asked a part of the questions
+    before = most.groupby("axis").before.agg(before_text)
     bounds = [(r.low, r.high) if intervals else () for r in table.itertuples()]
-    table = table.assign(text=[format_percent(v, *b) for v, b in zip(table.value, bounds)])
+    own = [format_percent(r.before) for r in table.itertuples()]
+    own = ["" if o in ("", before[a]) else f" ({o} before)" for o, a in zip(own, table.axis)]
+    table = table.assign(text=[format_percent(v, *b) + o for v, b, o in zip(table.value, bounds, own)])
     out = table.pivot(index="editor", columns="axis", values="text")
     out = out.reindex(index=display_order(table.editor), columns=display_order(table.axis))
-    before = table.groupby("axis").before.mean().map(format_percent)
     out = pd.concat([before.to_frame("before any edit").T, out])[list(out)]
     return out.rename_axis("editor").rename_axis(None, axis=1)
 
@@ -84,7 +93,7 @@ def draw_means(
     fig, panels = new_figure(width, height, 1, len(axes), grid="x", sharey=True, squeeze=False)
     for ax, axis in zip(panels.flat, axes):
         here = table[table.axis == axis].set_index("editor").reindex(editors)
-        ax.axvline(here.before.mean(), color=GREY, ls=(0, (1, 1.5)), lw=1.3)
+        ax.vlines(here.before, *(np.arange(len(here)) + d for d in (-0.5, 0.5)), color=GREY, ls=(0, (1, 1.5)), lw=1.3)
         draw_dots(ax, editors, here.value, here.low, here.high)
         percent_axis(ax, "x", high=upper_limit([*here.high, *here.before]))
         ax.xaxis.get_major_locator().set_params(nbins=3)
@@ -124,9 +133,11 @@ _UNEDITED = "before any edit"
 def accuracy_course(runs, metric: str = "exact_match", axes=ASKED_AXES) -> pd.DataFrame:
     "For each editor (one is `before any edit`), axis and timestep `asked_of`: value, low, high, n, subjects."
     now = pool_scores(runs, ["current"], axes)
-    before = pool_scores(runs, ["before"], axes)
-    before = before.drop_duplicates(question_columns(before)).assign(editor=_UNEDITED)
-    return mean_by(pd.concat([now, before], ignore_index=True), ["editor", "axis", "asked_of"], metric)
+    parts = [
+        (f"{_UNEDITED}, {name}".strip(", "), pool_scores(some, ["before"], axes)) for name, some in runs_of_models(runs)
+    ]
+    before = [rows.drop_duplicates(question_columns(rows)).assign(editor=name) for name, rows in parts]
+    return mean_by(pd.concat([now, *before], ignore_index=True), ["editor", "axis", "asked_of"], metric)
 
 # %% ../../nbs/11_analysis/06_timesteps.ipynb #cell-022
 def draw_course(
@@ -134,12 +145,13 @@ def draw_course(
     metric: str = "exact_match",
 ):
     "Draw a panel for each axis: accuracy on the timestep just edited."
-    fig, panels = line_panels(display_order(table.axis), set(table.editor) - {_UNEDITED})
+    unedited = [e for e in display_order(table.editor) if e.startswith(_UNEDITED)]
+    fig, panels = line_panels(display_order(table.axis), set(table.editor) - {*unedited})
     for panel in panels:
         here, ax = table[table.axis == panel.axis], panel.ax
         draw_editor_lines(ax, panel.rows(table), "asked_of")
-        before = here[here.editor == _UNEDITED]
-        draw_line(ax, before.asked_of, before.value, name=_UNEDITED, color=GREY, ls=(0, (1, 1.5)), marker="")
+        for name, before in ((e, here[here.editor == e]) for e in unedited):
+            draw_line(ax, before.asked_of, before.value, name=name, color=GREY, ls=(0, (1, 1.5)), marker="")
         percent_axis(ax, high=upper_limit(here.high))
     finish_panels(panels, "timestep just edited", metric_label(metric), table.asked_of)
     return fig
@@ -164,10 +176,12 @@ def accuracy_changes(runs, metric: str = "exact_match", axes=ASKED_AXES) -> pd.D
         rows = _rows_between_timesteps(run)
         for axis in [a for a in axes if len(rows) and (rows[rows.moment == "past"].axis == a).any()]:
             c = change_since_edit(rows, axis=axis, metric=metric, repeats=1000)
-            parts.append(c.rename_axis("scored_at").reset_index().assign(editor=name, axis=axis))
+            parts.append(
+                c.rename_axis("scored_at").reset_index().assign(editor=name, axis=axis, at_end=reached_end(run))
+            )
     if not parts:
         raise BadArgument(f"no run has asked earlier edits again: {'; '.join(find_gaps(runs, ['past']))}")
-    columns = ["editor", "axis", "scored_at", "change", "low", "high", "n", "subjects"]
+    columns = ["editor", "axis", "scored_at", "change", "low", "high", "n", "subjects", "at_end"]
     return pd.concat(parts, ignore_index=True)[columns]
 
 # %% ../../nbs/11_analysis/06_timesteps.ipynb #cell-031
@@ -234,18 +248,21 @@ def draw_matrices(
     return fig
 
 # %% ../../nbs/11_analysis/06_timesteps.ipynb #cell-041
-def _forgetting_of(matrix: pd.DataFrame) -> tuple[float, float, float, float]:
+def _forgetting_of(matrix: pd.DataFrame, ended: bool = True) -> tuple[float, float, float, float]:
     "Accuracy right after the edits and at the end, forgetting, and backward transfer."
     f, b = forgetting(matrix[[T for T in matrix if T > 0]]), backward_transfer(matrix)
     just = np.mean([matrix.loc[t, t] for t in matrix.index if t in matrix.columns])
-    return just, matrix[matrix.columns.max()].mean(), *(x.iloc[-1] if len(x) else np.nan for x in (f, b))
+    end = matrix[matrix.columns.max()].mean()
+    return just, *(x if ended else np.nan for x in (end, *(x.iloc[-1] if len(x) else np.nan for x in (f, b))))
 
 # %% ../../nbs/11_analysis/06_timesteps.ipynb #cell-042
 def forgetting_table(runs, metric: str = "exact_match", axes=ASKED_AXES) -> pd.DataFrame:
     "For each editor and axis: accuracy right after the edits and at the end, forgetting, backward transfer."
     rows, out = {name: _rows_between_timesteps(r) for name, r in labelled_runs(runs)}, []
+    ended = {name: reached_end(r) for name, r in labelled_runs(runs)}
     for axis in axes:
-        out += [(name, axis, *_forgetting_of(m)) for name, m in _matrices_of(rows, axis, metric).items()]
+        found = _matrices_of(rows, axis, metric).items()
+        out += [(name, axis, *_forgetting_of(m, ended[name])) for name, m in found]
     columns = ["editor", "axis", "just edited", "at the end", "forgetting", "backward transfer"]
     return pd.DataFrame(out, columns=columns).set_index(["editor", "axis"])
 
@@ -256,19 +273,22 @@ def summarise_changes(
 ) -> str:
     "Which editors forget, keep or gain after the last timestep, by the intervals of the change."
     rows = table[(table.axis == axis) & (table.editor != "none")]
-    last = last_in_time(rows).sort_values("change")
+    still = rows.editor[~rows.at_end].unique() if "at_end" in rows else []
+    last = last_in_time(rows[~rows.editor.isin(still)]).sort_values("change")
     kinds = {"forgets": last.high < 0, "no clear change": (last.low <= 0) & (last.high >= 0), "gains": last.low > 0}
     text = []
     for kind, where in kinds.items():
         editors = [f"{r.editor} {100 * r.change:+.1f}" for r in last[where].itertuples()]
         text += [f"{kind} {', '.join(editors)}"] if editors else []
+    text += [f"{NOT_YET} {', '.join(still)}"] if len(still) else []
     head = f"{axis}, change of the same questions of earlier timesteps after the last one, in points"
     return f"{head}: {'; '.join(text) or 'no run was asked'}."
 
 # %% ../../nbs/11_analysis/06_timesteps.ipynb #cell-047
 def ability_table(runs) -> pd.DataFrame:
     "The scores of runs on lasting facts and text, in the order of time: what, metric, value, low, high, n."
-    parts = [r.ability.assign(editor=name) for name, r in labelled_runs(runs) if len(r.ability)]
+    asked = [(name, r) for name, r in labelled_runs(runs) if len(r.ability)]
+    parts = [r.ability.assign(editor=name, at_end=reached_end(r)) for name, r in asked]
     if not parts:
         gaps = "; ".join(f"{r.name}: {', '.join(r.missing) or 'nothing was asked'}" for r in as_run_list(runs))
         raise BadArgument(f"no run has asked lasting facts: {gaps}")
@@ -280,8 +300,8 @@ def ability_table(runs) -> pd.DataFrame:
 def _draw_ability_panel(ax, table: pd.DataFrame, rows: pd.DataFrame, what: str, metric: str):
     "Draw one measure over the edits made, and in grey its value before any edit; `table` has all editors."
     draw_editor_lines(ax, rows.drop_duplicates(["editor", "edits_done"], keep="last"), "edits_done")
-    before = table[table.edits_done == 0].value.mean()
-    ax.axhline(before, color=GREY, ls=(0, (1, 1.5)), lw=1.4, zorder=1)
+    for before in rows[rows.edits_done == 0].value.unique():
+        ax.axhline(before, color=GREY, ls=(0, (1, 1.5)), lw=1.4, zorder=1)
     if metric == "perplexity":
         ax.set(yscale="log", ylabel="perplexity")
     else:
@@ -315,13 +335,13 @@ def summarise_ability(
 ) -> str:
     "The share of lasting facts that each editor still answers at the end."
     t = table[(table.what == "lasting facts") & (table.metric == metric)]
-    before = t[t.edits_done == 0].groupby("editor").value.first().mean()
-    last = last_in_time(t[t.editor != "none"]).sort_values("value")
-    fewer = last.high < before
-    listed = lambda rows: ", ".join(f"{r.editor} {format_percent(r.value)}" for r in rows.itertuples()) or "no editor"
+    before = before_text(t[t.edits_done == 0].groupby("editor").value.first())
+    last, still = changes_at_end(t)
+    last = last.sort_values("value")
+    fewer, listed = last.high < last.before, lambda rows: list_editors(rows, before)
     return (
-        f"Lasting facts: {format_percent(before)} before any edit. At the end clearly fewer: {listed(last[fewer])}; "
-        f"not clearly fewer: {listed(last[~fewer])}."
+        f"Lasting facts: {before} before any edit. At the end clearly fewer: {listed(last[fewer])}; "
+        f"not clearly fewer: {listed(last[~fewer])}{still}."
     )
 
 # %% ../../nbs/11_analysis/06_timesteps.ipynb #a42a021c
@@ -452,8 +472,9 @@ def format_decay(
 # %% ../../nbs/11_analysis/06_timesteps.ipynb #7f17c8b7
 def _draw_decay_panel(ax, table: pd.DataFrame, rows: pd.DataFrame):
     "Draw some editors on one axis, and the unedited model in grey; `table` has all editors."
-    before = table.groupby("edits_done").before.mean()
-    ax.plot(before.index, before, color=GREY, ls=(0, (1, 1.5)), lw=1.4, label="before any edit")
+    for _, before in table.groupby(table.groupby("editor").before.transform("first"), dropna=False):  # of each model
+        before = before.drop_duplicates("edits_done").sort_values("edits_done")
+        ax.plot(before.edits_done, before.before, color=GREY, ls=(0, (1, 1.5)), lw=1.4, label="before any edit")
     draw_editor_lines(ax, rows, "edits_done")
     percent_axis(ax, high=upper_limit(table.high))
 
@@ -493,7 +514,7 @@ def summarise_decay(
     never = _list_editors(s[~s.gained], lambda r: f"({format_percent(r.best)} at best)")
     level = f"After {s.edits.max():,} edits the unedited model's level on the same questions is"
     return (
-        f"{level} {format_percent(s.before.mean())}. Clearly above it: {above}. "
+        f"{level} {before_text(s.before)}. Clearly above it: {above}. "
         f"Not clearly above it any more, from so many edits on: {below}. Never clearly above it: {never}. "
         f"Half of the largest gain is lost from so many edits on: {halved}."
     )

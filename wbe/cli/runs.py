@@ -195,7 +195,7 @@ def _print_run(run, out: TableOutput):
     rows = [(axis, when, x) for (axis, when), x in others.items()]
     out.keep("measures", ("axis", "measure", "value"), rows)
     out.show(("axis", "measure", "value"), [(a, m, _format_recorded(x)) for a, m, x in rows], "Other measures")
-    for line in [*run.health_lines, *run.set_aside]:
+    for line in [*run.alarms, *run.set_aside]:
         out.line(f"{line}.")
     if run.missing:
         out.line(f"Missing: {'; '.join(run.missing)}. The same command continues.")
@@ -553,7 +553,9 @@ def _runs_of_timesteps(folders) -> list:
     return runs
 
 # %% ../../nbs/12_app/05_runs.ipynb #974371c4
-def _format_cell(column: tuple, x) -> str:
+def _format_cell(column: tuple, x, unfinished: bool = False) -> str:
+    if x != x and unfinished and column[1].startswith(("just edited", "earlier edits", "at the end")):
+        return "not yet"
     if column[1].startswith("just edited, "):
         return _format_recorded(x)
     if x != x:
@@ -626,7 +628,8 @@ def print_comparison(
     header, values = ["run", *(f"{axis}: {when}" for axis, when in columns)], table[columns].values.tolist()
     out.keep("runs", header, [(name, *row) for name, row in zip(table.index, values)])
     names, left_out = _short_names(list(table.index))
-    texts = [[_format_cell(c, x) for c, x in zip(columns, row)] for row in values]
+    unfinished = [name in about["unfinished"] for name in table.index]
+    texts = [[_format_cell(c, x, u) for c, x in zip(columns, row)] for row, u in zip(values, unfinished)]
     title = measure_title(metric) + (f" (runs …{left_out}…)" if left_out else "")
     turned, *rows = zip(header, *([name, *row] for name, row in zip(names, texts)))
     if fits_terminal(turned, rows):

@@ -1,0 +1,112 @@
+"""Several models in one folder of runs: each is compared with its own unedited value; an open run shows no end."""
+
+import pandas as pd
+import pytest
+from test_frozen import report_of
+from toy_runs import made_up, write
+from typer.testing import CliRunner
+
+from wbe.analysis import cost, timesteps
+from wbe.analysis.headline import headline_table
+from wbe.runs.records import compare_runs, load_runs
+
+SIZE = dict(timesteps=2, edits=12, sample=6, first=24, every=6)
+BEFORE = dict(small=0.37, large=0.65)  # lasting facts of the unedited models
+END = {"small-none": 0.37, "small-rag": 0.37, "large-none": 0.65, "large-rag": 0.65, "large-ft": 0.43}
+
+
+def one_run(name: str):
+    "A run whose lasting facts move as it is told; `large-rome` has asked its unedited model and nothing more."
+    model, _, editor = name.partition("-")
+    run = made_up(editor, seed=dict(small=0, large=1)[model], **SIZE)
+    about = dict(name=model, fingerprint=model, parameters=dict(small=10, large=1000)[model])
+    run.config = run.config | dict(model=run.config["model"] | about, plan=run.config["plan"] | dict(model=model))
+    move = [(0, BEFORE[model]), *((t, END.get(name, 0)) for t in (1, 2))]
+    rows = [
+        dict(scored_at=t, edits_done=12 * t, what=what, metric="exact_match", value=v, low=v - 0.02, high=v + 0.02, n=9)
+        for t, v in move
+        for what in ("lasting facts", "reading")
+    ]
+    run.ability = pd.DataFrame(rows)
+    if name == "large-rome":
+        run.scores = run.scores[run.scores.scored_at == 0]
+        run.ability, run.moments, run.batches = run.ability[:2], run.moments[:0], run.batches[:0]
+        run.config["finished"] = None
+    run.config["plan"] |= dict(ability=["reading"])
+    return run
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models") / "runs"
+    for name in (*END, "large-rome"):
+        write(one_run(name), folder / name)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def runs(folder):
+    return load_runs(folder)
+
+
+SENTENCES = (
+    "Lasting facts: 65.0% before any edit. At the end clearly fewer: ft 43.0%; not clearly fewer: rag 65.0%; "
+    "not yet: rome.",
+    "Lasting facts: 37.0% before any edit. At the end clearly fewer: no editor; not clearly fewer: rag 37.0%.",
+)
+
+
+def test_the_report_compares_each_model_with_itself(folder):
+    shown = report_of(folder, ("headline", "means", "ability", "tasks", "settings"))
+    assert [line for line in shown["texts"]["ability"] if line.startswith("Lasting")] == list(SENTENCES)
+    reading = [line for line in shown["texts"]["tasks"] if line.startswith("reading")]
+    assert [line.partition(" before")[0].partition(": ")[2] for line in reading] == ["65.0%", "37.0%"]
+    assert "not yet: rome" in reading[0] and "rome" not in reading[1]
+    heads = [shown["tables"][f"headline-{n}"] for n in (1, 2)]
+    at = heads[1][0].index("lasting facts")
+    assert [[row[0], row[at]] for row in heads[1][1:]] == [["before any edit", "0.37"], ["rag", "0.37"]]
+    assert [row[at] for row in heads[0][1:] if row[0] == "rome"] == ["not yet"]
+    update = heads[0][0].index("update")
+    assert [row[update] for row in heads[0][1:] if row[0] == "rome"] == ["not yet"]
+
+
+def test_without_groups_no_value_is_a_mean_of_models(runs):
+    table = timesteps.ability_table(runs)
+    text = timesteps.summarise_ability(table)
+    assert "51" not in text and "clearly fewer: ft 43.0% (65.0% before)" in text
+    assert "not yet: rome" in text
+    tasks = cost.summarise_tasks(cost.task_course(runs))
+    assert "ft 43.0% (65.0% before)" in tasks and "51" not in tasks
+    means = timesteps.mean_accuracy(runs)
+    own = means.groupby(means.editor.str.partition("-")[0]).before.unique()
+    shown = timesteps.format_means(means)
+    assert set(shown.index) >= {"before any edit"} and len(own)
+    first = headline_table(runs)
+    assert [i for i in first.index if i.startswith("before")] == [
+        "before any edit, large (1,000 parameters)",
+        "before any edit, small (10 parameters)",
+    ]
+    assert first["lasting facts"].tolist()[:2] == [0.65, 0.37]
+
+
+def test_lines_of_figures_are_of_a_model(runs):
+    fig = timesteps.draw_ability(timesteps.ability_table(runs))
+    levels = {y for ax in fig.axes for line in ax.lines for y in line.get_ydata() if len(set(line.get_ydata())) == 1}
+    assert 0.37 in levels and 0.65 in levels and not any(abs(y - 0.51) < 0.1 for y in levels if y not in END.values())
+    fig = timesteps.draw_course(timesteps.accuracy_course(runs))
+    assert sum(line.get_label().startswith("before any edit") for line in fig.axes[0].lines) == 2
+
+
+def test_compare_shows_an_open_run_as_open(folder, runs):
+    table = compare_runs(runs)
+    assert pd.isna(table.loc["large-rome", ("lasting facts", "at the end")])
+    assert table.loc["large-rome", ("lasting facts", "before")] == 0.65
+    assert pd.isna(table.loc["large-rome", ("reading, exact_match", "at the end")])
+    assert {("update", "before"), ("locality", "before")} <= set(table.columns)  # each run beside its own model
+    from wbe.cli import main  # noqa: F401  it registers the commands
+    from wbe.cli.app import app
+
+    out = CliRunner().invoke(app, ["compare", str(folder)], env=dict(COLUMNS="400")).output
+    rows = {line.partition("  ")[0]: line for line in out.splitlines()}
+    for name in ("update: just edited", "locality: earlier edits", "lasting facts: at the end"):
+        assert rows[name].count("not yet") == 1 and "65.0%" in rows["lasting facts: before"]
