@@ -12,7 +12,8 @@ EXTRAS_READY := $(EXTRAS)/.ready
 # everything else.
 TORCH_INDEX ?= $(shell test "$$(uname -s)" = Linux && ! command -v nvidia-smi >/dev/null && echo https://download.pytorch.org/whl/cpu)
 PIP := $(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-check
-COMPILE := $(BIN)/python -m compileall -q -j 0  # on all cores, where pip compiles on one
+# A module is compiled when it is first imported: one in five of those installed ever is.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help demo test extras test-extras check style export readme notebooks lab samples runs study real bench docs wheel clean
 
@@ -43,7 +44,6 @@ ifneq ($(TORCH_INDEX),)
 		|| echo "$(TORCH_INDEX) was not reached: torch comes from where pip takes everything else"
 endif
 	$(PIP) -c constraints.txt -e '.[dev,lm,llm,hub,report,docs]'
-	$(COMPILE) $(VENV)/lib >/dev/null 2>&1 || true
 	touch $@
 
 $(EXTRAS_READY): $(READY) nbs/_dev/extras.py
@@ -60,13 +60,13 @@ test test-extras: export OMP_NUM_THREADS ?= 1
 
 test: $(READY)
 	$(BIN)/python nbs/_dev/notebooks.py test
-	$(BIN)/python -m pytest tests -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest tests --forks 2
 
 # Skipped elsewhere, run here: a test that is skipped for an unexpected reason fails (see tests/conftest.py).
 test-extras: export WBE_STRICT = 1
 test-extras: export WBE_EXTRAS = 1
 test-extras: $(EXTRAS_READY)
-	$(EXTRAS)/bin/python -m pytest tests -m extra -n 2 --dist loadfile --no-loadscope-reorder
+	$(EXTRAS)/bin/python -m pytest tests -m extra --forks 2
 	$(EXTRAS)/bin/python nbs/_dev/extras.py notebooks
 
 check: $(READY)

@@ -22,9 +22,12 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
-from processes import server_seconds
+from forks import pytest_addoption, pytest_runtestloop  # noqa: F401
+from processes import fork_kernels, server_seconds, timed_once
 
 from wbe.world.files import World
+
+sys.modules.setdefault("rfc3987_syntax", None)  # as in nbs/_dev/notebooks.py
 
 # Extras that `make test-extras` leaves out, because they pin other versions of what wbe needs (as nbs/_dev/extras.py).
 APART = {"vllm"}
@@ -62,6 +65,7 @@ def not_installed(extra: str) -> list[str]:
 
 
 def pytest_configure(config):
+    fork_kernels()
     os.fsync = lambda _: None  # what a killed process has written is there; only a power failure needs it on the disk
     config.addinivalue_line("markers", "extra(*names): needs these extras of settings.ini; see `make test-extras`")
 
@@ -75,13 +79,12 @@ def pytest_ignore_collect(collection_path, config):
 
 @pytest.fixture(autouse=True)
 def short_timings(monkeypatch):
-    "A run times its answers for seconds at every timestep; here one token more than the first is enough."
+    "A run times its answers for seconds at every timestep; here once in a test, and one token more than the first."
     if "torch" not in sys.modules:  # no test of this process has a model
         return
     from wbe.runs import moments
 
-    rounds = moments.time_rounds
-    monkeypatch.setattr(moments, "time_rounds", lambda lm, asked, under, _: rounds(lm, asked[:1], under, 2, 1))
+    monkeypatch.setattr(moments, "time_rounds", timed_once(moments.time_rounds))
 
 
 @pytest.fixture(autouse=True)
@@ -145,6 +148,7 @@ def processor_seconds() -> float:
 
 
 _last = processor_seconds()
+os.register_at_fork(after_in_child=lambda: globals().update(_last=processor_seconds()))
 
 
 @pytest.hookimpl(wrapper=True)
@@ -190,8 +194,6 @@ def small_world(tmp_path_factory):
     from stored import served
 
     folder = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        folder = folder.parent
     with open(folder / "world.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # the second process finds a complete world
         with served():

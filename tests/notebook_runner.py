@@ -4,18 +4,16 @@ Cells that neither follow from a setting nor are needed by one that does are lef
 the test of the notebook itself.
 
 The job has `settings` (values by name), `notebooks` (paths) and `out`, a folder; a JSON file for each notebook says
-which settings it has and where it stopped, if it did. Heavy packages are imported once, and each notebook is executed
-in a fork of this process, two at a time.
+which settings it has and where it stopped, if it did. Each notebook is executed in a fork of this process, two
+at a time; `processes.py` has imported what they need.
 """
 
-import gc
 import json
 import os
 import re
 import sys
 import time
 import traceback
-from importlib import import_module
 from multiprocessing import get_context
 from pathlib import Path
 from types import ModuleType
@@ -84,21 +82,9 @@ def execute_to_file(path: Path, settings: dict, out: Path):
     out.write_text(json.dumps(found))
 
 
-# What the notebooks import, some of it when a figure or a progress bar is first made.
-IMPORTED = (
-    "execnb.shell", "ipywidgets", "matplotlib.pyplot", "scipy.stats", "scipy.optimize", "seaborn",
-    "transformers.models.gpt2.modeling_gpt2", "wbe.analysis.counts", "wbe.analysis.kinds", "wbe.analysis.statistics",
-    "wbe.analysis.tables", "wbe.benchmark.release", "wbe.lm.toys", "wbe.lm.ability", "wbe.tiny.training",
-)  # fmt: skip
-
-
 def main(job: dict):
     import torch
 
-    for name in IMPORTED:
-        import_module(name)
-    gc.collect()
-    gc.freeze()  # a search for garbage in a notebook leaves these modules out
     torch.set_num_threads(1)
     context, running = get_context("fork"), []
     for path in map(Path, job["notebooks"]):

@@ -9,45 +9,141 @@ interrupt, a wheel in its own environment, the processes that a launcher starts.
 """
 
 import atexit
+import gc
 import os
 import re
 import runpy
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import time
 import traceback
-from multiprocessing import forkserver, get_context, util
+from contextlib import suppress
+from importlib import import_module
+from multiprocessing import connection, forkserver, get_context, spawn, util
 from pathlib import Path
 
-PRELOADED = (
-    "pandas", "pyarrow.parquet", "duckdb", "matplotlib.pyplot", "torch", "peft",
-    "transformers.models.gpt2.modeling_gpt2", "transformers.models.llama.modeling_llama",
-    "wbe.cli.main", "wbe.demo", "wbe.world.files", "wbe.wikidata.build", "wbe.wikidata.audit", "wbe.benchmark.series",
-    "wbe.benchmark.evolving_series", "wbe.benchmark.locality", "wbe.wikipedia.comparison", "wbe.lm.models",
-    "wbe.runs.loop", "wbe.analysis.report", "wbe.analysis.counts",
+HERE = Path(__file__).parent
+# What the package, its commands and the notebooks import, some of it late.
+IMPORTED = (
+    "pandas", "pyarrow.dataset", "pyarrow.parquet", "duckdb", "matplotlib.pyplot", "matplotlib.backends.backend_agg",
+    "seaborn", "scipy.optimize", "scipy.stats", "torch", "peft", "transformers.models.gpt2.modeling_gpt2",
+    "transformers.models.llama.modeling_llama", "execnb.shell", "ipykernel.kernelapp", "ipywidgets", "nbclient",
+    "rich.console", "typer.testing",
 )  # fmt: skip
 
 
+def modules_of_package() -> list[str]:
+    "All modules of the package but the one that begins a program."
+    folder = Path(__file__).parents[1] / "wbe"
+    paths = (p.relative_to(folder.parent).with_suffix("") for p in sorted(folder.rglob("*.py")))
+    return [".".join(p.parts) for p in paths if p.name not in ("__init__", "__main__", "_modidx")]
+
+
+def import_all():
+    "Import the package and what it uses."
+    gc.disable()
+    for name in (*IMPORTED, *modules_of_package()):
+        with suppress(ImportError):  # of an extra
+            import_module(name)
+    gc.enable()
+
+
+def timed_once(time_rounds):
+    "In place of `time_rounds`: it times one question for a moment, and then says the same again."
+    made = []
+
+    def rounds(lm, asked, under, *_):
+        made.extend([] if made else time_rounds(lm, asked[:1], under, 2, 1))
+        return made
+
+    return rounds
+
+
 def time_answers_briefly():
-    "From now on, a run times one question for a moment, where it times several for seconds at every timestep."
+    "From now on, a run times an answer once, where it times several for seconds at every timestep."
     from wbe.runs import moments
 
-    rounds = moments.time_rounds
-    moments.time_rounds = lambda lm, asked, under, _: rounds(lm, asked[:1], under, 2, 1)
+    moments.time_rounds = timed_once(moments.time_rounds)
+
+
+def verify_once():
+    """From now on, what is verified of each model that is loaded is verified once for all copies of the tiny model.
+
+    Trees, shared prefixes and passes of a tail are a third of the time of a short run. Other models, and those with
+    hooks, are always verified, and so is what the notebooks of these functions do.
+    """
+    from wbe.editors import tail
+    from wbe.lm import sharing
+
+    known, verify, reuse = set(), sharing._verify_method, tail._reuse_works
+
+    def key(lm, name):
+        plain = lambda m: not (m._forward_hooks or m._forward_pre_hooks or "forward" in vars(m))
+        own = lm.backend or lm.item_hooks or lm.quant or Path(str(lm.name)).name != "wbe-tiny"
+        return None if own or not all(map(plain, lm.model.modules())) else (name, lm.model.config.to_json_string())
+
+    def remembered(lm, name, check):
+        if (at := key(lm, name)) in known:
+            return True
+        if (works := check()) and at:
+            known.add(at)
+        return works
+
+    def verified(lm, name, *args):
+        if name in lm.state.tried:
+            return lm.state.tried[name]
+        works = remembered(lm, name, lambda: verify(lm, name, *args))
+        if works:
+            lm.state.tried[name] = True
+        return works
+
+    sharing._verify_method = verified
+    tail._reuse_works = lambda lm, level: remembered(lm, f"tail {level}", lambda: reuse(lm, level))
+
+
+def without_main(name: str) -> dict:
+    "What a process is told of the one that starts it: nothing of its main module, which would be executed again."
+    return {k: v for k, v in preparation(name).items() if not k.startswith("init_main")}
+
+
+preparation, spawn.get_preparation_data = spawn.get_preparation_data, without_main
 
 
 def context():
     "The context of `multiprocessing` whose server has imported everything."
     found = get_context("forkserver")
     if forkserver._forkserver._forkserver_pid is None:
-        found.set_forkserver_preload(list(PRELOADED))
-        before = os.environ.get("OMP_NUM_THREADS")
-        os.environ["OMP_NUM_THREADS"] = "1"
+        found.set_forkserver_preload(["preloaded"])
+        given = dict(os.environ)
+        folders = filter(None, [str(HERE), given.get("PYTHONPATH")])  # the server gets no other `sys.path`
+        os.environ.update(OMP_NUM_THREADS="1", PYTHONPATH=os.pathsep.join(folders))
         forkserver.ensure_running()
-        os.environ.pop("OMP_NUM_THREADS") if before is None else os.environ.update(OMP_NUM_THREADS=before)
+        os.environ.clear()
+        os.environ.update(given)
     return found
+
+
+def serve(listener, alive):
+    "A server for the processes of one process, which has imported everything too."
+    forkserver.main(listener.detach(), alive.fileno(), [])
+
+
+def begin_own_server():
+    "From now on, what this forked process starts comes from a server of its own, whose seconds are those of its tests."
+    first, address = forkserver._forkserver, connection.arbitrary_address("AF_UNIX")
+    first.ensure_running = lambda: None  # it would look for the server among the own children
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address)
+        listener.listen()
+        read, write = get_context("forkserver").Pipe(duplex=False)
+        server = get_context("forkserver").Process(target=serve, args=(listener, read), daemon=True)
+        server.start()
+    first._forkserver_address, first._forkserver_alive_fd = address, os.dup(write.fileno())
+    first._forkserver_pid = server.pid
 
 
 def server_seconds() -> float:
@@ -82,6 +178,8 @@ def work(words: list[str], cwd: str, env: dict, streams: tuple, session: bool, l
     os.environ.clear()
     os.environ.update(env)
     tempfile.tempdir = None
+    forkserver._forkserver.ensure_running = lambda: None  # what it starts is forked from the same server
+    fork_kernels()
     for number, path in enumerate(streams, 1):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666), number)
     for what, limit in limits:
@@ -92,6 +190,9 @@ def work(words: list[str], cwd: str, env: dict, streams: tuple, session: bool, l
     sys.argv = words if first not in ("-c", "-m") else ["-c", *rest[1:]] if first == "-c" else rest
     sys.path.insert(0, "")
     time_answers_briefly()
+    verify_once()
+    if rest[:1] == ["ipykernel_launcher"]:
+        begin_figures_inline()
     if first == "-c":
         code = exit_code(lambda: exec(compile(rest[0], "<string>", "exec"), {"__name__": "__main__"}))
     elif first == "-m":
@@ -146,6 +247,42 @@ def run(words, timeout: float | None = None, **options) -> subprocess.CompletedP
     process = Process(words, **options)
     out, err = process.communicate(timeout)
     return subprocess.CompletedProcess(list(words), process.returncode, out, err)
+
+
+class Kernel(Process):
+    "A Jupyter kernel as `jupyter_client` starts it; it leads a group of processes, which gets its signals."
+
+    stdout = stderr = None
+
+    def __init__(self, command, env, cwd, stderr):
+        self.stdin = open(os.devnull)
+        stream = f"/proc/{os.getpid()}/fd/{stderr.fileno()}" if stderr else os.devnull
+        super().__init__(command[1:], cwd, env, session=True, streams=[stream] * 2)
+        while self.poll() is None and os.getsid(self.pid) != self.pid:
+            time.sleep(0.005)
+
+
+def fork_kernels():
+    """From now on, a Jupyter kernel that this process starts is forked.
+
+    A fresh one imports for seven processor seconds what a report needs.
+    """
+    from jupyter_client import launcher
+
+    def start(command, env=None, cwd=None, stderr=None, **options):
+        if command[1:3] == ["-m", "ipykernel_launcher"] and sys.platform == "linux":
+            return Kernel(command, env, cwd, stderr)
+        return subprocess.Popen(command, env=env, cwd=cwd, stderr=stderr, **options)
+
+    launcher.Popen = start
+
+
+def begin_figures_inline():
+    "What a fresh kernel says by a variable before matplotlib is imported: figures are its outputs."
+    import matplotlib
+
+    sys.modules.pop("matplotlib_inline.backend_inline", None)  # it finds the kernel's shell when it is imported
+    matplotlib.rcParams["backend"] = "module://matplotlib_inline.backend_inline"
 
 
 def shell_line(line: str):

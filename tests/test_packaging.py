@@ -180,7 +180,7 @@ def test_expected_to_fail(): assert False
 def test_which_skipped_tests_fail(tmp_path, variables, skipped, failed):
     "Also a module that is skipped as a whole."
     (tmp_path / "tests").mkdir()
-    for name in ("conftest.py", "processes.py"):
+    for name in ("conftest.py", "forks.py", "processes.py"):
         shutil.copy(ROOT / "tests" / name, tmp_path / "tests")
     (tmp_path / "settings.ini").write_text("[DEFAULT]\nabsent_requirements = a-package-that-nobody-has>=1\n")
     (tmp_path / "tests" / "test_skips.py").write_text(SKIPS)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -137,7 +138,7 @@ def test_learners_and_editors_stand_in_one_comparison(tmp_path, texts, whole):
 
 
 def killed(folder: str, texts: str, name: str):
-    run_lifelong(plan_of(name, texts), Path(folder), lm=toy(), progress=False)
+    run_lifelong(plan_of(name, Path(texts)), Path(folder), lm=toy(), progress=False)
 
 
 def test_killed_at_any_moment_a_learner_ends_with_the_same_scores(tmp_path, texts, whole):
@@ -149,6 +150,7 @@ def test_killed_at_any_moment_a_learner_ends_with_the_same_scores(tmp_path, text
             time.sleep(0.005)
         process.kill()
         process.join()
+        assert process.exitcode == -signal.SIGKILL
     resumed = carry_out(plan_of(name, texts), folder)
     assert resumed.missing == [] and scores(resumed).equals(scores(whole[name]))
 

@@ -168,6 +168,6 @@ def test_a_budget_for_all_kinds_in_pieces(tmp_path):
         writer, texts = make_kind_writer(settings, options), []
         for piece in range(6):
             rows = [fact_row(f"Town {piece} {i}.", "mayor", "Ann", "birthplace", "Arvik") for i in range(5)]
-            texts += writer.write([w.request for w in comparison_requests(rows, ["update", "multihop"])])
+            texts += writer.write(comparison_requests(rows, ["update", "multihop"]))
         spent = (server.input_tokens + 4 * server.output_tokens) / 1e6
         assert 0.015 < spent <= 0.03 and sum((t.error or "").startswith("budget") for t in texts) > 10

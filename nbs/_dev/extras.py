@@ -21,13 +21,14 @@ import tempfile
 import time
 from concurrent.futures import ProcessPoolExecutor
 from configparser import ConfigParser
-from multiprocessing import get_context
 from pathlib import Path
 from types import SimpleNamespace
 
-import nbformat
+sys.modules.setdefault("rfc3987_syntax", None)  # as in notebooks.py
+import nbformat  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "tests"))  # processes.py
 NBS = ROOT / "nbs"
 APART = {"vllm"}  # extras that pin other versions of torch and transformers
 COMPILED = {"annoy"}  # extras without wheels: built here, with a C++ compiler
@@ -98,8 +99,6 @@ def install(folder: Path) -> None:
     for name in COMPILED:
         if pip(folder, *extras()[name]):
             print(f"the extra {name} could not be installed, so its tests fail. {HELP['c++']}", file=sys.stderr)
-    quiet = dict(stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    subprocess.run([folder / "bin" / "python", "-m", "compileall", "-q", "-j", "0", site], **quiet)
 
 
 def extras_of(path: Path) -> set[str]:
@@ -146,12 +145,14 @@ def leave_out_others(wanted: set[str]):
 def execute(paths: list[Path]) -> list[str]:
     "Run the cells of notebooks that need an extra, as `nbdev_test` does; the names of the notebooks that failed."
     import nbdev.test
+    import processes
     from nbdev.config import get_config
     from notebooks import fail_with_figures, processor_seconds, time_answers_briefly
 
     nbdev.test.time = SimpleNamespace(time=processor_seconds)  # times that do not depend on what else runs
     fail_with_figures()
     time_answers_briefly()
+    processes.verify_once()
     leave_out_others(wanted := set())
     os.chdir(ROOT)
     failed = []
@@ -169,11 +170,14 @@ def execute(paths: list[Path]) -> list[str]:
 
 def run() -> list[str]:
     "Execute the notebooks in two processes; the names of those that failed."
+    import extras as importable  # the processes find what they execute by the name of its module
+    import processes
+
     paths, began = notebooks(), time.perf_counter()
     # Those of Spark have a process of their own: Java is started once for them, and their session reaches no other.
     groups = [[p for p in paths if ("spark" in extras_of(p)) is spark] for spark in (True, False)]
-    with ProcessPoolExecutor(2, mp_context=get_context("spawn"), max_tasks_per_child=1) as pool:
-        failed = sum(pool.map(execute, groups), [])
+    with ProcessPoolExecutor(2, mp_context=processes.context(), max_tasks_per_child=1) as pool:
+        failed = sum(pool.map(importable.execute, groups), [])
     print(f"{len(paths)} notebooks with cells that need an extra: {time.perf_counter() - began:.0f} s")
     return failed
 

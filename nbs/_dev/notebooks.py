@@ -27,11 +27,14 @@ import time
 from configparser import ConfigParser
 from pathlib import Path
 
-import nbformat
+# It builds a parser for 1.2 s when nbformat is first imported, to check formats that no notebook has.
+sys.modules.setdefault("rfc3987_syntax", None)
+import nbformat  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 NBS = ROOT / "nbs"
 BIN = Path(sys.executable).parent
+sys.path.append(str(ROOT / "tests"))  # processes.py
 
 
 def flags_of(cell) -> set[str]:
@@ -412,7 +415,6 @@ def fork_commands():
     """
     from execnb.shell import CaptureShell
 
-    sys.path.insert(0, str(ROOT / "tests"))
     import processes
 
     processes.context()  # one server for all processes that execute notebooks
@@ -426,6 +428,7 @@ def fork_commands():
             return super().__new__(cls)
 
     subprocess.Popen = Command
+    processes.fork_kernels()
     CaptureShell.system = lambda shell, line: processes.shell_line(line)
 
 
@@ -436,21 +439,22 @@ def time_answers_briefly():
     """
     from execnb.shell import CaptureShell
 
+    import processes
     from wbe.lm import cost
     from wbe.runs import moments
 
     rounds, begin, calls = cost.time_rounds, CaptureShell.__init__, []
-    briefly = lambda lm, asked, under, *_: rounds(lm, asked[:1], under, 2, 1)
 
     def first_whole(*args, **options):
         calls.append(args)
-        return (briefly if len(calls) > 1 else rounds)(*args, **options)
+        return (processes.timed_once(rounds) if len(calls) > 1 else rounds)(*args, **options)
 
     def start(self, *args, **options):
         begin(self, *args, **options)
         calls.clear()
+        moments.time_rounds = processes.timed_once(rounds)
 
-    moments.time_rounds, cost.time_rounds, CaptureShell.__init__ = briefly, first_whole, start
+    cost.time_rounds, CaptureShell.__init__ = first_whole, start
 
 
 def collect_new_objects_only():
@@ -518,11 +522,14 @@ def prepare_tests():
     import torch
     import transformers  # noqa: F401
 
+    import processes
+
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or 1))
     compare_outputs()
     fail_with_figures()
-    time_answers_briefly()
     fork_commands()
+    time_answers_briefly()
+    processes.verify_once()
     look_up_fixtures()
     collect_new_objects_only()
     os.fsync = lambda _: None  # what a killed process has written is there; no test simulates a power failure

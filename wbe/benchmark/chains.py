@@ -32,7 +32,7 @@ from ..engine import open_engine
 from ..records import BadArgument, col, read_table, to_table
 from ..store import Manifest, Stage, scratch_folder, write_table
 from ..writers.base import Hop, Request, Writer
-from ..writers.checks import Candidate, first_failed_check
+from ..writers.checks import first_failed_check
 from ..writers.properties import object_kind
 from ..writers.templates import TemplateWriter, cloze_statement
 
@@ -380,21 +380,26 @@ def chain_key(c: Chain) -> str:
     "The id of a chain, from its path."
     return "/".join((c.style, c.subject_id, *(x for pair in zip(c.property_ids, c.after_ids) for x in pair)))
 
-# %% ../../nbs/06_benchmark/05_chains.ipynb #7357908d
-def _chain_requests(c: Chain) -> list[Request]:
-    "A request for each wording of a chain's question."
-    path = zip(c.property_ids, c.properties, c.after_ids, c.after)
-    hops = tuple(Hop(p, name, x, object_kind(p), "", i) for p, name, i, x in path)
-    return [Request(f"{chain_key(c)}/{i}", "multihop", c.subject, hops) for i in range(1, _CHAIN_WORDINGS + 1)]
-
 # %% ../../nbs/06_benchmark/05_chains.ipynb #0ba0b4dd
 def _names_of(
-    ids: list[str],
-    labels: list[str],
+    ids,
+    labels,
     names: dict,  # Q-id -> label and aliases
-) -> list[str]:
+) -> tuple[str, ...]:
     "All names of some entities, and their labels."
-    return [x for i in ids for x in names.get(i, ())] + labels
+    return (*(x for i in ids for x in names.get(i, ())), *labels)
+
+# %% ../../nbs/06_benchmark/05_chains.ipynb #7357908d
+def _chain_requests(
+    c: Chain,
+    names: dict,  # Q-id -> label and aliases
+) -> list[Request]:
+    "A request for each wording of a chain's question; no object of before or after may be named."
+    both = zip(zip(c.before_ids, c.after_ids), zip(c.before, c.after))
+    hidden = [_names_of(ids, labels, names) for ids, labels in both]
+    path = zip(c.property_ids, c.properties, c.after_ids, c.after, hidden)
+    hops = tuple(Hop(p, name, x, object_kind(p), "", i, own) for p, name, i, x, own in path)
+    return [Request(f"{chain_key(c)}/{i}", "multihop", c.subject, hops) for i in range(1, _CHAIN_WORDINGS + 1)]
 
 # %% ../../nbs/06_benchmark/05_chains.ipynb #3fc29026
 def _chain_questions(
@@ -403,15 +408,11 @@ def _chain_questions(
     writer: Writer,
 ) -> list[list[str]]:
     "For each chain its good wordings, up to three."
-    requests = [_chain_requests(c) for c in chains]
-    texts, out = list(writer.write([r for rs in requests for r in rs])), []
-    for n, (c, rs) in enumerate(zip(chains, requests)):
-        answers = _names_of([c.before_ids[-1], c.after_ids[-1]], [c.answer_before, c.answer_after], names)
-        middle = _names_of([*c.before_ids[:-1], *c.after_ids[:-1]], c.before[:-1] + c.after[:-1], names)
-        mine = zip(rs, texts[_CHAIN_WORDINGS * n : _CHAIN_WORDINGS * (n + 1)])
-        good = [t.text for r, t in mine if not first_failed_check(Candidate(r, t, answers, middle))]
-        out.append(list(dict.fromkeys(good)))
-    return out
+    requests = [r for c in chains for r in _chain_requests(c, names)]
+    texts = [t.text for t in writer.write(requests)]
+    good = [None if first_failed_check(r, text) else text for r, text in zip(requests, texts, strict=True)]
+    parts = (good[n : n + _CHAIN_WORDINGS] for n in range(0, len(good), _CHAIN_WORDINGS))
+    return [list(dict.fromkeys(filter(None, part))) for part in parts]
 
 # %% ../../nbs/06_benchmark/05_chains.ipynb #a396c9ac
 def _labelled_path(c: Chain, ids: list[str], labels: list[str]) -> list[tuple]:

@@ -175,6 +175,12 @@ def evolving_facts(
     alone = [row for row in rows if not row.pop("namesake")]
     return alone, len(rows) - len(alone)
 
+# %% ../../nbs/06_benchmark/15_evolving.ipynb #cell-036
+def _answer_names(fact: dict) -> tuple[str, ...]:
+    "The names that must not stand in the question: of the answer, and of the one before."
+    before = [fact["previous"], *(fact["previous_aliases"] or [])] if fact["category"] == "edited" else []
+    return (fact["object"], *(fact["object_aliases"] or ()), *before)
+
 # %% ../../nbs/06_benchmark/15_evolving.ipynb #cell-035
 def _fact_question(fact: dict) -> Request:
     "The request for the question of a fact."
@@ -185,14 +191,9 @@ def _fact_question(fact: dict) -> Request:
         object_kind(fact["property_id"]),
         fact["description"],
         fact["object_id"],
+        _answer_names(fact),
     )
     return Request("/".join(_fact_key(fact)) + "/update", "update", fact["subject"], (hop,))
-
-# %% ../../nbs/06_benchmark/15_evolving.ipynb #cell-036
-def _answer_names(fact: dict) -> list[str]:
-    "The names that must not stand in the question: of the answer, and of the one before."
-    before = [fact["previous"], *(fact["previous_aliases"] or [])] if fact["category"] == "edited" else []
-    return [fact["object"], *(fact["object_aliases"] or []), *before]
 
 # %% ../../nbs/06_benchmark/15_evolving.ipynb #cell-037
 def _row_of_fact(fact: dict, text) -> EvolvingQuestion:
@@ -218,8 +219,8 @@ def ask_facts(
 ) -> tuple[list[EvolvingQuestion], Counter]:  # questions, and which checks dropped the others
     "A question for each fact."
     requests = [_fact_question(fact) for fact in facts]
-    texts, failed, _ = write_checked(writer, [(r, _answer_names(f), []) for r, f in zip(requests, facts)])
-    dropped = Counter(check.name for _, check in failed)
+    texts, failed, _ = write_checked(writer, requests)
+    dropped = Counter(check.name for *_, check in failed)
     return [_row_of_fact(f, texts[r.id]) for r, f in zip(requests, facts) if r.id in texts], dropped
 
 # %% ../../nbs/06_benchmark/15_evolving.ipynb #cell-043

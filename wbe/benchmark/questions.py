@@ -19,7 +19,7 @@ from ..spool import Spool
 from ..store import Manifest, Stage, make_folder, stream_to_parquet
 from ..wikidata.classes import answer_classes
 from ..writers.base import REQUEST_KINDS, Request, Writer, WrittenText, make_writer, written_by
-from ..writers.checks import TEXT_CHECKS, Candidate, Dropped, dropped_row, feedback_on, first_failed_check
+from ..writers.checks import TEXT_CHECKS, Dropped, dropped_row, feedback_on, first_failed_check
 from ..writers.requests import EDIT_KEY_COLUMNS, edit_details, edit_key, fact_requests, kinds_table, variant_requests
 
 # %% ../../nbs/06_benchmark/06_questions.ipynb #cell-007
@@ -67,38 +67,30 @@ class StatedRow(BenchmarkRow):
     statement: str | None = col("a sentence that the answer completes", added=True)
     statement_paraphrases: list[str] | None = col("the same in other words", added=True)
 
-# %% ../../nbs/06_benchmark/06_questions.ipynb #cell-015
-def _write_candidates(
-    writer: Writer,
-    wanted: list[tuple],  # request, names of the answer, names of the entities in between
-) -> list[Candidate]:
-    "A text for each request, with what its checks need."
-    texts = writer.write([r for r, _, _ in wanted])
-    return [Candidate(r, text, *names) for (r, *names), text in zip(wanted, texts, strict=True)]
-
-# %% ../../nbs/06_benchmark/06_questions.ipynb #cell-016
-def _failures(candidates: list[Candidate]) -> list[tuple]:
-    "The candidates that fail a check, with the check."
-    return [(c, check) for c in candidates if (check := first_failed_check(c))]
-
 # %% ../../nbs/06_benchmark/06_questions.ipynb #cell-018
+def _write_and_check(writer: Writer, requests: list[Request]) -> tuple[dict[str, WrittenText], list[tuple]]:
+    "Valid texts by request; of the others request, text and failed check."
+    good, failed = {}, []
+    for r, written in zip(requests, writer.write(requests), strict=True):
+        if check := first_failed_check(r, written.text):
+            failed.append((r, written, check))
+        else:
+            good[r.id] = written
+    return good, failed
+
+
 def write_checked(
     writer: Writer,
-    wanted: Iterable[tuple[Request, list[str], list[str]]],  # with the names of the answer, of entities in between
-) -> tuple[
-    dict[str, WrittenText], list, int
-]:  # valid texts by request, failed candidates with checks, how many repaired
-    "Write texts, check them, and repair once what failed."
-    first = _write_candidates(writer, list(wanted))
-    failed, repaired = _failures(first), {}
+    requests: Iterable[Request],
+) -> tuple[dict[str, WrittenText], list[tuple], int]:  # and how many were repaired
+    "Write texts, check them, and repair once what failed; as `_write_and_check`."
+    requests, repaired = list(requests), {}
+    good, failed = _write_and_check(writer, requests)
     if failed and writer.repairs:
-        feedback = [replace(c.request, feedback=feedback_on(c, check)) for c, check in failed]
-        second = _write_candidates(writer, [(r, c.answer_names, c.middle_names) for r, (c, _) in zip(feedback, failed)])
-        repaired = {c.request.id: c.text for c in second if not first_failed_check(c)}
-        failed = _failures(second)
-    lost = {c.request.id for c, _ in failed}
-    texts = {c.request.id: repaired.get(c.request.id, c.text) for c in first if c.request.id not in lost}
-    return texts, failed, len(repaired)
+        again = [replace(r, feedback=feedback_on(r, check)) for r, _, check in failed]
+        repaired, failed = _write_and_check(writer, again)
+    texts = good | repaired
+    return {r.id: texts[r.id] for r in requests if r.id in texts}, failed, len(repaired)
 
 # %% ../../nbs/06_benchmark/06_questions.ipynb #0a6971f3
 _AXIS_OF_KIND = {axis.replace("-", ""): axis for axis in ASKED_AXES}  # of a request
@@ -126,20 +118,6 @@ def _answer_column(kind: str) -> str:
     "The column of a gathered edit that holds the answer to a kind of request."
     axis = _AXIS_OF_KIND[kind]
     return _GATHERED.get(axis, {}).get(AXES[axis].answer, "object")
-
-# %% ../../nbs/06_benchmark/06_questions.ipynb #cell-022
-def _label_and_aliases(
-    row: dict,
-    who: str,  # a column
-) -> list[str]:
-    "All names of an entity of a row."
-    return [row[who], *(row[f"{who}_aliases"] or [])]
-
-# %% ../../nbs/06_benchmark/06_questions.ipynb #cell-023
-def _with_names(row: dict, request: Request) -> tuple:
-    "A request with the names that must not be in its question."
-    middle = _label_and_aliases(row, "object") if request.kind == "multihop" else []
-    return request, _label_and_aliases(row, _answer_column(request.kind)), middle
 
 # %% ../../nbs/06_benchmark/06_questions.ipynb #cell-026
 _NAMESAKE_CHECK = "several right answers"  # the check that needs no text
@@ -198,13 +176,13 @@ def _write_question_batch(
     counts = Counter({"edits": len(rows), "with namesakes": sum(bool(r["namesakes"]) for r in rows)})
     rows, dropped = _drop_namesakes(rows, keep_namesakes)
     requests = {edit_key(r): fact_requests(r) for r in rows}
-    texts, failed, repaired = write_checked(writer, [_with_names(r, q) for r in rows for q in requests[edit_key(r)]])
+    texts, failed, repaired = write_checked(writer, [q for r in rows for q in requests[edit_key(r)]])
     rows = [r for r in rows if f"{edit_key(r)}/update" in texts]
     update = lambda key: texts[f"{key}/update"].text
     variants = {k: variant_requests(requests[k][0], update(k), seed) for k in map(edit_key, rows)}
-    more, also, again = write_checked(writer, [_with_names(r, q) for r in rows for q in variants[edit_key(r)]])
+    more, also, again = write_checked(writer, [q for r in rows for q in variants[edit_key(r)]])
     texts |= more
-    dropped += [dropped_row(c, check) for c, check in failed + also]
+    dropped += [dropped_row(*what) for what in failed + also]
     out = [_benchmark_row(r, texts, variants[edit_key(r)][1].persona) for r in rows]
     counts.update(rows=len(out), mended=repaired + again)
     return out, dropped, counts + _count_rows(out, dropped)
@@ -291,10 +269,9 @@ def _asked_names(e, facts, locality):
 def _gather_edits(
     e,
     inputs: list[Path],  # facts, static facts, locality, second hops, statements, labels, properties
-    out: Path,  # the file to write
-    work: Path,  # a folder
-) -> int:
-    "Write one row per edit, with everything about it; the number of rows."
+    work: Path,  # a folder for what the rows are made of
+):
+    "A frame with one row per edit, and everything about it."
     import narwhals as nw
 
     facts, static, locality, hops, statements, labels, properties = inputs
@@ -309,24 +286,23 @@ def _gather_edits(
     e.write(e.scan(labels).join(ids, on="id", how="semi"), work / "labels.parquet", ["id"])
     known = [work / f"{name}.parquet" for name in ("classes", "labels")]
     files = (facts, work / "static.parquet", locality, hops, *known, properties)
-    return e.write(edit_details(*map(e.scan, files), kinds_table(e)), out, EDIT_KEY_COLUMNS)
+    return edit_details(*map(e.scan, files), kinds_table(e))
 
 # %% ../../nbs/06_benchmark/06_questions.ipynb #cell-054
-def _add_classes(
+def _with_classes(
     e,
-    details: Path,  # of `_gather_edits`
+    frame,  # of `_gather_edits`
     statements: Path,
-    out: Path,  # the file to write
-    work: Path,  # a folder with ids.parquet
+    work: Path,  # its folder
 ):
-    "Write the gathered edits with the classes of their answers."
+    "The gathered edits with the classes of their answers."
     import narwhals as nw
 
-    classes, frame = e.table(answer_classes(e, statements, e.scan(work / "ids.parquet"), work)), e.scan(details)
+    classes = e.table(answer_classes(e, statements, e.scan(work / "ids.parquet"), work))
     for who in ("object", "probe_object", "object2"):
         names = classes.select(nw.col("id").alias(f"{who}_id"), nw.col("classes").alias(f"{who}_classes"))
         frame = frame.join(names, on=f"{who}_id", how="left")
-    e.write(frame, out, EDIT_KEY_COLUMNS)
+    return frame
 
 # %% ../../nbs/06_benchmark/06_questions.ipynb #cell-055
 def write_questions(
@@ -358,8 +334,8 @@ def write_questions(
     with stage:
         work = make_folder(out / ".gathering")
         with open_engine(engine, memory, spill) as e:
-            _gather_edits(e, inputs, work / "details.parquet", work)
-            _add_classes(e, work / "details.parquet", inputs[4], gathered, work)
+            edits = _with_classes(e, _gather_edits(e, inputs, work), inputs[4], work)
+            e.write(edits, gathered, EDIT_KEY_COLUMNS)
         shutil.rmtree(work)
         spool = Spool(out, [f"{name}.arrows" for name in _QUESTION_TABLES], stage.key())
         try:

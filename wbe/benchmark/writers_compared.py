@@ -15,20 +15,19 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
-from .questions import _drop_namesakes, _gather_edits, _with_names, _write_candidates
+from .questions import _drop_namesakes, _gather_edits
 from .series import Series, SeriesStep
 from ..engine import open_engine
 from ..metrics.answers import judged_right
 from ..records import BadArgument, check_choice, col, patch, read_table, to_table
 from ..store import Manifest, Stage, StoreError, make_folder, write_table
 from ..texts import stable_hash
-from ..writers.base import ENTITY_KINDS, REQUEST_KINDS, Request, Writer, make_writer
-from ..writers.checks import TEXT_CHECKS, Candidate, feedback_on, first_failed_check
+from ..writers.base import ENTITY_KINDS, REQUEST_KINDS, Request, Writer, WrittenText, make_writer
+from ..writers.checks import TEXT_CHECKS, feedback_on, first_failed_check
 from ..writers.judge import both_readings, format_facts, judge_answers, question_reading
 from ..writers.llm import TextCost
-from ..writers.requests import edit_key, fact_requests, prompt_file, variant_requests
+from ..writers.requests import EDIT_KEY_COLUMNS, edit_key, fact_requests, prompt_file, variant_requests
 
 # %% ../../nbs/06_benchmark/17_writers_compared.ipynb #cell-005
 def _kind_number(kind: str | None) -> int | None:
@@ -85,14 +84,10 @@ def series_facts(
     folder,  # of a benchmark that `wbe benchmark` made
 ) -> list[dict]:
     "The edits of the newest timestep of a benchmark, without namesakes."
-    import pyarrow.parquet as pq
-
-    step = Series.load(folder).steps[-1]
-    files = _step_inputs(step)
+    files = _step_inputs(Series.load(folder).steps[-1])
     with tempfile.TemporaryDirectory() as work, open_engine() as e:
-        _gather_edits(e, files, Path(work) / "edits.parquet", Path(work))
-        rows = pq.read_table(Path(work) / "edits.parquet").to_pylist()
-    return _drop_namesakes(rows)[0]
+        edits = _gather_edits(e, files, Path(work)).sort(*EDIT_KEY_COLUMNS)
+        return _drop_namesakes(e.collect(edits).to_pylist())[0]
 
 # %% ../../nbs/06_benchmark/17_writers_compared.ipynb #cell-016
 def facts_to_compare(
@@ -106,29 +101,20 @@ def facts_to_compare(
     others = [r for r in order if not any(r is c for c in chains)]
     return chains + others[: n - len(chains)]
 
-# %% ../../nbs/06_benchmark/17_writers_compared.ipynb #cell-019
-class _WantedText(NamedTuple):
-    "A request, and the names that its text must not contain."
-
-    request: Request
-    answer_names: list[str]
-    middle_names: list[str]
-
 # %% ../../nbs/06_benchmark/17_writers_compared.ipynb #cell-020
 def comparison_requests(
     rows: Iterable[dict],
     kinds: Iterable[str] = REQUEST_KINDS,  # of questions
     seed: int = 0,  # which persona asks
-) -> list[_WantedText]:
+) -> list[Request]:
     "What every writer is asked for."
     kinds = [check_choice(kind, REQUEST_KINDS, "kind of question") for kind in kinds]
-    rows = list(rows)
     known = [fact_requests(row) for row in rows]
     templates = make_writer("template").write([requests[0] for requests in known])
     out = []
-    for row, requests, text in zip(rows, known, templates):
+    for requests, text in zip(known, templates):
         variants = variant_requests(requests[0], text.text, seed) if text.text else []
-        out += [_WantedText(*_with_names(row, r)) for r in requests + variants if r.kind in kinds]
+        out += [r for r in requests + variants if r.kind in kinds]
     return out
 
 # %% ../../nbs/06_benchmark/17_writers_compared.ipynb #cell-024
@@ -149,9 +135,9 @@ class ComparedText:
     error: str | None = col("why the writer gave up, if it did")
 
 # %% ../../nbs/06_benchmark/17_writers_compared.ipynb #cell-025
-def _compared_text(name: str, attempt: int, c: Candidate) -> ComparedText:
-    "The row of a candidate."
-    r, t, check = c.request, c.text, first_failed_check(c)
+def _compared_text(name: str, attempt: int, r: Request, t: WrittenText) -> ComparedText:
+    "The row of a text."
+    check = first_failed_check(r, t.text)
     about = (name, t.model, t.prompt, r.id, r.kind, format_facts(r), r.answer, attempt)
     return ComparedText(*about, t.text, check and check.name, t.error)
 
@@ -159,17 +145,15 @@ def _compared_text(name: str, attempt: int, c: Candidate) -> ComparedText:
 def _write_compared(
     name: str,  # of the writer in the comparison
     writer: Writer,
-    wanted: list[_WantedText],
+    wanted: list[Request],
 ) -> tuple[list[ComparedText], list[Request]]:  # the texts, and every request that was made
     "The texts of a writer, with a second attempt where it can do better."
-    first = _write_candidates(writer, wanted)
-    again = []
-    for want, c in zip(wanted, first):
-        if writer.repairs and (check := first_failed_check(c)):
-            again.append(want._replace(request=replace(want.request, feedback=feedback_on(c, check))))
-    second = _write_candidates(writer, again) if again else []
-    rows = [_compared_text(name, n, c) for n, some in ((1, first), (2, second)) for c in some]
-    return rows, [w.request for w in (*wanted, *again)]
+    first = list(zip(wanted, writer.write(wanted), strict=True))
+    failed = [(r, check) for r, t in first if writer.repairs and (check := first_failed_check(r, t.text))]
+    again = [replace(r, feedback=feedback_on(r, check)) for r, check in failed]
+    second = list(zip(again, writer.write(again), strict=True)) if again else []
+    rows = [_compared_text(name, n, *pair) for n, some in ((1, first), (2, second)) for pair in some]
+    return rows, [*wanted, *again]
 
 # %% ../../nbs/06_benchmark/17_writers_compared.ipynb #cell-033
 def _stage_name(what: str, name: str) -> str:
@@ -178,7 +162,7 @@ def _stage_name(what: str, name: str) -> str:
     return f"{what}_{re.sub(r'[^a-zA-Z0-9]+', '_', name)[-40:].strip('_')}_{digest}"
 
 # %% ../../nbs/06_benchmark/17_writers_compared.ipynb #cell-034
-def _wanted_hash(wanted: list[_WantedText]) -> str:
+def _wanted_hash(wanted: list[Request]) -> str:
     return hashlib.sha256(repr(wanted).encode()).hexdigest()[:16]
 
 # %% ../../nbs/06_benchmark/17_writers_compared.ipynb #cell-036
@@ -206,7 +190,7 @@ def _cost(writer, requests) -> TextCost:
     return writer.cost_of(requests) if hasattr(writer, "cost_of") else TextCost()
 
 # %% ../../nbs/06_benchmark/17_writers_compared.ipynb #cell-038
-def _compared_texts(folder: Path, name: str, writer: Writer, wanted: list[_WantedText]):
+def _compared_texts(folder: Path, name: str, writer: Writer, wanted: list[Request]):
     "The texts of a writer as a frame, written now or before, and what they have cost."
     stage = _stage_name("texts", name)
     params = dict(name=name, writer=writer.key(), wanted=_wanted_hash(wanted), checks=[c.name for c in TEXT_CHECKS])
@@ -235,11 +219,11 @@ def _final_texts(texts):
     return texts.sort_values("attempt", kind="stable").groupby(["writer", "id"], sort=False).tail(1)
 
 # %% ../../nbs/06_benchmark/17_writers_compared.ipynb #cell-043
-def _judged_texts(folder: Path, judge, texts, wanted: list[_WantedText]):
+def _judged_texts(folder: Path, judge, texts, wanted: list[Request]):
     "The verdicts on the texts of all writers that pass, and what they have cost."
     passed = _final_texts(texts)
     passed = passed[passed.failed.isna()]
-    by_id = {w.request.id: w.request for w in wanted}
+    by_id = {r.id: r for r in wanted}
     readings = [question_reading(by_id[i], text) for i, text in zip(passed.id, passed.text)]
     key = judge.key() | dict(prompt=prompt_file("judge-question").version)
     params = dict(judge=key, texts=hashlib.sha256(repr([r.content for r in readings]).encode()).hexdigest()[:16])

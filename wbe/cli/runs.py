@@ -195,7 +195,7 @@ def _print_run(run, out: TableOutput):
     rows = [(axis, when, x) for (axis, when), x in others.items()]
     out.keep("measures", ("axis", "measure", "value"), rows)
     out.show(("axis", "measure", "value"), [(a, m, _format_recorded(x)) for a, m, x in rows], "Other measures")
-    for line in [*run.health_lines, *run.prompt_lines, *run.set_aside]:
+    for line in [*run.alarms, *run.prompt_lines, *run.set_aside]:
         out.line(f"{line}.")
     if run.missing:
         out.line(f"Missing: {'; '.join(run.missing)}. The same command continues.")

@@ -8,6 +8,7 @@ __all__ = ['EDITOR_CLASSES', 'EDITORS', 'frozen_model', 'Editor', 'editor_class'
 # %% ../../nbs/09_editors/04_protocol.ipynb #cell-002
 import re
 import time
+from copy import copy
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 
@@ -149,9 +150,10 @@ class Editor:
         hparams: HParams | None = None,  # instead of a preset
         batch: int | None = None,
         preset: str | None = None,  # a name from `named_presets`, such as as_published
+        protocol=None,  # under which the edits will be asked about, and so are trained; paper by default
         **overrides,  # single hyper-parameters
     ):
-        self.hparams, self.overrides, self.preset = hparams, overrides, preset
+        self.hparams, self.overrides, self.preset, self.protocol = hparams, overrides, preset, protocol
         self._check_preset()
         self._check_overrides()
         self._use_batch(batch)
@@ -223,12 +225,24 @@ def __repr__(self: Editor) -> str:
 def hparams_for(self: Editor, lm: LM) -> HParams:
     "The hyper-parameters for a model."
     if self.hparams is not None:
-        return replace(self.hparams, **self.overrides)
+        return replace(self.hparams, **self.overrides).trained_under(self.protocol or "paper")
     values, source = values_for(self.named_presets[self.preset].values if self.preset else self.presets, lm)
     source = f"{self.preset}: {source}" if self.preset else source
     if self.overrides:
         source = f"{source}; given: {', '.join(self.overrides)}"
-    return self.HParams(**{**dict(source=source), **values, **self.overrides})
+    hparams = self.HParams(**{**dict(source=source), **values, **self.overrides})
+    return hparams.trained_under(self.protocol or "paper")
+
+
+@patch
+def asked_under(
+    self: Editor,
+    protocol,  # a name, or a Protocol
+) -> Editor:
+    "The editor, for edits that will be asked about under a protocol; one that was made for a protocol stays."
+    out = copy(self)
+    out.protocol = self.protocol or protocol
+    return out
 
 # %% ../../nbs/09_editors/04_protocol.ipynb #cell-037
 @patch

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import torch
 
-from ..benchmark.reader import Benchmark, Timestep, subject_keys
+from ..benchmark.reader import Benchmark, Timestep
 from .protocol import Editor, editor
 from .requests import EditRequest, check_requests, requests_from_rows
 from .results import bytes_beside_weights
@@ -45,9 +45,7 @@ def _own_questions(requests: list[EditRequest]) -> tuple[dict, object]:
 def _timestep_questions(timestep: Timestep) -> tuple[dict, object]:
     "Requests by id, and a data frame of the questions of a timestep."
     requests = requests_from_rows(timestep.edits, timestep.edit_ids, need_subject=False, probes=timestep.probe_lists())
-    subjects = dict(zip(timestep.edit_ids, subject_keys(timestep.edits, timestep.edit_ids)))
-    probes = timestep.probes().to_pandas().rename(columns={"answer": "expected"})
-    questions = probes.assign(subject_id=probes["edit_id"].map(subjects))
+    questions = timestep.questions().rename(columns={"answer": "expected"})
     return {r.id: r for r in requests}, questions[["edit_id", "subject_id", "axis", "probe", "question", "expected"]]
 
 # %% ../../nbs/09_editors/06_trials.ipynb #cell-011
@@ -229,11 +227,11 @@ def _run_editor(
     return rows, refused, method
 
 # %% ../../nbs/09_editors/06_trials.ipynb #cell-035
-def _named_editors(names) -> dict:
-    "Editors by name, from a name, names, or a dict of editors."
-    if isinstance(names, dict) and all(isinstance(e, Editor) for e in names.values()):
-        return names
-    return {name: editor(name) for name in ([names] if isinstance(names, str) else names)}
+def _named_editors(names, protocol) -> dict:
+    "Editors by name, from a name, names, or a dict of editors; they train under the protocol in which they are asked."
+    if not (isinstance(names, dict) and all(isinstance(e, Editor) for e in names.values())):
+        names = {name: editor(name) for name in ([names] if isinstance(names, str) else names)}
+    return {name: ed.asked_under(protocol) for name, ed in names.items()}
 
 # %% ../../nbs/09_editors/06_trials.ipynb #cell-037
 def single_edits(
@@ -249,7 +247,7 @@ def single_edits(
     "Make each edit on the unedited model with each editor, ask about it, and undo it."
     import pandas as pd
 
-    editors, (requests, questions) = _named_editors(names), sample_edits(of, n, seed)
+    editors, (requests, questions) = _named_editors(names, protocol), sample_edits(of, n, seed)
     questions = questions.assign(**_score_questions(lm, questions, protocol, generate, "_before"))
     parts, rows, refused = dict(list(questions.groupby("edit_id", sort=False))), [], []
     about = dict(model=str(lm.name), protocol=str(protocol), edits=len(requests), seed=seed, memory="")
@@ -336,7 +334,8 @@ def try_in_sequence(
 
     rows = {"unedited": means()}
     for name, ed in progress_bar(editors.items(), desc="settings", show=progress):
-        rows[name] = _sequence_row(lm, editor(ed) if isinstance(ed, str) else ed, batches, means)
+        ed = (editor(ed) if isinstance(ed, str) else ed).asked_under(protocol)
+        rows[name] = _sequence_row(lm, ed, batches, means)
     return pd.DataFrame(rows).T
 
 # %% ../../nbs/09_editors/06_trials.ipynb #08e037b8

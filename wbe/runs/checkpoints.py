@@ -10,6 +10,7 @@ import json
 import shutil
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
@@ -29,8 +30,9 @@ from ..editors.text.sources import model_parameters, write_values
 from ..lm.cost import HealthCheck, PeakMeter, is_broken, matrix_norm, matrix_norms
 from ..lm.models import LM
 from ..progress import progress_bar
+from ..lm.scoring import score
 from ..records import BadArgument, patch
-from .records import broken_after
+from .records import broken_after, no_effect_line
 from .schedule import Job, edit_batches
 from ..store import StoreError, explain_read_errors, make_folder, sha256_of, write_text
 
@@ -231,6 +233,35 @@ def norm_rows(
         for part, n in (sorted(matrices, key=str) if self.norms else ())
     ]
 
+# %% ../../nbs/10_runs/05_checkpoints.ipynb #03e83b3f
+class _Effect:
+    "Whether the first edits of a run have an effect on the answers to their questions."
+
+    def __init__(self, job: Job, edits: int = 8):
+        self.job, self.left, self.rises = job, edits, []  # left: how many edits are still looked at
+
+    def before(self, requests: list[EditRequest]) -> tuple[list, list]:  # questions with answers; log-probabilities
+        "What is looked at of a batch that will be made."
+        items = [(r.question, r.answer) for r in requests[: self.left]]
+        return items, self.ask(items)
+
+    def ask(self, items: list) -> list[float]:
+        "The log-probabilities of answers."
+        protocol = self.job.plan.protocol
+        found = score(self.job.lm, items, protocol, too_long="truncate", progress=False) if items else {}
+        return list(found["log_probability"]) if items else []
+
+    def after(self, items: list, before: list):
+        "Look at them again; once all first edits are made, tell the callbacks if they had no effect."
+        if not items:
+            return
+        self.rises += [new - old for new, old in zip(self.ask(items), before)]
+        self.left -= len(items)
+        rise, hparams = sum(self.rises) / len(self.rises), asdict(self.job.editor.hparams_for(self.job.lm))
+        line = no_effect_line(rise, len(self.rises), hparams, self.job.plan.protocol)
+        if line and not self.left:
+            self.job.notify("no effect", rise=rise, text=line)
+
 # %% ../../nbs/10_runs/05_checkpoints.ipynb #13cf5d0b
 class Updater:
     "Makes the edits of a run, or learns from its texts, and writes checkpoints."
@@ -238,6 +269,7 @@ class Updater:
     def __init__(self, job: Job):
         self.job, self.lm, self.editor = job, job.lm, job.editor
         self.checkpoint, self.health, self.memory = Checkpoint(job.folder / "state"), _Health(job), PeakMeter(job.lm)
+        self.effect = _Effect(job)
         self.edits_done = 0  # rows of the benchmark so far, refused ones included
         self.edited_at, self.just_made = {}, {}  # edit id: number of the timestep; of all edits, and of the last batch
         self.applied = []  # results that `undo` undoes
@@ -323,12 +355,16 @@ def edit_batch(
     batch: list[EditRequest | None],  # None for rows that were refused before
 ) -> dict:  # the row of the table `batches`
     "Make the edits of a batch."
+    requests = [r for r in batch if r]
+    watched = self.effect.before(requests)
     self.memory.restart()
-    start, requests = time.perf_counter(), [r for r in batch if r]
+    start = time.perf_counter()
     refused = self._make_edits(timestep, requests)
     self.unsaved["refused"] += refused
     made = len(requests) - len(refused)
-    return self._note_batch(timestep, start, made, len(batch) - made)
+    row = self._note_batch(timestep, start, made, len(batch) - made)
+    self.effect.after(*watched)
+    return row
 
 # %% ../../nbs/10_runs/05_checkpoints.ipynb #aab042fe
 @patch

@@ -93,7 +93,9 @@ def parts(
     "What is left: the questions of the unedited model, then timestep after timestep from the last checkpoint on."
     self.checkpoint_seconds = checkpoint_seconds
     count = dict(edits=sum(self.planned.values()), questions=len(self.asker.questions))
-    self.notify("begun", run=self.folder.name, editor=self.plan.editor, model=str(self.lm.name), **count)
+    trained = ", ".join(self.editor.hparams_for(self.lm).protocols) if self.editor else ""
+    about = dict(editor=self.plan.editor, model=str(self.lm.name), trained=trained, protocol=self.plan.protocol)
+    self.notify("begun", run=self.folder.name, **about, **count)
     for n in self.planned:
         yield n, "before", None
         self.estimate()
@@ -152,6 +154,8 @@ def close(self: BenchmarkStudy):
             write_text(path, json.dumps(config | dict(finished=utc_now()), indent=1, ensure_ascii=False) + "\n")
     self.agree()
     self.notify("finished", edits_done=self.updater.edits_done)
+    for line in self.result().effect_lines:
+        self.notify("no effect", text=line)
 
 
 @patch

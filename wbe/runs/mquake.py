@@ -459,7 +459,9 @@ class MquakeStudy(Study):
 
         plan = self.plan
         self.instances = read_instances(plan.chains, plan.style)
-        self.editor = editor(plan.editor, **plan.hparams) if plan.editor != "none" else None
+        self.editor = None
+        if plan.editor != "none":
+            self.editor = editor(plan.editor, protocol=plan.under, **plan.hparams)
         self.conflicts, self.how = find_conflicts(self.instances), _how(plan, self.instances)
 
     def load(self) -> LM:

@@ -43,6 +43,7 @@ class EditSettings:
     editor: str = "none"  # an editor (see wbe editors), none for the unedited model, or package.module:Class
     hparams: dict = field(default_factory=dict)  # hyper-parameters that differ from the editor's preset
     batch: int | None = None  # edits per batch; the editor's own number by default
+    tune: int | None = None  # choose hyper-parameters by trials on so many edits, which the run does not ask about
     timesteps: tuple[int, int] | None = None  # like 1-8, 3 or 3-, counted from 1; all by default
     max_edits: int | None = None  # stop after this many edits
     corpus: str | None = None  # text file for the second moments of ROME and MEMIT
@@ -182,7 +183,7 @@ def plan_settings(
     return out
 
 # %% ../../nbs/10_runs/01_plan.ipynb #cell-007
-_MINIMUM = dict(batch=1, max_edits=1, sample=1, every=1, first=1, curve=1, ability_size=1)
+_MINIMUM = dict(batch=1, tune=2, max_edits=1, sample=1, every=1, first=1, curve=1, ability_size=1)
 _MINIMUM |= dict(limit=1, ask_lasting=1, ask_forms=1, ask_near=1, threads=1)
 
 
@@ -210,7 +211,7 @@ def plan_editor(plan: RunPlan):  # an Editor; None for the unedited model
     if plan.editor == "none":
         return None
     corpus = dict(corpus=plan.corpus) if plan.corpus and editor_class(plan.editor).takes_corpus else {}
-    made = editor(plan.editor, **dict(batch=plan.batch) | plan.hparams | corpus)
+    made = editor(plan.editor, **dict(batch=plan.batch, protocol=plan.protocol) | plan.hparams | corpus)
     made.model_name = plan.model
     if made.own_answers:
         raise BadArgument(

@@ -45,8 +45,10 @@ class ProgressTable:
     def __call__(self, event: str, data: dict):
         if event in ("resumed", "finished"):
             self.line(f"{event} with {data['edits_done']:,} edits")
-        if event == "estimated":
+        if event in ("estimated", "tuning", "no effect"):
             self.line(data["text"])
+        if data.get("trained"):
+            self.line(f"edits are trained under {data['trained']}, and asked about under {data['protocol']}")
         if event == "broken":
             times = f"the perplexity of text is {data['ratio']:.3g} times that of the unedited model"
             self.line(f"broken after {data['edits_done']:,} edits: {times} (limit {data['limit']:g})")

@@ -15,7 +15,6 @@ from typing import NamedTuple
 import torch
 
 from ..benchmark.wikifactdiff import FactUpdate, add_random_neighbours, read_updates, replacements
-from ..editors.hparams import hparam_fields
 from ..editors.protocol import EDITOR_CLASSES, Editor, editor, editor_class
 from ..editors.requests import EditRequest
 from ..editors.trials import Trial, try_edit, warm_up_edit
@@ -132,10 +131,8 @@ def _cloze_editor(
     "An editor that learns sentences."
     if why := _why_not(name):
         raise BadArgument(f"the editor {name} cannot take part: {why}")
-    cls, given = editor_class(name), dict(hparams or {})
-    if "under" in hparam_fields(cls.HParams):
-        given.setdefault("under", "plain")
-    return editor(name, **given, **(dict(corpus=corpus) if corpus and cls.takes_corpus else {}))
+    more = dict(corpus=corpus) if corpus and editor_class(name).takes_corpus else {}
+    return editor(name, protocol="plain", **hparams or {}, **more)
 
 # %% ../../nbs/10_runs/13_wikifactdiff.ipynb #cell-031
 def _record_update(

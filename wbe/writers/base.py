@@ -33,6 +33,7 @@ class Hop:
     object_kind: str = "thing"  # one of ENTITY_KINDS
     description: str = ""  # of the property
     object_id: str = ""
+    names: tuple[str, ...] = ()  # of the object: label, aliases and whatever else a question must not give away
 
 # %% ../../nbs/03_writers/01_base.ipynb #cell-009
 REQUEST_KINDS = ("update", "locality", "multihop", "rephrase", "persona")
@@ -68,6 +69,16 @@ class Request:
     def answer(self) -> str:
         "The right answer: the object of the last hop."
         return self.hops[-1].object
+
+    @property
+    def answer_names(self) -> tuple[str, ...]:
+        "The names of the answer."
+        return self.hops[-1].names or (self.answer,)
+
+    @property
+    def middle_names(self) -> tuple[str, ...]:
+        "The names of the entities between the hops."
+        return tuple(name for hop in self.hops[:-1] for name in hop.names or (hop.object,))
 
 # %% ../../nbs/03_writers/01_base.ipynb #cell-014
 @dataclass(frozen=True)

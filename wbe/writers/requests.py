@@ -145,7 +145,8 @@ def _hop(
     "The hop of a row to one of its objects."
     pid = row[f"{what}_id"]
     label, description = row[f"{what}_label"] or row.get(what) or pid, row[f"{what}_description"] or ""
-    return Hop(pid, label, row[who], _kind_name(row, who, pid), description, row[f"{who}_id"])
+    names = (row[who], *(row.get(f"{who}_aliases") or ()))
+    return Hop(pid, label, row[who], _kind_name(row, who, pid), description, row[f"{who}_id"], names)
 
 # %% ../../nbs/03_writers/05_requests.ipynb #cell-028
 def fact_requests(row: dict) -> list[Request]:

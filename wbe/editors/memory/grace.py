@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import torch
 
-from ..hparams import HParams, hp
+from ..hparams import AS_ASKED, HParams, hp
 from wbe.editors.memory.codebook import (
     CODEBOOK_SETTINGS,
     Codebook,
@@ -34,7 +34,6 @@ from ..training.finetune import answer_positions, with_end_token
 from ..weights.keys import capture_activations
 from ...lm.families import linear_shape
 from ...lm.models import LM
-from ...lm.prompts import get_protocol
 from ...lm.tokens import EncodedItem, QAItem, encode_items
 from ...records import BadArgument, patch
 
@@ -133,7 +132,7 @@ class CodebookHParams(HParams):
     start: str = hp("random", choices=("random", "output"))  # where the training of a value begins
     enough: float = hp(0.0)  # the training of a value ends below this loss
     end: bool = False  # whether the end of the text is part of the answer
-    under: str = "paper"  # the protocol of the questions while editing: keys belong to a protocol
+    under: str = AS_ASKED  # the protocol of the questions while editing: keys belong to a protocol
 
     def __post_init__(self):
         super().__post_init__()
@@ -357,7 +356,6 @@ class CodebookEditor(Editor):
         return (hparams.part,)
 
     def check(self, lm: LM, hparams: CodebookHParams):
-        get_protocol(hparams.under)
         CodebookEdit.check_layer(lm, self.name, hparams)
 
 # %% ../../../nbs/09_editors/memory/11_grace.ipynb #cell-058

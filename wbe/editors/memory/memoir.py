@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import torch
 
-from ..hparams import HParams, hp
+from ..hparams import AS_ASKED, HParams, hp
 from .codebook import prompt_queries
 from .grace import _edit_queries
 from wbe.editors.memory.routing import (
@@ -100,7 +100,7 @@ class MemoirHParams(HParams):
     contexts: bool = hp(False)  # whether an edit is also trained behind ten texts that the model generates
     mean: str = hp("answer", choices=("answer", "row"))  # by what a text's loss is divided: its tokens, or see below
     end: bool = False  # whether the end of the text is part of the answer
-    under: str = "paper"  # the protocol of the questions while editing
+    under: str = AS_ASKED  # the protocol of the questions while editing
 
 # %% ../../../nbs/09_editors/memory/12_memoir.ipynb #cell-020
 class _MemoirLayer(RoutedLayer):
@@ -269,7 +269,6 @@ class Memoir(Editor):
         return (hparams.part,)
 
     def check(self, lm: LM, hparams: MemoirHParams):
-        get_protocol(hparams.under)
         width = linear_shape(lm.module(hparams.part, hparams.layer))[1]
         if hparams.top > width:
             raise BadArgument(f"memoir: a mask of {hparams.top} columns, but the layer has {width}; choose fewer (top)")

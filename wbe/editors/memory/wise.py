@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import torch
 
-from ..hparams import HParams, hp
+from ..hparams import AS_ASKED, HParams, hp
 from wbe.editors.memory.routing import (
     MERGE_METHODS,
     WISE_SETTINGS,
@@ -36,9 +36,9 @@ from ..weights.keys import capture_activations, encode_subjects
 from ...lm.families import linear_shape
 from ...lm.models import LM
 from ...lm.passes import causal_inputs
-from ...lm.prompts import PROTOCOLS, get_protocol
+from ...lm.prompts import get_protocol
 from ...lm.tokens import QAItem, encode_items, strip_final_specials
-from ...records import BadArgument, check_choice, patch
+from ...records import BadArgument, patch
 from ...texts import one_line
 
 # %% ../../../nbs/09_editors/memory/06_wise.ipynb #cell-005
@@ -82,7 +82,7 @@ class WiseHParams(HParams):
     measure: str = hp("change", choices=("change", "activated"))  # of the layer's output, or of its activation function
     unrelated: str = hp("questions", choices=("questions", "subjects", "both"))
     draws: int = hp(1, minimum=1)  # number of unrelated prompts for each edit
-    under: str = "zero-shot"  # the protocols of the questions in training, separated by commas
+    under: str = AS_ASKED  # the protocols of the questions in training, separated by commas
     enough: float = hp(0.0)  # training ends below this loss
     contexts: bool = hp(False)  # whether an edit is also trained behind ten texts that the model generates
     margins: str = hp("all", choices=("all", "violated"))  # over what the mean of each margin is taken
@@ -95,8 +95,6 @@ class WiseHParams(HParams):
 @patch
 def __post_init__(self: WiseHParams):
     HParams.__post_init__(self)
-    for name in self.protocols:
-        check_choice(name, PROTOCOLS, "protocol")
     if self.merge_every % self.save_every:
         raise BadArgument(
             f"merge_every is {self.merge_every}, but it must be a multiple of save_every ({self.save_every})"
@@ -105,12 +103,6 @@ def __post_init__(self: WiseHParams):
         raise BadArgument(
             f"share is {self.share:g} and density {self.density:g}, but both must be above 0 and at most 1"
         )
-
-# %% ../../../nbs/09_editors/memory/06_wise.ipynb #cell-009
-@patch(as_prop=True)
-def protocols(self: WiseHParams) -> list[str]:
-    "The names of the protocols."
-    return [p.strip() for p in self.under.split(",")]
 
 # %% ../../../nbs/09_editors/memory/06_wise.ipynb #cell-016
 @dataclass

@@ -4,15 +4,16 @@
 
 # %% auto #0
 __all__ = ['answer_positions', 'answer_nll', 'answer_objective', 'FTHParams', 'OutputTrainer', 'FT', 'FTL', 'answer_gradient',
-           'train_on_answers', 'with_end_token', 'shuffled_batches', 'BreadthFirstHParams', 'LocFTHParams', 'LocFT',
-           'train_breadth_first']
+           'train_on_answers', 'with_end_token', 'fitting_batch_size', 'shuffled_batches', 'BreadthFirstHParams',
+           'LocFTHParams', 'LocFT', 'train_breadth_first']
 
 # %% ../../../nbs/09_editors/training/01_finetune.ipynb #cell-002
+import math
 from dataclasses import dataclass, replace
 
 import torch
 
-from ..hparams import HParams, hp
+from ..hparams import AS_ASKED, HParams, hp
 from ..protocol import Editor, _edited_layers
 from ..requests import EditRequest
 from wbe.editors.results import (
@@ -27,7 +28,6 @@ from wbe.editors.results import (
 )
 from ..tail import TailPass, changed_outputs, trim_texts
 from ...lm.models import LM, LMState
-from ...lm.prompts import get_protocol
 from ...lm.tokens import EncodedItem, QAItem, encode_items
 from ...records import patch
 
@@ -95,7 +95,7 @@ class FTHParams(HParams):
         "each token", choices=("each token", "prompt end")
     )  # where the answer's tokens are predicted
     enough: float = hp(1e-2)  # training ends below this loss
-    under: str = "zero-shot"  # the protocol of the questions in training
+    under: str = AS_ASKED  # the protocol of the questions in training
 
 # %% ../../../nbs/09_editors/training/01_finetune.ipynb #cell-027
 def _decay_gradient(
@@ -115,7 +115,6 @@ class OutputTrainer(Editor):
     needs_subject, parts = False, ("mlp_out",)
 
     def check(self, lm: LM, hparams):
-        get_protocol(hparams.under)
         for layer in _edited_layers(hparams):
             lm.weight("mlp_out", layer)  # an error where it is quantised
 
@@ -201,6 +200,15 @@ def with_end_token(
     return [c if c.ids[-1] == end else replace(c, ids=[*c.ids, end]) for c in coded]
 
 # %% ../../../nbs/09_editors/training/01_finetune.ipynb #68f84776
+def fitting_batch_size(
+    count: int,  # of edits
+    size: int,  # of a mini-batch
+    adapt: bool = True,
+) -> int:
+    "The size of a mini-batch; with fewer edits than that an eighth of them, so that steps are not few."
+    return math.ceil(count / 8) if adapt and count < size else size
+
+
 def shuffled_batches(
     count: int,  # of edits
     size: int,  # of a mini-batch
@@ -233,11 +241,12 @@ class BreadthFirstHParams(HParams):
     epochs: int = hp(25, minimum=1)
     lr: float = hp(5e-4, minimum=0)
     batch_size: int = hp(100, minimum=1)  # of a mini-batch
+    adapt: bool = hp(True)  # whether a mini-batch that is larger than the edits becomes an eighth of them
     enough: float = hp(1e-2)  # a mini-batch below this loss makes no step
     mean: str = hp("answers", choices=("answers", "tokens"))  # what counts the same in a mini-batch's loss
     shuffle: bool = True  # whether each epoch has mini-batches of its own
     end: bool = True  # whether the end of the text is part of the answer
-    under: str = "zero-shot"  # the protocol of the questions in training
+    under: str = AS_ASKED  # the protocol of the questions in training
 
 # %% ../../../nbs/09_editors/training/01_finetune.ipynb #3aa95f08
 @dataclass(frozen=True, kw_only=True)
@@ -266,6 +275,7 @@ def train_breadth_first(
 ) -> dict[int, torch.Tensor]:  # layer: the change of its output projection, (out, in)
     "Train output projections on all edits, epoch after epoch."
     g, known = torch.Generator().manual_seed(h.seed) if h.shuffle else None, {}
+    size = fitting_batch_size(len(coded), h.batch_size, h.adapt)
     shown = [lm.weight("mlp_out", n) for n in layers]
     changes = [torch.zeros(w.shape, device=w.device, requires_grad=True) for w in shown]
     adam, state = torch.optim.Adam(changes, lr=h.lr, fused=True), partial.read() if partial else {}
@@ -276,9 +286,9 @@ def train_breadth_first(
         _restore_training(changes, adam, state, g)
     for epoch in range(done, h.epochs):
         total = 0.0
-        for rows in shuffled_batches(len(coded), h.batch_size, g):
+        for rows in shuffled_batches(len(coded), size, g):
             objective = known.get(tuple(rows)) or answer_objective(lm, [coded[i] for i in rows], layers, over=h.mean)
-            if len(coded) <= h.batch_size:
+            if len(coded) <= size:
                 known[tuple(rows)] = objective
             loss = objective(*changes)
             total += loss.item() * len(rows)

@@ -17,7 +17,7 @@ from typing import ClassVar
 import torch
 import torch.nn.functional as F
 
-from ..hparams import HParams, hp
+from ..hparams import AS_ASKED, HParams, hp
 from wbe.editors.results import (
     CarriedState,
     Delta,
@@ -31,9 +31,9 @@ from wbe.editors.results import (
 from ..protocol import Editor
 from ..requests import EditRequest
 from ..tail import hooked
+from .finetune import fitting_batch_size
 from ...lm.models import LM
 from ...lm.passes import padding_token, select_logits
-from ...lm.prompts import PROTOCOLS
 from ...lm.scoring import ProcessError, process_rank
 from ...lm.tokens import EncodedItem, QAItem, encode_items, pad_tokens
 from ...records import BadArgument, install_command, patch
@@ -49,12 +49,13 @@ class LoraHParams(HParams):
     parts: str = hp("query,value")  # parts of every block, separated by commas
     epochs: int = hp(10, minimum=1)
     batch_size: int = hp(32, minimum=1)
+    adapt: bool = hp(True)  # whether a mini-batch that is larger than the edits becomes an eighth of them
     rate: float = hp(5e-3, minimum=0)  # of Adam, for a batch of 256; the learning rate is in proportion to the batch
     warm_up: float = hp(0.1, minimum=0)  # share of the steps in which the rate rises; then it falls along a cosine
     schedule: str = hp("step", choices=("step", "epoch", "constant"))  # when the rate is set; or that it never changes
     shuffle: bool = hp(True)  # whether the facts have a new order in each epoch
     weight_decay: float = hp(0.0, minimum=0)
-    under: str = hp("zero-shot", choices=PROTOCOLS)  # the protocol of the questions in training
+    under: str = AS_ASKED  # the protocol of the questions in training
     weight: float = hp(0.25, minimum=0)  # LoRA-Merge: the share of the adapted weights in the new ones
 
     def rate_at(self, step: int, steps: int) -> float:
@@ -227,12 +228,13 @@ def _shared_order(lm: LM, count: int) -> list[int]:
 # %% ../../../nbs/09_editors/training/02_lora.ipynb #cell-031
 def _epoch(lm: LM, coded: list[EncodedItem], weights: list, optimiser, h: LoraHParams, epoch: int) -> float:  # the loss
     "One pass over the facts."
-    per_epoch, total = math.ceil(len(coded) / h.batch_size), 0.0
+    size = fitting_batch_size(len(coded), h.batch_size, h.adapt)
+    per_epoch, total = math.ceil(len(coded) / size), 0.0
     order = _shared_order(lm, len(coded)) if h.shuffle else range(len(coded))
     for n in range(per_epoch):
         for group in optimiser.param_groups:
             group["lr"] = h.rate_at(epoch * per_epoch + n, per_epoch * h.epochs)
-        batch = [coded[i] for i in order[n * h.batch_size : (n + 1) * h.batch_size]]
+        batch = [coded[i] for i in order[n * size : (n + 1) * size]]
         optimiser.zero_grad(set_to_none=True)
         loss = _backward_batch(lm, batch, weights)
         optimiser.step()

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['RunningStats', 'LowRankLayer', 'ShapeNetwork', 'EditNetwork', 'MendNetwork', 'mend_matrices', 'save_network',
-           'read_network', 'MendHParams', 'network_folder', 'NetworkEditor', 'Mend']
+           'read_network', 'NetworkHParams', 'network_folder', 'NetworkEditor', 'Mend']
 
 # %% ../../../nbs/09_editors/training/03_mend.ipynb #cell-002
 import json
@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from ..hparams import HParams, hp
+from ..hparams import AS_ASKED, HParams, hp
 from ..protocol import Editor
 from ..requests import EditRequest
 from ..results import Delta, WeightEdit, write_tensors
@@ -266,12 +266,16 @@ def read_network(
 
 # %% ../../../nbs/09_editors/training/03_mend.ipynb #cell-041
 @dataclass(frozen=True, kw_only=True)
-class MendHParams(HParams):
-    "Hyper-parameters of MEND; those of the training belong to the network."
+class NetworkHParams(HParams):
+    "Hyper-parameters of an editor with a trained network; those of the training belong to the network."
 
     network: str | None = None  # folder of the trained network; beside the model by default
     scale: float = hp(1.0, minimum=0)  # a factor of all learned rates
-    under: str = "zero-shot"  # the protocol of the edited question
+    under: str = AS_ASKED  # the protocol of the edited question
+
+    def trained_under(self, protocol) -> HParams:
+        "A network has learnt from the gradients of bare questions, and of sentences."
+        return HParams.trained_under(self, "plain" if get_protocol(protocol).name == "plain" else "zero-shot")
 
 # %% ../../../nbs/09_editors/training/03_mend.ipynb #cell-042
 def network_folder(
@@ -318,23 +322,22 @@ class NetworkEditor(Editor):
         return self._network
 
     def check(self, lm: LM, hparams):
-        get_protocol(hparams.under)
         self.network_for(lm, hparams)
 
 # %% ../../../nbs/09_editors/training/03_mend.ipynb #cell-046
 class Mend(NetworkEditor):
     "A gradient that a trained network has rewritten."
 
-    name, HParams, batch, parts = "mend", MendHParams, 1, ("mlp_in", "mlp_out")
+    name, HParams, batch, parts = "mend", NetworkHParams, 1, ("mlp_in", "mlp_out")
     network_class = MendNetwork
 
-    def check(self, lm: LM, hparams: MendHParams):
+    def check(self, lm: LM, hparams: NetworkHParams):
         super().check(lm, hparams)
         if self._about["fingerprint"] != model_fingerprint(lm):
             message = f"{self._read_from}: trained for other weights than those of {lm.name}; train one for this model"
             warnings.warn(message, stacklevel=2)
 
-    def _edit(self, lm: LM, requests: list[EditRequest], hparams: MendHParams) -> WeightEdit:
+    def _edit(self, lm: LM, requests: list[EditRequest], hparams: NetworkHParams) -> WeightEdit:
         network = self.network_for(lm, hparams)
         coded = encode_items(lm, [QAItem(r.question, r.answer, id=r.id) for r in requests], hparams.under)
         factors, _ = _token_factors(lm, coded, network.matrices)

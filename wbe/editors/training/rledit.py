@@ -16,7 +16,14 @@ from ..hparams import HParams, hp, model_label, read_preset, values_for
 from ..requests import EditRequest
 from ..results import CarriedState, Delta, WeightEdit, carried_state
 from ..tail import changed_outputs
-from .mend import EditNetwork, LowRankLayer, NetworkEditor, ShapeNetwork, _answer_losses
+from wbe.editors.training.mend import (
+    EditNetwork,
+    LowRankLayer,
+    NetworkEditor,
+    NetworkHParams,
+    ShapeNetwork,
+    _answer_losses,
+)
 from wbe.editors.training.mend_training import (
     MendExample,
     MendTrainer,
@@ -227,13 +234,10 @@ def check_network(self: RLEditTrainer) -> dict:
 
 # %% ../../../nbs/09_editors/training/06_rledit.ipynb #cell-045
 @dataclass(frozen=True, kw_only=True)
-class RLEditHParams(HParams):
+class RLEditHParams(NetworkHParams):
     "Hyper-parameters of RLEdit; those of the training belong to the network."
 
-    network: str | None = None  # folder of the trained network; beside the model by default
-    scale: float = hp(1.0, minimum=0)  # a factor of all learned rates
     statistics: str = hp("running", choices=("running", "trained"))
-    under: str = "zero-shot"  # the protocol of the edited question
 
 # %% ../../../nbs/09_editors/training/06_rledit.ipynb #cell-049
 def _running_to_tensors(network: MalmenNetwork) -> dict:  # name: tensor

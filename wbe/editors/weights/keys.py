@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import torch
 
-from ..hparams import HParams, hp
+from ..hparams import AS_ASKED, HParams, hp
 from ..results import PartialWork, unedited_model
 from ..requests import EditRequest, subject_span
 from ..tail import TailPass, from_layer, hooked, reuse_level, store_hooks, trim_texts
@@ -288,7 +288,7 @@ class ValueHParams(HParams):
     enough: float = hp(5e-2)  # a request is done below this loss
     contexts: tuple = ((10, 5), (10, 10))  # context templates: how many of how many tokens
     openings: str = hp("ours", choices=tuple(CONTEXT_OPENINGS))  # what the contexts begin with
-    under: str = "zero-shot"  # the protocol of the questions while editing
+    under: str = AS_ASKED  # the protocol of the questions while editing
 
 # %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-045
 def encode_kl_prompt(lm: LM, r: EditRequest) -> SubjectEncoding:

@@ -12,14 +12,13 @@ from pathlib import Path
 
 import torch
 
-from ..hparams import HParams, hp
+from ..hparams import AS_ASKED, HParams, hp
 from ..protocol import Editor
 from ..requests import EditRequest
 from ..results import CarriedState, Delta, WeightEdit, carried_state
 from ..tail import TailPass, output_gradients
 from ..training.finetune import answer_positions
 from ...lm.models import LM
-from ...lm.prompts import get_protocol
 from ...lm.tokens import EncodedItem, QAItem, encode_items
 from ...records import BadArgument, patch
 from ...store import explain_read_errors
@@ -152,7 +151,7 @@ class UltraEditHParams(HParams):
     warm_up: int = hp(
         0, minimum=0
     )  # questions of the corpus that enter the statistics before the first edit (StableEdit)
-    under: str = "zero-shot"  # the protocol of the questions while editing
+    under: str = AS_ASKED  # the protocol of the questions while editing
 
     @property
     def matrices(self) -> list[tuple]:
@@ -199,7 +198,6 @@ class UltraEdit(Editor):
         return tuple(dict.fromkeys(part for part, _ in hparams.matrices))
 
     def check(self, lm: LM, hparams: UltraEditHParams):
-        get_protocol(hparams.under)
         if not hparams.matrices:
             raise BadArgument(f"{self.name}: no layers are given; name some, such as out_layers=[2, 3]")
         for matrix in hparams.matrices:
