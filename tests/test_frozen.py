@@ -157,6 +157,7 @@ def compared(runs: list[Run]) -> pd.DataFrame:
     for measure in RUN_MEASURES:
         before = pd.DataFrame({r.name: r.means(measure)["before"] for r in runs}).T
         frame = compare_runs(runs, measure)
+        frame = frame[[c for c in frame if c[0] not in before or c[1] != "before"]]
         frame.columns = [label(c) for c in frame.columns]
         frame = frame.join(before.set_axis([f"{axis}, before" for axis in before], axis=1))
         new = [c for c in frame if frame[c].notna().any() and not (c in seen and frame[c].equals(seen[c]))]

@@ -100,7 +100,13 @@ def _load_reportable(
         return None, [*trouble, f"{run.name}: left out; its scores have no column {', '.join(lacks)}"]
     if run.scores.empty:
         return None, [*trouble, f"{run.name}: left out; no question has been asked yet"]
-    return run, [*trouble, *_sample_line(run), *run.set_aside, *(f"{run.name}: {m}" for m in run.missing)]
+    return run, [
+        *trouble,
+        *_sample_line(run),
+        *run.prompt_lines,
+        *run.set_aside,
+        *(f"{run.name}: {m}" for m in run.missing),
+    ]
 
 # %% ../../nbs/11_analysis/11_headline.ipynb #cell-012
 def reportable_runs(
@@ -139,14 +145,15 @@ def _lasting_facts(runs) -> pd.DataFrame | None:
     return table[(table.what == "lasting facts") & (table.metric == "exact_match")]
 
 # %% ../../nbs/11_analysis/11_headline.ipynb #cell-022
-_TEXT_COLUMNS = {f"update, {MEASURES[m].name}": m for m in OPTIONAL_MEASURES}  # column: measure
+_TEXT_COLUMNS = {f"update, {MEASURES[m].name}": m for m in OPTIONAL_MEASURES if m != "agreement"}  # column: measure
+_TEXT_COLUMNS |= {"locality, agreement": "agreement"}
 _NORMALISED_COLUMN = next(iter(_TEXT_COLUMNS))
 _UNEDITED = "before any edit"  # a row
 
 
 def _update_means(runs, column: str) -> pd.DataFrame:
     "A measure on the updates right after the edits, by editor, and `before` any edit; NaN where not recorded."
-    table = _optional(mean_accuracy, runs, _TEXT_COLUMNS[column], ["update"])
+    table = _optional(mean_accuracy, runs, _TEXT_COLUMNS[column], [column.partition(",")[0]])
     names = [name for name, _ in labelled_runs(runs)]
     if table is None or table.empty:
         return pd.DataFrame({"value": float("nan"), "before": float("nan")}, names)
@@ -219,6 +226,7 @@ def headline_formats(
     "Functions that write the values of each column."
     known = {
         **dict.fromkeys(_TEXT_COLUMNS, lambda v: "not recorded" if v != v else format_percent(v)),
+        "locality, agreement": format_percent,
         "update, later": lambda v: "" if v != v else f"{100 * v:+.1f}",
         "seconds per edit": lambda v: "" if v != v else format_edit_time(v),
         "time to answer": lambda v: "" if v != v else f"× {v:.2f}",

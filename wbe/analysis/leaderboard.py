@@ -104,11 +104,14 @@ def _later_column(runs) -> pd.DataFrame:
 
 # %% ../../nbs/11_analysis/17_leaderboard.ipynb #cell-026
 def _measure_columns(runs) -> dict[str, pd.DataFrame]:
-    "Other measures of updates right after the edits, where they are recorded."
+    "Other measures right after the edits, where they are recorded."
     rows, out = pool_scores(runs, ["current"], ["update"]), {}
     for measure, about in list(MEASURES.items())[1:]:
         if measure in rows and rows[measure].notna().any():
             out[f"update, {about.name}"] = mean_by(rows, ["editor"], measure).set_index("editor")
+    rows = pool_scores(runs, ["current"], ["locality"])
+    if "agreement" in rows and rows.agreement.notna().any():
+        out["locality, agreement"] = mean_by(rows, ["editor"], "agreement").set_index("editor")
     return out
 
 

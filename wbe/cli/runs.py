@@ -37,7 +37,7 @@ def _print_answers(
     out.show(table.columns, table.astype(str).values.tolist(), title)
     unsolved = answers.unsolved().reset_index()
     out.table("unsolved", unsolved.columns, unsolved.values.tolist(), "The unsolved share", floats=".1%")
-    for line in set_aside_lines(answers.about):
+    for line in [*answers.prompt_notes(), *set_aside_lines(answers.about)]:
         out.line(f"{line}.")
     if folder:
         answers.save(folder)
@@ -195,7 +195,7 @@ def _print_run(run, out: TableOutput):
     rows = [(axis, when, x) for (axis, when), x in others.items()]
     out.keep("measures", ("axis", "measure", "value"), rows)
     out.show(("axis", "measure", "value"), [(a, m, _format_recorded(x)) for a, m, x in rows], "Other measures")
-    for line in [*run.alarms, *run.set_aside]:
+    for line in [*run.alarms, *run.prompt_lines, *run.set_aside]:
         out.line(f"{line}.")
     if run.missing:
         out.line(f"Missing: {'; '.join(run.missing)}. The same command continues.")

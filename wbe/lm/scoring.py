@@ -12,9 +12,11 @@ import math
 import os
 import re
 import time
+import warnings
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from html import escape
 from pathlib import Path
 
 from ..benchmark.reader import Benchmark
@@ -22,7 +24,7 @@ from ..benchmark.release import retired_probes
 from .decoding import Generation, greedy_decode
 from .models import LM
 from .passes import ForcedAnswer
-from .prompts import get_protocol
+from .prompts import get_protocol, prompt_notes
 from .sharing import SHARING_MODES, teacher_forced_all
 from .tokens import EncodedItem, QAItem, as_qa_items, encode_items, stop_tokens
 from ..metrics.answers import normalised_matches
@@ -363,7 +365,12 @@ def ask(
         return [decode_first_line(lm, text.ids) for text in texts]
 
     with _evaluation_mode(lm, None):
-        return _split_over_processes(lm, encoded, work)
+        answers = _split_over_processes(lm, encoded, work)
+    asked = {q: a for q, a in get_protocol(protocol).examples}
+    template = bool(getattr(lm.tokenizer, "chat_template", None))
+    for note in prompt_notes(protocol, template, answers, [asked.get(q) for q in questions]):
+        warnings.warn(f"{lm.name}: {note}", stacklevel=2)
+    return answers
 
 # %% ../../nbs/07_lm/09_scoring.ipynb #28db6384
 def probe_table(
@@ -401,6 +408,11 @@ class BenchmarkAnswers:
         "Per axis: the measures of the answers with their 95% intervals, resampled by subject."
         return summarise(self.frame, by=tuple(by))
 
+    def prompt_notes(self) -> list[str]:
+        "Whether the prompt ignores a chat template, and how many answers repeat its example."
+        protocol, template = self.about["protocol"], self.about.get("chat_template", False)
+        return prompt_notes(protocol, template, self.frame.answer, self.frame.expected)
+
     def __repr__(self) -> str:
         exact = self.frame.groupby("axis", sort=False).exact_match.mean()
         means = ", ".join(f"{a} {x:.1%}" for a, x in exact.items())
@@ -408,7 +420,8 @@ class BenchmarkAnswers:
         return f"BenchmarkAnswers({len(self.frame):,} questions, {model}, protocol {protocol}: {means})"
 
     def _repr_html_(self) -> str:
-        return f"<p>{self!r}</p>" + format_summary(self.summary()).to_html()
+        notes = "".join(f"<p>{escape(note)}</p>" for note in self.prompt_notes())
+        return f"<p>{self!r}</p>{notes}" + format_summary(self.summary()).to_html()
 
 # %% ../../nbs/07_lm/09_scoring.ipynb #93e1d112
 @patch
@@ -540,6 +553,7 @@ def ask_benchmark(
         questions=len(probes),
         seconds=round(scores.seconds, 2),
         set_aside=describe_set_aside(reasons),
+        chat_template=bool(getattr(lm.tokenizer, "chat_template", None)),
         source=bench.source.about() if bench.source else None,
         release_rows=bench.rows_set_aside(),
     )

@@ -18,9 +18,10 @@ from functools import cached_property
 from pathlib import Path
 
 from ..benchmark.own import set_aside_lines
+from ..lm.prompts import prompt_notes
 from ..metrics.answers import MEASURES, OPTIONAL_MEASURES, RUN_MEASURES, judged_right, normalised_matches
 from ..metrics.intervals import exact_bounds
-from ..metrics.summary import with_outdated_match
+from ..metrics.summary import with_agreement, with_outdated_match
 from ..records import QUESTION_KEY, BadArgument, check_choice, order_axes, patch
 from .plan import SCHEDULES
 from ..store import StoreError, explain_read_errors, write_table
@@ -351,7 +352,7 @@ class Run:
     @cached_property
     def scores(self):
         recorded = check_scored_once(self._frame("scores"), self.folder)
-        scores = with_normalised_match(with_probe_column(recorded), self.questions)
+        scores = with_agreement(with_normalised_match(with_probe_column(recorded), self.questions))
         return _with_optional_measures(_with_judged(scores, self.verdicts), self.questions)
 
 # %% ../../nbs/10_runs/02_records.ipynb #cell-043
@@ -425,8 +426,13 @@ def _read_outcomes(run: Run):
         names = pq.read_schema(table.whole).names
     if _needs_texts(table, names):
         return None
-    columns = [c for c in (*_OUTCOME_COLUMNS, "log_probability", *RUN_MEASURES) if c in names]
+    columns = [c for c in (*_OUTCOME_COLUMNS, "log_probability", *RUN_MEASURES[:-1]) if c in names]
     scores = table._read(table.whole, columns, ("axis", "moment")).to_pandas(self_destruct=True)
+    if "answer" in names:
+        columns = [c for c in (*QUESTION_KEY, "scored_at", "answer", "exact_match") if c in names]
+        asked = pq.read_table(table.whole, columns=columns, filters=[("axis", "==", "locality")]).to_pandas()
+        found = with_agreement(asked.set_axis(scores.index[scores.axis == "locality"])).agreement
+        scores = scores.assign(agreement=found)  # by index; NaN elsewhere
     return check_scored_once(scores, run.folder)
 
 # %% ../../nbs/10_runs/02_records.ipynb #7965bdbe
@@ -520,6 +526,18 @@ def health_lines(self: Run) -> list[str]:
         if n is not None
         else f"{self.name}: not broken ({now})"
     ]
+
+# %% ../../nbs/10_runs/02_records.ipynb #5ed4d17f
+@patch(as_prop=True)
+def prompt_lines(self: Run) -> list[str]:
+    "Whether the prompt ignores a chat template, and how many answers before any edit repeat its example."
+    s = self.scores
+    if not len(s) or "answer" not in s:
+        return []
+    before = s[(s.moment == "before") & s.answer.notna()]
+    asked = before[[*QUESTION_KEY, "answer"]].merge(self.questions.drop_duplicates(list(QUESTION_KEY)), how="left")
+    template = self.config["model"].get("chat_template", False)
+    return [f"{self.name}: {n}" for n in prompt_notes(self.config["protocol"], template, asked.answer, asked.expected)]
 
 # %% ../../nbs/10_runs/02_records.ipynb #90a44e9c
 NO_EFFECT = 0.1  # in nats: below this rise edits had no effect
@@ -642,17 +660,6 @@ def __repr__(self: Run) -> str:
     schedule = "" if self.kind == "timesteps" else f" of the schedule {self.kind}"
     return f"Run({self.name!r}{schedule}: {self.editor} on {model}, {benchmark}, {done:,} edits; {state})"
 
-# %% ../../nbs/10_runs/02_records.ipynb #cell-076
-@patch
-def _repr_html_(self: Run) -> str:
-    from html import escape
-
-    if SCHEDULES[self.kind].file != "benchmark":
-        return f"<p>{escape(repr(self))}</p>"
-    form = dict(float_format="{:.1%}".format, na_rep="" if reached_end(self) else "not yet", border=0)
-    means = "" if self.outcomes.empty else self.means().to_html(**form)
-    return f"<p>{escape(repr(self))}</p><p>{measure_title('exact_match')}:</p>{means}"
-
 # %% ../../nbs/10_runs/02_records.ipynb #cell-079
 def load_runs(
     folder: Path,  # of one run, or a folder of such folders
@@ -728,6 +735,18 @@ def compare_measures(
         if m != metric and (m in RUN_MEASURES[:3] or axis in recorded[m])
     }
     return pd.DataFrame(out, index=[r.name for r in runs], dtype=float).rename_axis("run")
+
+# %% ../../nbs/10_runs/02_records.ipynb #cell-076
+@patch
+def _repr_html_(self: Run) -> str:
+    from html import escape
+
+    if SCHEDULES[self.kind].file != "benchmark":
+        return f"<p>{escape(repr(self))}</p>"
+    form = dict(float_format="{:.1%}".format, na_rep="" if reached_end(self) else "not yet", border=0)
+    means = "" if self.outcomes.empty else self.means().to_html(**form)
+    others = "" if self.outcomes.empty else compare_measures([self]).T.to_html(**form)
+    return f"<p>{escape(repr(self))}</p><p>{measure_title('exact_match')}:</p>{means}<p>Other measures:</p>{others}"
 
 # %% ../../nbs/10_runs/02_records.ipynb #cell-097
 def _describe_judges(runs: list[Run]) -> list[str]:

@@ -237,6 +237,7 @@ def _describe_model(
     size = dict(layers=lm.layers, width=lm.width, parameters=lm.parameters)
     numbers = dict(numbers=str(lm.dtype).removeprefix("torch."), quant=lm.quant)
     by = dict(backend=lm.backend.about()) if lm.backend else {}
+    by |= dict(chat_template=True) if getattr(lm.tokenizer, "chat_template", None) else {}
     by |= dict(weights=lm.weights_note, dequantised=lm.dequantised) if lm.dequantised else {}
     return dict(
         name=str(lm.name), revision=lm.revision, family=lm.family.name, **size, **numbers, fingerprint=fingerprint, **by
