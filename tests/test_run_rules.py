@@ -39,7 +39,7 @@ def test_the_curve_is_due_after_every_so_many_of_the_first_edits():
 
 @pytest.mark.parametrize("most,planned", [(None, {1: 3, 2: 3, 3: 3}), (3, {1: 3}), (7, {1: 3, 2: 3, 3: 1})])
 def test_edits_are_planned_in_order_until_there_are_enough(most, planned):
-    assert planned_edits(["abc", "def", "ghi"], SimpleNamespace(timesteps=None, max_edits=most)) == planned
+    assert planned_edits(["abc", "def", "ghi"], SimpleNamespace(timesteps=None, max_edits=most, tune=None)) == planned
 
 
 def test_a_judge_that_is_asked_again_gives_the_verdict_that_counts(tmp_path):

@@ -238,12 +238,15 @@ class _Effect:
     "Whether the first edits of a run have an effect on the answers to their questions."
 
     def __init__(self, job: Job, edits: int = 8):
-        self.job, self.left, self.rises = job, edits, []  # left: how many edits are still looked at
+        self.job, self.left, self.moves = job, edits, []  # left: how many edits are still looked at
 
     def before(self, requests: list[EditRequest]) -> tuple[list, list]:  # questions with answers; log-probabilities
         "What is looked at of a batch that will be made."
         items = [(r.question, r.answer) for r in requests[: self.left]]
-        return items, self.ask(items)
+        try:
+            return items, self.ask(items)
+        except BadArgument:  # the editor says what is wrong with an edit
+            return [], []
 
     def ask(self, items: list) -> list[float]:
         "The log-probabilities of answers."
@@ -255,12 +258,12 @@ class _Effect:
         "Look at them again; once all first edits are made, tell the callbacks if they had no effect."
         if not items:
             return
-        self.rises += [new - old for new, old in zip(self.ask(items), before)]
+        self.moves += [abs(new - old) for new, old in zip(self.ask(items), before)]
         self.left -= len(items)
-        rise, hparams = sum(self.rises) / len(self.rises), asdict(self.job.editor.hparams_for(self.job.lm))
-        line = no_effect_line(rise, len(self.rises), hparams, self.job.plan.protocol)
+        moved, hparams = sum(self.moves) / len(self.moves), asdict(self.job.editor.hparams_for(self.job.lm))
+        line = no_effect_line(moved, len(self.moves), hparams, self.job.plan.protocol)
         if line and not self.left:
-            self.job.notify("no effect", rise=rise, text=line)
+            self.job.notify("no effect", moved=moved, text=line)
 
 # %% ../../nbs/10_runs/05_checkpoints.ipynb #13cf5d0b
 class Updater:

@@ -426,7 +426,7 @@ def _read_outcomes(run: Run):
         names = pq.read_schema(table.whole).names
     if _needs_texts(table, names):
         return None
-    columns = [c for c in (*_OUTCOME_COLUMNS, "log_probability", *RUN_MEASURES[:-1]) if c in names]
+    columns = [c for c in (*_OUTCOME_COLUMNS, *RUN_MEASURES[:-1]) if c in names]
     scores = table._read(table.whole, columns, ("axis", "moment")).to_pandas(self_destruct=True)
     if "answer" in names:
         columns = [c for c in (*QUESTION_KEY, "scored_at", "answer", "exact_match") if c in names]
@@ -438,7 +438,7 @@ def _read_outcomes(run: Run):
 # %% ../../nbs/10_runs/02_records.ipynb #7965bdbe
 @patch(as_prop=True)
 def outcomes(self: Run):
-    "What means are made of: `_OUTCOME_COLUMNS`, log-probabilities and `RUN_MEASURES` of the scores, as a data frame."
+    "What means are made of: `_OUTCOME_COLUMNS` and `RUN_MEASURES` of the scores, as a data frame."
     if "_outcomes" not in vars(self):
         found = None if "scores" in vars(self) else _read_outcomes(self)
         self._outcomes = self.scores if found is None else found.assign(judged=float("nan"))
@@ -540,29 +540,44 @@ def prompt_lines(self: Run) -> list[str]:
     return [f"{self.name}: {n}" for n in prompt_notes(self.config["protocol"], template, asked.answer, asked.expected)]
 
 # %% ../../nbs/10_runs/02_records.ipynb #90a44e9c
-NO_EFFECT = 0.1  # in nats: below this rise edits had no effect
+NO_EFFECT = 0.1  # in nats: below this change edits had no effect
+
+
+def _moved_rows(run: Run):
+    "The log-probabilities of a run's scores as a data frame; of a finished run only these columns are read."
+    import pyarrow.parquet as pq
+
+    table = PartitionedTable(run.folder, "scores")
+    if "scores" in vars(run) or table.whole is None or run.edits is not None:
+        return run.scores
+    with _explain_parquet_errors(table.whole):
+        names = pq.read_schema(table.whole).names
+    columns = [c for c in ("edit_id", "probe", "axis", "moment", "log_probability") if c in names]
+    return table._read(table.whole, columns, ("axis", "moment")).to_pandas()
 
 
 @patch(as_prop=True)
-def rise(self: Run) -> float:
-    "By how much the edits have raised the mean log-probability of their new answers; NaN where it was not asked."
-    rows = self.outcomes
-    if rows.empty or self.editor == "none" or "log_probability" not in rows:
+def moved(self: Run) -> float:
+    "By how much the log-probability of a new answer has changed on average; NaN where it was not asked."
+    if self.editor == "none" or self.outcomes.empty:
         return float("nan")
-    rows = rows[rows.axis == "update"]
-    after = rows[rows.moment.isin(["current", "after"])]
-    before = rows[(rows.moment == "before") & rows.asked_of.isin(after.asked_of.unique())]
-    return float(after.log_probability.mean() - before.log_probability.mean())
+    rows = _moved_rows(self)
+    if "log_probability" not in rows:
+        return float("nan")
+    rows = rows[rows.axis == "update"].assign(probe=rows.get("probe", 0))
+    asked = rows.assign(when=rows.moment.map({"before": "before", "current": "after", "after": "after"}))
+    pairs = asked.pivot_table("log_probability", ["edit_id", "probe"], "when", aggfunc="first", observed=True)
+    return float((pairs.after - pairs.before).abs().mean()) if {"before", "after"} <= set(pairs) else float("nan")
 
 # %% ../../nbs/10_runs/02_records.ipynb #3a825296
 def no_effect_line(
-    rise: float,  # of the log-probability
+    moved: float,  # the mean change of the log-probability
     edits: int,  # of how many
     hparams: dict,  # of the editor
     protocol: str,  # under which the edits are asked about
 ) -> str:  # empty if they had one
     "That edits had no effect, and what to try."
-    if not rise < NO_EFFECT:
+    if not moved < NO_EFFECT:
         return ""
     name, size = protocol.partition("@")[0], hparams.get("batch_size")
     trained = [p.strip() for p in (hparams.get("under") or name).split(",")]
@@ -570,7 +585,7 @@ def no_effect_line(
     tries += [f"batch_size={max(1, edits // 8)} (now {size}, so steps are few)"] if size and size > edits else []
     tries += ["other hyper-parameters, which tune=16 chooses for this model"]
     return (
-        f"no effect: after {edits:,} edits the log-probability of their new answers has risen by {rise:.2g} on "
+        f"no effect: after {edits:,} edits the log-probability of their new answers has moved by {moved:.2g} on "
         f"average, less than {NO_EFFECT:g}; try {'; '.join(tries)}"
     )
 
@@ -579,7 +594,7 @@ def no_effect_line(
 def effect_lines(self: Run) -> list[str]:
     "That the edits had no effect, in a sentence; empty if they had one, or if this was not asked."
     edits = int(self.batches.edits.sum()) if len(self.batches) else 0
-    line = no_effect_line(self.rise, edits, self.config.get("hparams") or {}, self.config.get("protocol") or "")
+    line = no_effect_line(self.moved, edits, self.config.get("hparams") or {}, self.config.get("protocol") or "")
     return [f"{self.name}: {line}"] if line else []
 
 

@@ -418,6 +418,7 @@ def hparams_for(self: KeyValueEditor, lm: LM):
     "The hyper-parameters for a model; their source says from what second moments are."
     h = Editor.hparams_for(self, lm)
     own = self.corpus is None and self.hparams is None and self.needs(h) and model_label(lm) != "wbe-tiny"
+    own = own and lm.family.mlp_out is not None  # `check_for` refuses the others
     return replace(h, source=f"{h.source}; second moments: {_own_corpus(lm).mark}") if own else h
 
 # %% ../../../nbs/09_editors/weights/02_moments.ipynb #cell-056
