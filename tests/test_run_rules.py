@@ -62,3 +62,41 @@ def test_lasting_facts_that_are_all_wrong_have_the_interval_of_a_share_of_zero(m
     assert (exact["value"], exact["low"], tokens["value"], tokens["high"]) == (0, 0, 1, 1)
     assert (1 - exact["high"]) ** n == pytest.approx(0.025)
     assert tokens["low"] ** n == pytest.approx(0.025)
+
+
+def test_a_run_that_is_stopped_while_it_chooses_hyper_parameters_goes_on_and_chooses_the_same(tmp_path, monkeypatch):
+    "The trials that were made stay; what was chosen stands in the run's description, and a repeated call keeps it."
+    from wbe.editors import tuning
+    from wbe.lm.toys import toy_lm
+    from wbe.runs.loop import run_lifelong
+    from wbe.runs.plan import RunPlan
+
+    rows = [dict(question=f"Who leads {n}?", answer=a, subject=n) for n, a in zip("ABCDEF", ("Ann", "Bo", "Cy") * 2)]
+    plan = RunPlan(benchmark=rows, editor="ft", tune=3, hparams=dict(steps=2, lr=1e-2), axes=("update",), ask_lasting=2)
+    said, tried, try_setting = [], [], tuning._try_setting
+
+    def stopped(*given):
+        if len(tried) == 4:
+            raise KeyboardInterrupt
+        tried.append(given[2])
+        return try_setting(*given)
+
+    def begin(name):
+        hear = lambda event, data: said.append(data["text"]) if event == "tuning" else None
+        return run_lifelong(plan, tmp_path / name, toy_lm("llama"), progress=False, callbacks=[hear])
+
+    whole = begin("whole").config
+    monkeypatch.setattr(tuning, "_try_setting", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        begin("stopped")
+    assert not (tmp_path / "stopped" / "config.json").exists() and len(tried) == 4
+    tried.append(None)  # no more stops
+    again = begin("stopped").config
+    assert len(tried) == 5 + 2, "the first four trials are not made again"
+    assert [{**t, "seconds": 0} for t in again["tuned"]["trials"]] == [
+        {**t, "seconds": 0} for t in whole["tuned"]["trials"]
+    ]
+    assert again["hparams"] == whole["hparams"] and again["hparams"]["lr"] == 1e-2, "what was given stays"
+    assert set(again["tuned"]["edits"]).isdisjoint(Run.load(tmp_path / "stopped").questions.edit_id)
+    assert "chosen for this model" in again["hparams"]["source"] and "6 settings on 3 edits" in said[0]
+    assert begin("stopped").config["tuned"] == again["tuned"] and len(tried) == 7
