@@ -100,3 +100,19 @@ def test_a_run_that_is_stopped_while_it_chooses_hyper_parameters_goes_on_and_cho
     assert set(again["tuned"]["edits"]).isdisjoint(Run.load(tmp_path / "stopped").questions.edit_id)
     assert "chosen for this model" in again["hparams"]["source"] and "6 settings on 3 edits" in said[0]
     assert begin("stopped").config["tuned"] == again["tuned"] and len(tried) == 7
+
+
+@pytest.mark.parametrize("lr,silent", [(0.0, True), (0.02, False)])
+def test_a_run_without_effect_says_so_after_the_first_edits_at_the_end_and_in_comparisons(tmp_path, lr, silent):
+    from wbe.lm.toys import toy_lm
+    from wbe.runs.loop import run_lifelong
+    from wbe.runs.plan import RunPlan
+    from wbe.runs.records import compare_runs
+
+    rows = [dict(question=f"Who leads {n}?", answer="Ann", subject=n) for n in "ABCDEFGHIJ"]
+    plan = RunPlan(benchmark=rows, editor="ft", hparams=dict(lr=lr, layer=1), axes=("update",), ask_lasting=2)
+    run = run_lifelong(plan, tmp_path / "run", toy_lm("olmo2"), progress=False)
+    log = (tmp_path / "run" / "log.txt").read_text()
+    told = [f" {event} " in log for event in ("no effect", "finished without effect")]
+    assert told == [silent, silent]
+    assert [("no effect" in line) for line in compare_runs([run]).attrs["health"]] == [True] * silent

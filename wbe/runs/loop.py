@@ -156,8 +156,8 @@ def close(self: BenchmarkStudy):
             write_text(path, json.dumps(config | dict(finished=utc_now()), indent=1, ensure_ascii=False) + "\n")
     self.agree()
     self.notify("finished", edits_done=self.updater.edits_done)
-    for line in self.result().effect_lines:
-        self.notify("no effect", text=line)
+    for line in self.result().effect_lines:  # which the command shows with the run's means
+        self.notify("finished without effect", text=line)
 
 
 @patch
