@@ -1,0 +1,99 @@
+"""A lifelong run of a real language model on published rows of WikiBigEdit: scores only, no text of the rows.
+
+    python data_samples/real_models/make.py run ROWS -m MODEL -e EMBEDDER -o FOLDER [--timesteps 2] [--jobs 1]
+    python data_samples/real_models/make.py keep FOLDER
+
+ROWS holds the published rows in the form in which editing code ships them (prompt, target_new, subject, …). Rows 301 to
+1,300 become ten timesteps of a hundred edits; rows 1 to 300 are for tuning alone. MODEL and EMBEDDER are folders, as
+`make real` writes them. `run` may be stopped and repeated, also with more timesteps. `keep` writes what is stored here.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+
+HERE = Path(__file__).parent
+TUNING, STEP, LAST = 300, 100, 1300
+FIELDS = dict(prompt="question", target_new="answer", subject="subject", rephrase_prompt="rephrase")
+FIELDS |= dict(locality_prompt="locality", locality_ground_truth="locality_answer")
+EDITORS = ("none", "oracle", "rag", "ultraedit", "locft", "lora", "ft", "lora-merge", "wise", "grace", "horen")
+KEPT = ["run", "row", "axis", "moment", "asked_of", "scored_at", "edits_done"]
+KEPT += ["token_accuracy", "exact_match", "normalised_match", "log_probability", "natural_end", "same"]
+
+
+def write_rows(rows: Path, out: Path):
+    "The rows with numbers, as timesteps; 00 is for tuning."
+    lines = []
+    for n, row in enumerate(json.loads(rows.read_text(encoding="utf-8"))[:LAST], 1):
+        step = 0 if n <= TUNING else (n - TUNING - 1) // STEP + 1
+        lines.append(dict(id=f"row-{n}", timestep=f"{step:02d}") | {new: row[old] for old, new in FIELDS.items()})
+    out.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8")
+
+
+def run(args):
+    args.output.mkdir(parents=True, exist_ok=True)
+    if not (args.output / "rows.jsonl").exists():
+        write_rows(args.rows, args.output / "rows.jsonl")
+    common = dict(benchmark=str(args.output / "rows.jsonl"), model=args.model, timesteps=f"2-{args.timesteps + 1}")
+    common |= dict(tune=12, axes=["update", "rephrase", "locality"], generate=["update", "rephrase", "locality"])
+    common |= dict(sample=50, ask_lasting=100, threads=1, name=f"{{editor}}-{Path(args.model).name}")
+    lines = [f"folder = {json.dumps(str(args.output / 'runs'))}", "[common]"]
+    lines += [f"{name} = {json.dumps(value)}" for name, value in common.items()]
+    for editor in EDITORS:
+        lines += ["[[run]]", f'editor = "{editor}"']
+        lines += [f"hparams = {{ embedder = {json.dumps(args.embedder)}, index = 'exact' }}"] if editor == "rag" else []
+    (args.output / "sweep.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    words = ["-m", "wbe", "sweep", args.output / "sweep.toml", "--jobs", args.jobs]
+    sys.exit(subprocess.run([sys.executable, *map(str, words)]).returncode)
+
+
+def kept_scores(run) -> pd.DataFrame:
+    "The scores of a run by the rows' numbers, and whether an answer is the unedited model's."
+    scores = run.scores.assign(run=run.name, row=run.scores.edit_id.str.extract(r"row-(\d+)")[0].astype(int))
+    before = scores[scores.moment == "before"].set_index(["row", "axis"]).answer
+    known = scores.set_index(["row", "axis"]).index.map(before)
+    return scores.assign(same=[a == b for a, b in zip(scores.answer, known)])[KEPT]
+
+
+def keep(args):
+    from wbe.runs.records import load_runs
+
+    runs = [r for r in load_runs(args.folder) if not r.missing]
+    pd.concat(map(kept_scores, runs), ignore_index=True).to_parquet(HERE / "scores.parquet", compression="zstd")
+    lasting = pd.concat([r.ability.assign(run=r.name) for r in runs], ignore_index=True)
+    lasting.drop(columns="part", errors="ignore").to_parquet(HERE / "lasting.parquet", compression="zstd")
+    about = {}
+    for r in runs:
+        model = {
+            k: r.config["model"].get(k) for k in ("family", "layers", "width", "parameters", "fingerprint", "weights")
+        }
+        edits = dict(made=int(r.batches.edits.sum()), seconds=float(r.batches.seconds.sum())) if len(r.batches) else {}
+        hparams = {k: Path(v).name if k == "embedder" else v for k, v in r.config["hparams"].items()}
+        about[r.name] = dict(editor=r.editor, hparams=hparams, tuned=r.config.get("tuned"), edits=edits)
+        about[r.name] |= dict(model=model, name=Path(r.config["model"]["name"]).name, protocol=r.config["protocol"])
+    (HERE / "runs.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    run_parser, keep_parser = commands.add_parser("run"), commands.add_parser("keep")
+    run_parser.add_argument("rows", type=Path)
+    for flag in ("-m", "--model"), ("-e", "--embedder"):
+        run_parser.add_argument(*flag, required=True)
+    run_parser.add_argument("-o", "--output", type=Path, required=True)
+    run_parser.add_argument("--timesteps", type=int, default=2, help="how many timesteps of a hundred edits")
+    run_parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
+    run_parser.set_defaults(do=run)
+    keep_parser.add_argument("folder", type=Path)
+    keep_parser.set_defaults(do=keep)
+    args = parser.parse_args()
+    args.do(args)
+
+
+if __name__ == "__main__":
+    main()
