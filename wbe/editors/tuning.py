@@ -8,8 +8,8 @@ __all__ = ['TRIALS', 'TUNING_RULE', 'tuning_grid', 'trial_score', 'tune', 'use_t
 # %% ../../nbs/09_editors/07_tuning.ipynb #61bf86d3
 import json
 import time
-from copy import copy
 from collections.abc import Callable
+from copy import copy
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import harmonic_mean
@@ -17,7 +17,9 @@ from statistics import harmonic_mean
 from .hparams import _as_python, preset_tables
 from .protocol import Editor
 from .trials import _sequence_batches, edited
+from .weights.moments import model_fingerprint
 from ..lm.models import LM
+from ..lm.prompts import get_protocol
 from ..lm.scoring import score
 from ..metrics.answers import agreement
 from ..records import BadArgument
@@ -73,9 +75,11 @@ def _with_values(ed: Editor, values: dict) -> Editor:
     return out
 
 
-def _read_trials(path: Path | None) -> list[dict]:
-    "The trials that an earlier call has made."
-    return json.loads(path.read_text(encoding="utf-8"))["trials"] if path and path.exists() else []
+def _read_trials(path: Path | None, about: dict) -> list[dict]:
+    "The trials that an earlier call has made of the same edits with the same settings; none of another choice."
+    kept = json.loads(path.read_text(encoding="utf-8")) if path and path.exists() else {}
+    trials = kept.pop("trials", [])
+    return trials if kept == about else []
 
 
 def _try_setting(lm: LM, ed: Editor, values: dict, batches: list, ask: Callable) -> dict:
@@ -89,7 +93,7 @@ def _try_setting(lm: LM, ed: Editor, values: dict, batches: list, ask: Callable)
         return dict(values=values, score=0.0, reason=f"{type(e).__name__}: {e}", seconds=time.perf_counter() - start)
     return dict(values=values, **shares, score=trial_score(shares), seconds=time.perf_counter() - start)
 
-
+# %% ../../nbs/09_editors/07_tuning.ipynb #bf90d8e5
 def tune(
     lm: LM,
     ed: Editor,
@@ -101,19 +105,22 @@ def tune(
 ) -> dict:  # rule, edits, trials, and the values that were chosen
     "Choose hyper-parameters for a model by a few trials."
     requests, questions = edits
-    ed, grid, trials = ed.asked_under(protocol), tuning_grid(ed, lm), _read_trials(keep)
-    batches = _sequence_batches(list(requests.values()), batch or ed.batch or len(requests))
-    about = dict(rule=TUNING_RULE, edits=list(requests))
+    ed, grid, size = ed.asked_under(protocol), tuning_grid(ed, lm), batch or ed.batch or len(requests)
+    about = dict(rule=TUNING_RULE, edits=list(requests), batch=size, first=asdict(ed.hparams_for(lm)), settings=grid)
+    about = json.loads(json.dumps(about | dict(model=model_fingerprint(lm), protocol=str(get_protocol(protocol).key))))
+    if len(grid) == 1:
+        return about | dict(trials=[], chosen={})
+    trials, batches = _read_trials(keep, about), _sequence_batches(list(requests.values()), size)
     tell(f"tuning {ed.name}: {len(grid)} settings on {len(requests)} edits that are not asked about later")
     _, unedited = _shares(lm, questions, protocol)
-    for values in grid[len(trials) :] if len(grid) > 1 else []:
+    for values in grid[len(trials) :]:
         trials.append(_try_setting(lm, ed, values, batches, lambda: _shares(lm, questions, protocol, unedited)[0]))
         if keep:
             write_text(keep, json.dumps(about | dict(trials=trials), indent=1) + "\n")
         if len(trials) == 1:
             tell(f"the first setting took {trials[0]['seconds']:.0f} s; {len(grid) - 1} are left")
-    best = max(trials, key=lambda t: t["score"], default=dict(values={}))
-    if trials and not best["score"]:
+    best = max(trials, key=lambda t: t["score"])
+    if not best["score"]:
         why = next((f": {t['reason']}" for t in trials if "reason" in t), "")
         raise BadArgument(f"{ed.name}: none of {len(trials)} settings teaches {lm.name} anything{why}")
     return about | dict(trials=trials, chosen=best["values"])
