@@ -15,13 +15,13 @@ from pathlib import Path
 from ..benchmark.own import write_rows
 from ..lm.models import LM, limited_threads
 from ..lm.scoring import process_rank
+from ..progress import format_duration
 from ..records import patch
 from .checkpoints import Updater
 from wbe.runs.schedule import (
     Job,
     Study,
     estimate_seconds,
-    format_duration,
     utc_now,
 )
 from .moments import Asker
