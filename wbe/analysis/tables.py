@@ -22,7 +22,7 @@ import pandas as pd
 
 from .style import EDITOR_LOOKS, display_order
 from ..metrics.answers import MEASURES
-from ..metrics.intervals import MIN_QUESTIONS, Verdict, bootstrap_interval, judge, paired_difference
+from ..metrics.intervals import MIN_QUESTIONS, PairedVerdict, bootstrap_interval, judge_differences, paired_difference
 from ..records import BadArgument, check_choice, question_columns
 from ..runs.records import EVALUATION_MOMENTS
 
@@ -341,11 +341,13 @@ def verdicts_by(
     by,  # columns
     repeats: int = 1000,
 ) -> pd.Series:
-    "The `Verdict` of each combination, with Holm's correction over all of them."
+    "The `PairedVerdict` of each combination, with Holm's correction over all of them."
     parts = {k: p for k, p in frame[frame.difference.notna()].groupby(list(by), observed=True, sort=False)}
     found = [paired_difference(p.difference.astype(float), p.subject_id, repeats) for p in parts.values()]
     keys = pd.DataFrame(list(parts), columns=list(by))
-    return pd.Series(judge(found), pd.MultiIndex.from_frame(keys) if len(by) > 1 else pd.Index(keys[by[0]]), object)
+    return pd.Series(
+        judge_differences(found), pd.MultiIndex.from_frame(keys) if len(by) > 1 else pd.Index(keys[by[0]]), object
+    )
 
 # %% ../../nbs/11_analysis/02_tables.ipynb #1147fe92
 def list_verdicts(
@@ -353,7 +355,7 @@ def list_verdicts(
     other: str = "the unedited model",
 ) -> str:
     "Each of the four verdicts with those that have it, their differences in points, and n."
-    found = sorted((pair for pair in found if isinstance(pair[1], Verdict)), key=lambda pair: -pair[1].difference)
+    found = sorted((pair for pair in found if isinstance(pair[1], PairedVerdict)), key=lambda pair: -pair[1].difference)
     named, ns = {}, {v.n for _, v in found}
     for name, v in found:
         n = f" (n = {v.n:,})" if len(ns) > 1 and v.n >= MIN_QUESTIONS else ""

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['MIN_QUESTIONS', 'Interval', 'bootstrap_means', 'exact_bounds', 'bootstrap_interval', 'p_value', 'paired_difference',
-           'holm', 'Verdict', 'judge', 'difference_in_differences', 'difference_interval']
+           'holm', 'PairedVerdict', 'judge_differences', 'difference_in_differences', 'difference_interval']
 
 # %% ../../nbs/01_metrics/02_intervals.ipynb #cell-002
 import math
@@ -158,7 +158,7 @@ MIN_QUESTIONS = 200  # of a verdict
 
 
 @dataclass(frozen=True)
-class Verdict:
+class PairedVerdict:
     "A paired difference, with p corrected for all comparisons of its table; NaN where there is no verdict."
 
     difference: float
@@ -181,12 +181,12 @@ class Verdict:
         return f"{100 * self.difference:+.1f} [{100 * self.low:+.1f}, {100 * self.high:+.1f}], n = {self.n:,}{p}"
 
 # %% ../../nbs/01_metrics/02_intervals.ipynb #f7a8849a
-def judge(
+def judge_differences(
     found: Sequence[tuple[Interval, float]],  # differences with their p, of all comparisons of one table
-) -> list[Verdict]:
+) -> list[PairedVerdict]:
     "The verdicts of a table, with Holm's correction."
     corrected = holm([p if interval.n >= MIN_QUESTIONS else float("nan") for interval, p in found])
-    return [Verdict(*interval, float(p)) for (interval, _), p in zip(found, corrected)]
+    return [PairedVerdict(*interval, float(p)) for (interval, _), p in zip(found, corrected)]
 
 # %% ../../nbs/01_metrics/02_intervals.ipynb #56e6a662
 def _cell_of(near, after) -> np.ndarray:
