@@ -161,6 +161,7 @@ def progress_bar(
     initial: float = 0,
     leave: bool = False,  # whether the finished bar stays in the terminal
     unit_scale: bool = False,
+    delay: float = 0.0,  # seconds before a bar is drawn in the terminal; shorter work is quiet
 ):  # as tqdm gives it
     "A progress bar where a person watches, else lines in the log."
     options = dict(desc=desc, total=total, unit=unit, initial=initial, unit_scale=unit_scale)
@@ -168,4 +169,4 @@ def progress_bar(
         return LogBar(iterable, **options)
     from tqdm.auto import tqdm
 
-    return tqdm(iterable, **options, leave=leave, disable=not show)
+    return tqdm(iterable, **options, leave=leave, disable=not show, delay=delay)
