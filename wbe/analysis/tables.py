@@ -6,8 +6,9 @@
 __all__ = ['NOT_YET', 'format_percent', 'format_cell', 'as_markdown', 'as_latex', 'as_html', 'run_labels', 'as_run_list',
            'labelled_runs', 'runs_asked_at', 'example_run', 'edits_planned', 'longest_runs', 'describe_shorter_runs',
            'runs_by_protocol', 'model_text', 'runs_of_models', 'is_recorded', 'pool_scores', 'sort_in_time',
-           'last_in_time', 'match_unedited', 'before_text', 'list_editors', 'changes_at_end', 'find_gaps',
-           'interval_columns', 'mean_by', 'metric_label', 'findings_table']
+           'last_in_time', 'match_unedited', 'match_editor', 'verdicts_by', 'list_verdicts', 'before_text',
+           'list_editors', 'changes_at_end', 'find_gaps', 'interval_columns', 'mean_by', 'metric_label',
+           'findings_table']
 
 # %% ../../nbs/11_analysis/02_tables.ipynb #cell-002
 import html
@@ -21,7 +22,7 @@ import pandas as pd
 
 from .style import EDITOR_LOOKS, display_order
 from ..metrics.answers import MEASURES
-from ..metrics.intervals import bootstrap_interval
+from ..metrics.intervals import MIN_QUESTIONS, PairedVerdict, bootstrap_interval, judge_differences, paired_difference
 from ..records import BadArgument, check_choice, question_columns
 from ..runs.records import EVALUATION_MOMENTS
 
@@ -322,6 +323,48 @@ def match_unedited(
     keys = ["editor", *question_columns(rows)]
     scores = before.drop_duplicates(keys).set_index(keys)[column]
     return scores.reindex(pd.MultiIndex.from_frame(rows[keys])).to_numpy()
+
+# %% ../../nbs/11_analysis/02_tables.ipynb #bbc8057c
+def match_editor(
+    rows: pd.DataFrame,  # of `pool_scores`
+    other: str,  # an editor
+    column: str,  # a score
+) -> np.ndarray:
+    "For each row, another editor's score on the same question after the same edits; NaN where it was not asked then."
+    keys = [*question_columns(rows), "moment", *_TIME]
+    scores = rows[rows.editor == other].drop_duplicates(keys).set_index(keys)[column]
+    return scores.reindex(pd.MultiIndex.from_frame(rows[keys])).to_numpy()
+
+
+def verdicts_by(
+    frame: pd.DataFrame,  # `difference`, `subject_id`; without a difference a row does not count
+    by,  # columns
+    repeats: int = 1000,
+) -> pd.Series:
+    "The `PairedVerdict` of each combination, with Holm's correction over all of them."
+    parts = {k: p for k, p in frame[frame.difference.notna()].groupby(list(by), observed=True, sort=False)}
+    found = [paired_difference(p.difference.astype(float), p.subject_id, repeats) for p in parts.values()]
+    keys = pd.DataFrame(list(parts), columns=list(by))
+    return pd.Series(
+        judge_differences(found), pd.MultiIndex.from_frame(keys) if len(by) > 1 else pd.Index(keys[by[0]]), object
+    )
+
+# %% ../../nbs/11_analysis/02_tables.ipynb #1147fe92
+def list_verdicts(
+    found: Iterable[tuple],  # a name, and its verdict
+    other: str = "the unedited model",
+) -> str:
+    "Each of the four verdicts with those that have it, their differences in points, and n."
+    found = sorted((pair for pair in found if isinstance(pair[1], PairedVerdict)), key=lambda pair: -pair[1].difference)
+    named, ns = {}, {v.n for _, v in found}
+    for name, v in found:
+        n = f" (n = {v.n:,})" if len(ns) > 1 and v.n >= MIN_QUESTIONS else ""
+        shown = (
+            f" {100 * v.difference:+.1f} [{100 * v.low:+.1f}, {100 * v.high:+.1f}]{n}" if v.n >= MIN_QUESTIONS else ""
+        )
+        named.setdefault(v.text(other), []).append(f"{name}{shown}")
+    same = f" (n = {max(ns):,})" if len(ns) == 1 and max(ns) >= MIN_QUESTIONS else ""
+    return "; ".join(f"{text}: {', '.join(names)}" for text, names in named.items()) + same
 
 # %% ../../nbs/11_analysis/02_tables.ipynb #9306a4ed
 def before_text(before, write: Callable = format_percent) -> str:
