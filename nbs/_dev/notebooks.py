@@ -143,6 +143,8 @@ def readme(folder: Path) -> str:
             cell.source = links_from_root(cell.source)
         else:
             cell.source = "" if "hide_input" in flags_of(cell) else re.sub(r"^#\|.*\n?", "", cell.source, flags=re.M)
+            for data in [o["data"] for o in cell.outputs if "text/markdown" in o.get("data", {})]:
+                data["text/markdown"] = links_from_root("".join(data["text/markdown"]))
     body, resources = MarkdownExporter().from_notebook_node(nb)
     body = re.sub(r"```python\s*```\n?", "", body)
     images = folder / "nbs" / "images"
