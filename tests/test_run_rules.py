@@ -99,6 +99,7 @@ def test_a_run_that_is_stopped_while_it_chooses_hyper_parameters_goes_on_and_cho
     assert again["hparams"] == whole["hparams"] and again["hparams"]["lr"] == 1e-2, "what was given stays"
     assert set(again["tuned"]["edits"]).isdisjoint(Run.load(tmp_path / "stopped").questions.edit_id)
     assert "chosen for this model" in again["hparams"]["source"] and "6 settings on 3 edits" in said[0]
+    assert [text.split(" on ")[0] for text in said] == [f"tuning ft: {n} settings" for n in (6, 6, 2)]
     assert begin("stopped").config["tuned"] == again["tuned"] and len(tried) == 7
 
 

@@ -356,7 +356,7 @@ def run(
 # %% ../../nbs/12_app/05_runs.ipynb #598761eb
 def _print_estimate(file: Path, measured: list[Path] | None, out: TableOutput):
     "The estimated cost of a sweep, and what it rests on."
-    from wbe.runs.schedule import format_duration
+    from wbe.progress import format_duration
     from wbe.runs.records import load_runs
     from wbe.runs.sweep import estimate_sweep
     from wbe.runs.sweep import read_sweep

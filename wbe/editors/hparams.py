@@ -113,17 +113,28 @@ def preset_tables() -> dict:
     return tomllib.loads((files("wbe.editors") / "presets.toml").read_text(encoding="utf-8"))
 
 # %% ../../nbs/09_editors/03_hparams.ipynb #cell-016
+def _has_shape(lm: LM, shape: dict) -> bool:
+    "Whether a model has a family, a depth, and a width, a vocabulary and a number of parameters within limits."
+    between = lambda name, n: name not in shape or shape[name][0] <= n() <= shape[name][1]
+    same = (shape.get("family", lm.family.name), shape.get("depth", lm.layers)) == (lm.family.name, lm.layers)
+    sizes = dict(width=lambda: lm.width, vocab=lambda: lm.vocab, parameters=lambda: lm.parameters)
+    return same and all(between(name, n) for name, n in sizes.items())  # a model behind an endpoint has none of these
+
+
 def model_label(lm: LM) -> str:  # 'Llama 3 8B', …, 'wbe-tiny'; empty for others
     "Which model with published hyper-parameters this is."
     name = Path(str(lm.name)).name
     if name == "wbe-tiny" or name.startswith("wbe-tiny-"):
         return "wbe-tiny"
-    for label, model in preset_tables()["models"].items():
-        same = (model["family"], model.get("depth", lm.layers)) == (lm.family.name, lm.layers)
-        sizes = model.get("vocab")  # a model behind an endpoint has none, and is not asked
-        if same and (sizes is None or sizes[0] <= lm.vocab <= sizes[1]):
-            return label
-    return ""
+    models = preset_tables()["models"]
+    return next((label for label, shape in models.items() if _has_shape(lm, shape)), "")
+
+
+def _labels(lm: LM) -> list[str]:
+    "Under which names presets may have values for a model, the narrowest first; '' for all models."
+    shapes = preset_tables()["shapes"]
+    named = [label] if (label := model_label(lm)) else []
+    return [*named, *(label for label, shape in shapes.items() if _has_shape(lm, shape)), ""]
 
 # %% ../../nbs/09_editors/03_hparams.ipynb #cell-019
 @dataclass(frozen=True)
@@ -151,8 +162,8 @@ def values_for(
     lm: LM,
 ) -> tuple[dict, str]:  # the values; where they come from
     "The values of a preset for a model; functions among them are called with the model."
-    label = model_label(lm)
-    values, source = models.get(label if label in models else "", ({}, "defaults"))
+    label = next((label for label in _labels(lm) if label in models), "")
+    values, source = models.get(label, ({}, "defaults"))
     return {k: v(lm) if callable(v) else v for k, v in values.items()}, source(lm) if callable(source) else source
 
 # %% ../../nbs/09_editors/03_hparams.ipynb #b3f593d3
@@ -169,7 +180,13 @@ def _preset_models(
     base = {model: values for model, values in base.items() if model not in table.get("without", ())}
     shared = {k: table[k] for k in ("source", "ours") if k in table} | table.get("values", {})
     own = {model: values for model, values in table.items() if model not in _OF_PRESETS}
-    return {model: base.get(model, {}) | shared | own.get(model, {}) for model in base | own}
+    shapes = preset_tables()["shapes"]
+    out = {model: base.get(model, {}) | shared | own.get(model, {}) for model in base | own if model not in shapes}
+    for shape in own.keys() & shapes.keys():  # of this preset alone: one that is like it has other trials
+        other = out.get("other", shared)
+        source = "; the rest: ".join(filter(None, (own[shape]["source"], other.get("source"))))
+        out[shape] = other | own[shape] | dict(source=source)
+    return out
 
 # %% ../../nbs/09_editors/03_hparams.ipynb #767a824f
 def _lists_to_tuples(value):

@@ -7,8 +7,10 @@ __all__ = ['TRIALS', 'TUNING_RULE', 'tuning_grid', 'trial_score', 'tune', 'use_t
 
 # %% ../../nbs/09_editors/07_tuning.ipynb #61bf86d3
 import json
+import math
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from copy import copy
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -16,12 +18,13 @@ from statistics import harmonic_mean
 
 from .hparams import _as_python, preset_tables
 from .protocol import Editor
-from .trials import _sequence_batches, edited
+from .trials import _sequence_batches, edited, warm_up_edit
 from .weights.moments import model_fingerprint
 from ..lm.models import LM
 from ..lm.prompts import get_protocol
 from ..lm.scoring import score
 from ..metrics.answers import agreement
+from ..progress import _two_digits, format_duration, progress_bar
 from ..records import BadArgument
 from ..store import write_text
 
@@ -93,6 +96,20 @@ def _try_setting(lm: LM, ed: Editor, values: dict, batches: list, ask: Callable)
         return dict(values=values, score=0.0, reason=f"{type(e).__name__}: {e}", seconds=time.perf_counter() - start)
     return dict(values=values, **shares, score=trial_score(shares), seconds=time.perf_counter() - start)
 
+# %% ../../nbs/09_editors/07_tuning.ipynb #a90f2926
+def _tuning_seconds(
+    ed: Editor,
+    lm: LM,
+    settings: list[dict],  # that will be tried
+    edit: float,  # seconds of an edit
+    ask: float,  # seconds of all questions
+    edits: int,
+) -> float:
+    "About how long settings take; more steps or epochs take longer in proportion."
+    h = ed.hparams_for(lm)
+    work = lambda v: math.prod(v[k] / getattr(h, k) for k in ("steps", "epochs") if k in v and k not in ed.overrides)
+    return sum(edits * edit * work(values) + ask for values in settings)
+
 # %% ../../nbs/09_editors/07_tuning.ipynb #bf90d8e5
 def tune(
     lm: LM,
@@ -102,23 +119,32 @@ def tune(
     protocol="paper",
     keep: Path | None = None,  # a file of trials, which grows
     tell: Callable = lambda text: None,  # is called with what it costs
+    progress: bool = False,  # whether to show a bar
 ) -> dict:  # rule, edits, trials, and the values that were chosen
     "Choose hyper-parameters for a model by a few trials."
     requests, questions = edits
     ed, grid, size = ed.asked_under(protocol), tuning_grid(ed, lm), batch or ed.batch or len(requests)
+    ed.progress = progress
     about = dict(rule=TUNING_RULE, edits=list(requests), batch=size, first=asdict(ed.hparams_for(lm)), settings=grid)
     about = json.loads(json.dumps(about | dict(model=model_fingerprint(lm), protocol=str(get_protocol(protocol).key))))
     if len(grid) == 1:
         return about | dict(trials=[], chosen={})
     trials, batches = _read_trials(keep, about), _sequence_batches(list(requests.values()), size)
-    tell(f"tuning {ed.name}: {len(grid)} settings on {len(requests)} edits that are not asked about later")
+    left, start = grid[len(trials) :], time.perf_counter()
     _, unedited = _shares(lm, questions, protocol)
-    for values in grid[len(trials) :]:
+    asked = time.perf_counter() - start
+    with suppress(Exception):  # the first setting says what is wrong
+        ed.prepare(lm)
+    each = warm_up_edit(lm, ed, next(iter(requests.values()))) if left else 0.0
+    seconds = format_duration(_tuning_seconds(ed, lm, left, each, asked, len(requests)))
+    rates = f"{_two_digits(each)} s an edit, {_two_digits(asked)} s to ask"
+    many = f"{len(left)} settings on {len(requests)} edits that are not asked about later"
+    tell(f"tuning {ed.name}: {many}, about {seconds} ({rates})")
+    bar = dict(desc=f"tuning {ed.name}", total=len(grid), initial=len(trials), unit=" settings", show=progress)
+    for values in progress_bar(left, **bar):
         trials.append(_try_setting(lm, ed, values, batches, lambda: _shares(lm, questions, protocol, unedited)[0]))
         if keep:
             write_text(keep, json.dumps(about | dict(trials=trials), indent=1) + "\n")
-        if len(trials) == 1:
-            tell(f"the first setting took {trials[0]['seconds']:.0f} s; {len(grid) - 1} are left")
     best = max(trials, key=lambda t: t["score"])
     if not best["score"]:
         why = next((f": {t['reason']}" for t in trials if "reason" in t), "")

@@ -261,7 +261,7 @@ class _Effect:
         self.moves += [abs(new - old) for new, old in zip(self.ask(items), before)]
         self.left -= len(items)
         moved, hparams = sum(self.moves) / len(self.moves), asdict(self.job.editor.hparams_for(self.job.lm))
-        line = no_effect_line(moved, len(self.moves), hparams, self.job.plan.protocol)
+        line = no_effect_line(self.job.editor.name, moved, len(self.moves), hparams, self.job.plan.protocol)
         if line and not self.left:
             self.job.notify("no effect", moved=moved, text=line)
 

@@ -13,15 +13,17 @@ from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from ..benchmark.own import write_rows
+from ..editors.trials import warm_up_edit
 from ..lm.models import LM, limited_threads
 from ..lm.scoring import process_rank
+from ..progress import format_duration
 from ..records import patch
 from .checkpoints import Updater
 from wbe.runs.schedule import (
     Job,
     Study,
+    _step_requests,
     estimate_seconds,
-    format_duration,
     utc_now,
 )
 from .moments import Asker
@@ -68,20 +70,33 @@ _ESTIMATE_AFTER = 60.0  # seconds; a run with less left says nothing
 
 
 @patch
+def _time_edit(self: BenchmarkStudy) -> list[dict]:
+    "The row of a batch with one edit, which is not applied; nothing where it would need all processes, or texts."
+    if self.texts or self.processes > 1:
+        return []
+    n, count = next(iter(self.planned.items()))
+    requests, _ = _step_requests(self.bench[n - 1], min(count, 8), self.editor.needs_subject, self.editor.sees_probes)
+    self.editor.progress = self.progress
+    with suppress(Exception):  # the first batch says what is wrong
+        self.editor.prepare(self.lm)
+    return [dict(edits=1, refused=0, seconds=warm_up_edit(self.lm, self.editor, r)) for r in requests if r][:1]
+
+
+@patch
 def estimate(self: BenchmarkStudy):
-    "Tell how long the run will take; once for the questions, and once for all of it."
-    what = "all" if self.timed or self.editor is None else "questions"
+    "Tell how long the run will take; once before the first batch, and once after it."
+    what = "all" if self.timed or self.editor is None else "before"
     if what in self.estimates or self.rank != 0 or time.monotonic() - self.started < _ESTIMATE_AFTER:
         return
     self.estimates.add(what)
+    timed, moments = self.timed or (self._time_edit() if self.editor else []), self.tables["moments"].frame()
     left = [m for m in self.asker.moments_left() if self.editor or m["moment"] == "before"]
     edits = sum(self.planned.values()) - self.updater.edits_done if self.editor else 0
-    moments = self.tables["moments"].frame()
-    seconds, rates = estimate_seconds(sum(m["questions"] for m in left), edits, moments, self.timed)
+    seconds, rates = estimate_seconds(sum(m["questions"] for m in left), edits, moments, timed)
     if seconds >= _ESTIMATE_AFTER:
         end = time.strftime("%H:%M", time.localtime(time.time() + seconds))
         text = f"about {format_duration(seconds)} left, until {end}: {rates}"
-        if what == "questions":
+        if self.editor and not timed:
             more = "the edits, and what they need once, come on top and are timed when they begin"
             text = f"about {format_duration(seconds)} for the questions alone: {rates}; {more}"
         self.notify("estimated", seconds=round(seconds), text=text)

@@ -571,6 +571,7 @@ def moved(self: Run) -> float:
 
 # %% ../../nbs/10_runs/02_records.ipynb #3a825296
 def no_effect_line(
+    editor: str,
     moved: float,  # the mean change of the log-probability
     edits: int,  # of how many
     hparams: dict,  # of the editor
@@ -579,11 +580,14 @@ def no_effect_line(
     "That edits had no effect, and what to try."
     if not moved < NO_EFFECT:
         return ""
+    from wbe.editors.hparams import preset_tables
+
     name, size = protocol.partition("@")[0], hparams.get("batch_size")
     trained = [p.strip() for p in (hparams.get("under") or name).split(",")]
     tries = [] if name in trained else [f"under={name} (they are trained under {', '.join(trained)})"]
     tries += [f"batch_size={max(1, edits // 8)} (now {size}, so steps are few)"] if size and size > edits else []
-    tries += ["other hyper-parameters, which tune=16 chooses for this model"]
+    chosen = ", which tune=16 chooses for this model" if editor in preset_tables()["grids"] else ""
+    tries.append(f"other hyper-parameters{chosen}")
     return (
         f"no effect: after {edits:,} edits the log-probability of their new answers has moved by {moved:.2g} on "
         f"average, less than {NO_EFFECT:g}; try {'; '.join(tries)}"
@@ -594,7 +598,8 @@ def no_effect_line(
 def effect_lines(self: Run) -> list[str]:
     "That the edits had no effect, in a sentence; empty if they had one, or if this was not asked."
     edits = int(self.batches.edits.sum()) if len(self.batches) else 0
-    line = no_effect_line(self.moved, edits, self.config.get("hparams") or {}, self.config.get("protocol") or "")
+    hparams, protocol = (self.config.get(k) or {} for k in ("hparams", "protocol"))
+    line = no_effect_line(self.editor, self.moved, edits, hparams, protocol or "")
     return [f"{self.name}: {line}"] if line else []
 
 

@@ -219,7 +219,7 @@ def _edit(self: CrispEdit, lm: LM, requests: list[EditRequest], hparams: CrispHP
     coded = with_end_token(lm, coded) if h.end else coded
     adams = _adams_from_tensors(before.tensors, spaces, lm.device) if before and carries else {}
     after, partial = project if h.project == "change" else None, partial_work(self, lm, requests, h)
-    changes = train_breadth_first(lm, coded, layers, h, project, after, adams, partial)
+    changes = train_breadth_first(lm, coded, layers, h, project, after, adams, partial, self.progress)
     result = WeightEdit(deltas={("mlp_out", n): Delta(whole=d) for n, d in changes.items()})
     kept = _factors_to_tensors(self._with_edits(lm, coded, result, known, h)) if h.remember else {}
     kept |= _adams_to_tensors(adams) if carries else {}

@@ -31,7 +31,7 @@ from wbe.editors.results import (
 from ..protocol import Editor
 from ..requests import EditRequest
 from ..tail import hooked
-from .finetune import fitting_batch_size
+from .finetune import fitting_batch_size, training_bar
 from ...lm.models import LM
 from ...lm.passes import padding_token, select_logits
 from ...lm.scoring import ProcessError, process_rank
@@ -248,6 +248,7 @@ def _train_adapters(
     layers: dict,  # peft's layers, by part and layer
     h: LoraHParams,
     partial: PartialWork | None = None,  # where the state is kept after an epoch
+    progress: bool = False,  # whether to show a bar
 ) -> list[float]:  # the loss of every epoch
     "Train the adapters."
     weights = [p for layer in layers.values() for p in (layer.lora_A["default"].weight, layer.lora_B["default"].weight)]
@@ -257,7 +258,7 @@ def _train_adapters(
     if state := partial.read() if partial else {}:
         losses = state.pop("losses").tolist()
         _restore_training(weights, optimiser, state)
-    for epoch in range(len(losses), h.epochs):
+    for epoch in training_bar(h.epochs, "epochs", progress, len(losses)):
         losses.append(_epoch(lm, coded, weights, optimiser, h, epoch))
         if partial is not None and partial.due:
             so_far = dict(losses=torch.tensor(losses, dtype=torch.float64))
@@ -410,7 +411,7 @@ def _train(
     "Train adapters on requests."
     coded = encode_items(lm, [QAItem(r.question, r.answer, None, r.id) for r in requests], h.under)
     with _added_deltas(lm, _adapter_deltas(before, h), -1.0), _attached_adapters(lm, h, before) as layers:
-        losses = _train_adapters(lm, coded, layers, h, partial_work(self, lm, requests, h))
+        losses = _train_adapters(lm, coded, layers, h, partial_work(self, lm, requests, h), self.progress)
         weights = lambda x: tuple(m["default"].weight.detach().clone() for m in (x.lora_A, x.lora_B))
         return {matrix: weights(x) for matrix, x in layers.items()}, losses
 
