@@ -615,9 +615,7 @@ def _tune_editor(self: Job):
     tell = lambda text: self.notify("tuning", text=text)
     together = min(max(self.planned.values()), self.batch_size or 10**12)
     if together > self.plan.tune:
-        tell(
-            f"the run makes {together} edits together; {self.plan.tune} promise more locality (tune={together} does not)"
-        )
+        tell(f"the run makes {together} edits together; {self.plan.tune} promise more locality than so many leave")
     edits = tuning_edits(self.bench, self.plan, self.planned)
     show = self.progress and self.rank == 0
     self.tuned = tune(self.lm, self.editor, edits, self.batch_size, self.plan.protocol, keep, tell, show)
