@@ -383,7 +383,7 @@ def one_cell(path: Path, source: str, stored: str) -> Path:
     cell = dict(
         cell_type="code", id="a", metadata={}, execution_count=None, source=source.splitlines(True), outputs=[output]
     )
-    path.parent.mkdir()
+    path.parent.mkdir(parents=True)
     path.write_text(json.dumps(dict(cells=[cell], metadata={}, nbformat=4, nbformat_minor=5)))
     return path
 
@@ -396,6 +396,7 @@ def test_a_notebook_that_stores_another_number_fails(tmp_path):
         ("08_cost", "print('rag 81.6%')", "rome 81.6%", False),
         ("08_cost", "print('rag 81.6%')", "rag 81.6% wise 71.1%", False),
         ("08_cost", "#| varies\nprint('rag 81.6%')", "rag 71.6%", True),
+        ("research/another", "print('rag 81.6%')", "rag 71.6%", False),
         ("another", "print('rag 81.6%')", "rag 71.6%", True),
     ]
     paths = [one_cell(tmp_path / f"{i}" / f"{c[0]}.ipynb", *c[1:3]) for i, c in enumerate(cases)]

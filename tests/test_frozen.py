@@ -319,6 +319,9 @@ def models_with_presets() -> dict:
         depth = "n_layer" if model["family"] in ("gpt2", "gptj") else "num_hidden_layers"
         vocab = max(model.get("vocab", [0])[0] + 1, 400)
         found[label] = toy_lm(model["family"], vocab=vocab, **{depth: model.get("depth", 4)})
+    for label, model in preset_tables()["shapes"].items():
+        config = dict(num_hidden_layers=model.get("depth", 6), hidden_size=model["width"][0])
+        found[label] = toy_lm(model.get("family", "llama"), **config)
     return found
 
 

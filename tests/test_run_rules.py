@@ -103,6 +103,20 @@ def test_a_run_that_is_stopped_while_it_chooses_hyper_parameters_goes_on_and_cho
     assert begin("stopped").config["tuned"] == again["tuned"] and len(tried) == 7
 
 
+@pytest.mark.parametrize("tune, batch, warned", [(3, 1, False), (3, None, True), (10, None, False)])
+def test_a_choice_by_fewer_edits_than_a_batch_of_the_run_has_is_told(tmp_path, monkeypatch, tune, batch, warned):
+    from wbe.runs import schedule
+
+    said, plan = [], SimpleNamespace(tune=tune, editor="memit", protocol="paper")
+    hear = lambda event, text: said.append(text)
+    job = SimpleNamespace(plan=plan, folder=tmp_path, texts={}, rank=0, planned={1: 10, 2: 4}, batch_size=batch)
+    job.__dict__.update(notify=hear, bench=None, lm=None, editor=None, progress=False)
+    for name in ("tuning_edits", "tune", "use_tuned"):
+        monkeypatch.setattr(schedule, name, lambda *given: None)
+    schedule.Job._tune_editor(job)
+    assert [("10 edits together" in text) for text in said] == [True] * warned
+
+
 @pytest.mark.parametrize("lr,silent", [(0.0, True), (0.02, False)])
 def test_a_run_without_effect_says_so_after_the_first_edits_at_the_end_and_in_comparisons(tmp_path, lr, silent):
     from wbe.lm.toys import toy_lm

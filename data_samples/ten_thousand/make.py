@@ -1,6 +1,6 @@
 """A benchmark of more than ten thousand edits, and what editors keep of them on the tiny model, thousand by thousand.
 
-    python data_samples/ten_thousand/make.py FOLDER                  the benchmark: FOLDER/bench/release
+    python data_samples/ten_thousand/make.py FOLDER                  the benchmark, and subjects.csv beside this file
     python data_samples/ten_thousand/make.py FOLDER --edit EDITOR    FOLDER/EDITOR.json, from the beginning
     python data_samples/ten_thousand/make.py FOLDER --edit none      the unedited model
     python data_samples/ten_thousand/make.py FOLDER --merge          into kept.csv and costs.csv, beside this file
@@ -44,6 +44,7 @@ def make(folder: Path):
     "Write the world's dumps and their benchmark."
     files = World(seed=7, entities=12_000).write(folder / "world", articles=False, views=False, truth=False)
     make_benchmark(folder / "bench", sorted(files.paths()), title="Ten thousand edits of the controlled world")
+    count_subjects(sampled(first_edits(folder))).to_csv(HERE / "subjects.csv", index=False)
 
 
 def first_edits(folder: Path) -> pd.DataFrame:
@@ -57,6 +58,13 @@ def sampled(edits: pd.DataFrame) -> pd.DataFrame:
     "Sixty edits of each thousand whose questions come only once."
     once = edits[~edits["update"].duplicated(keep=False)]
     return once.groupby("thousand").sample(ASKED, random_state=0)
+
+
+def count_subjects(sample: pd.DataFrame) -> pd.DataFrame:
+    "How many edits of each thousand are asked, and how many different subjects they and all before them have."
+    counts = sample.groupby("thousand").agg(asked=("edit_id", "size"), subjects=("subject_id", "nunique"))
+    so_far = [sample[sample.thousand <= n].subject_id.nunique() for n in counts.index]
+    return counts.assign(subjects_so_far=so_far).reset_index()
 
 
 def ask(lm, items: list) -> pd.DataFrame:

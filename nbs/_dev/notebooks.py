@@ -143,6 +143,8 @@ def readme(folder: Path) -> str:
             cell.source = links_from_root(cell.source)
         else:
             cell.source = "" if "hide_input" in flags_of(cell) else re.sub(r"^#\|.*\n?", "", cell.source, flags=re.M)
+            for data in [o["data"] for o in cell.outputs if "text/markdown" in o.get("data", {})]:
+                data["text/markdown"] = links_from_root("".join(data["text/markdown"]))
     body, resources = MarkdownExporter().from_notebook_node(nb)
     body = re.sub(r"```python\s*```\n?", "", body)
     images = folder / "nbs" / "images"
@@ -297,9 +299,14 @@ def style() -> str:
     return "\n".join(rows)
 
 
-# Every word and number in these notebooks comes from recorded runs, so a fresh output equals the stored one. A cell
-# that says `#| varies` is not compared.
-COMPARED = ("06_timesteps", "08_cost", "01_editors_over_time")
+# Every word and number that these notebooks show comes from recorded runs, or is the same in every run, so a fresh
+# output equals the stored one. A cell that says `#| varies` is not compared.
+COMPARED_FOLDER, COMPARED = "research", ("index", "06_timesteps", "08_cost")
+
+
+def is_compared(path) -> bool:
+    "Whether the outputs of a notebook are compared with those that it stores."
+    return path is not None and (Path(path).parent.name == COMPARED_FOLDER or Path(path).stem in COMPARED)
 
 
 def words_of(outputs) -> list[str]:
@@ -359,7 +366,7 @@ def compare_outputs():
         begin(self, path, *args, **options)
         if "pandas" in sys.modules:  # a process executes several notebooks, and some set how tables are shown
             sys.modules["pandas"].reset_option("^display")
-        self.compared = path is not None and Path(path).stem in COMPARED
+        self.compared = is_compared(path)
 
     def cell(self, cell, *args, **options):
         stored, cell.outputs = list(cell.get("outputs") or []), []

@@ -16,8 +16,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import harmonic_mean
 
+import torch
+
 from .hparams import _as_python, preset_tables
 from .protocol import Editor
+from .results import EditError
 from .trials import _sequence_batches, edited, warm_up_edit
 from .weights.moments import model_fingerprint
 from ..lm.models import LM
@@ -86,13 +89,13 @@ def _read_trials(path: Path | None, about: dict) -> list[dict]:
 
 
 def _try_setting(lm: LM, ed: Editor, values: dict, batches: list, ask: Callable) -> dict:
-    "Make the edits with one setting, ask, and undo them; a setting that does not work has the reason and no score."
+    "Make the edits with one setting, ask, and undo them; a setting that cannot be used has the reason and no score."
     start, tried = time.perf_counter(), _with_values(ed, values)
     try:
         tried.prepare(lm)
         with edited(lm, tried, batches):
             shares = ask()
-    except Exception as e:
+    except (BadArgument, EditError, ArithmeticError, torch.linalg.LinAlgError) as e:  # memory that is full says nothing
         return dict(values=values, score=0.0, reason=f"{type(e).__name__}: {e}", seconds=time.perf_counter() - start)
     return dict(values=values, **shares, score=trial_score(shares), seconds=time.perf_counter() - start)
 

@@ -613,6 +613,9 @@ def _tune_editor(self: Job):
         )
     keep = self.folder / "tuning.json" if self.rank == 0 else None
     tell = lambda text: self.notify("tuning", text=text)
+    together = min(max(self.planned.values()), self.batch_size or 10**12)
+    if together > self.plan.tune:
+        tell(f"the run makes {together} edits together; {self.plan.tune} promise more locality than so many leave")
     edits = tuning_edits(self.bench, self.plan, self.planned)
     show = self.progress and self.rank == 0
     self.tuned = tune(self.lm, self.editor, edits, self.batch_size, self.plan.protocol, keep, tell, show)

@@ -172,13 +172,13 @@ def search(
     return (self._search_left if self._removed[: self.count].any() else self._search)(v, int(k))
 
 # %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-021
-def _block_candidates(queries, keys: np.ndarray, k: int, step: int) -> tuple[np.ndarray, np.ndarray]:
+def _block_candidates(queries, keys, k: int, step: int) -> tuple[np.ndarray, np.ndarray]:
     "The best keys of each block for some queries, given as a tensor: similarities and numbers."
     import torch
 
     sims, ids = [], []
     for i in range(0, len(keys), step):
-        block = torch.from_numpy(keys[i : i + step]).to(queries.device)
+        block = torch.as_tensor(keys[i : i + step]).to(queries.device)
         found = (queries @ block.T).topk(min(k + 8, len(block)))
         sims.append(found.values.cpu().numpy())
         ids.append(found.indices.cpu().numpy() + i)
@@ -187,7 +187,7 @@ def _block_candidates(queries, keys: np.ndarray, k: int, step: int) -> tuple[np.
 # %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-022
 def exact_search(
     queries: np.ndarray,
-    keys: np.ndarray,
+    keys,  # an array, or a tensor on the device
     k: int,
     device: str = "cpu",
     at_once: int = 1 << 25,  # the largest number of similarities in memory
@@ -210,10 +210,25 @@ class ExactIndex(VectorIndex):
 
     def __init__(self, size: int, device: str = "cpu"):
         super().__init__(size)
-        self.device = device
+        self.device, self._on_device = device, None
+
+    def _keys(self):
+        "The vectors where they are compared: copied to a device when they have changed, not for each search."
+        import torch
+
+        if self.device == "cpu":
+            return self.vectors
+        if self._on_device is None:
+            self._on_device = torch.tensor(self.vectors, device=self.device)
+        return self._on_device
+
+    def _after_add(self):
+        self._on_device = None
+
+    _after_truncate = _after_add
 
     def _search(self, v: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        return exact_search(v, self.vectors, k, self.device)
+        return exact_search(v, self._keys(), k, self.device)
 
 # %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-029
 def search_recall(found: np.ndarray, true: np.ndarray) -> float:
