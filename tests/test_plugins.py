@@ -31,7 +31,7 @@ FEW = dict(benchmark=str(BENCH), max_edits=4, axes=("update",), ask_lasting=5)
 # As in the tutorial: an editor that changes a weight, and one that changes only the prompt.
 WEIGHT = """
 from dataclasses import dataclass
-from wbe.editors.hparams import HParams, hp
+from wbe.editors.hparams import AS_ASKED, HParams, hp
 from wbe.editors.protocol import Editor
 from wbe.editors.results import Delta, WeightEdit
 from wbe.editors.training.finetune import answer_gradient
@@ -40,6 +40,7 @@ from wbe.editors.training.finetune import answer_gradient
 class StepHParams(HParams):
     layer: int = hp(0, minimum=0)
     size: float = hp(1.0, minimum=0)
+    under: str = AS_ASKED
 
 class GentleStep(Editor):
     "One step against the gradient of the answers."
@@ -48,7 +49,7 @@ class GentleStep(Editor):
 
     def _edit(self, lm, requests, hparams):
         matrix = ("mlp_out", hparams.layer)
-        g = answer_gradient(lm, requests, matrix)
+        g = answer_gradient(lm, requests, matrix, hparams.under)
         return WeightEdit(deltas={matrix: Delta(whole=-hparams.size * g / g.norm())})
 """
 PROMPT = """

@@ -830,16 +830,22 @@ def judge(
 def export(
     run: Path,  # folder of a run
     /,
-    output: Path,  # the new folder
+    output: Path | None = None,  # the new folder
+    moments: Path | None = None,  # new folder for the second moments that ROME, MEMIT or AlphaEdit used
 ):
-    """Write the edited model of a run as an ordinary Hugging Face checkpoint with a model card.
+    """Write the edited model of a run as an ordinary Hugging Face checkpoint with a model card, or its second moments.
 
     For example:  wbe export runs/ft-wbe-tiny -o ft-edited
     """
-    from wbe.runs.export import export_run
+    from wbe.runs.export import export_moments, export_run
     from wbe.runs.records import Run
 
-    typer.echo(f"The model: {export_run(Run.load(run), output)}")
+    if not output and not moments:
+        raise BadArgument("where to? Give a new folder: --output for the edited model, --moments for second moments")
+    if output:
+        typer.echo(f"The model: {export_run(Run.load(run), output)}")
+    if moments:
+        typer.echo(f"The second moments: {export_moments(Run.load(run), moments)}")
 
 # %% ../../nbs/12_app/05_runs.ipynb #6b397fe6
 @command("results", "wbe.analysis.leaderboard:make_leaderboard")

@@ -238,7 +238,7 @@ class _Effect:
     "Whether the first edits of a run have an effect on the answers to their questions."
 
     def __init__(self, job: Job, edits: int = 8):
-        self.job, self.left, self.moves = job, edits, []  # left: how many edits are still looked at
+        self.job, self.left, self.moves, self.items = job, edits, [], []  # left: how many edits are still looked at
 
     def before(self, requests: list[EditRequest]) -> tuple[list, list]:  # questions with answers; log-probabilities
         "What is looked at of a batch that will be made."
@@ -259,11 +259,21 @@ class _Effect:
         if not items:
             return
         self.moves += [abs(new - old) for new, old in zip(self.ask(items), before)]
-        self.left -= len(items)
+        self.left, self.items = self.left - len(items), self.items + items
         moved, hparams = sum(self.moves) / len(self.moves), asdict(self.job.editor.hparams_for(self.job.lm))
-        line = no_effect_line(self.job.editor.name, moved, len(self.moves), hparams, self.job.plan.protocol)
-        if line and not self.left:
-            self.job.notify("no effect", moved=moved, text=line)
+        about = (self.job.editor.name, moved, len(self.moves), hparams, self.job.plan.protocol)
+        if no_effect_line(*about) and not self.left:
+            self.job.notify("no effect", moved=moved, text=no_effect_line(*about, self._uses()))
+
+    def _uses(self) -> int | None:
+        "For how many of these questions a memory beside a layer changes an output; None where there is no memory."
+        memories, used = [x for x in self.job.lm.edits.attached.values() if hasattr(x, "used")], 0
+        for item in self.items if memories else ():
+            for memory in memories:
+                memory.used = False
+            self.ask([item])
+            used += any(memory.used for memory in memories)
+        return used if memories else None
 
 # %% ../../nbs/10_runs/05_checkpoints.ipynb #13cf5d0b
 class Updater:

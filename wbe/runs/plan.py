@@ -46,7 +46,7 @@ class EditSettings:
     tune: int | None = None  # choose hyper-parameters by trials on so many edits, which the run does not ask about
     timesteps: tuple[int, int] | None = None  # like 1-8, 3 or 3-, counted from 1; all by default
     max_edits: int | None = None  # stop after this many edits
-    corpus: str | None = None  # text file for the second moments of ROME and MEMIT
+    corpus: str | None = None  # for ROME and MEMIT: a text file, or second moments (a folder, a data set on the hub)
     texts_dir: str | None = None  # folder of what was written in each timestep, for editors that take texts
 
 # %% ../../nbs/10_runs/01_plan.ipynb #70f9f3c6
@@ -257,7 +257,8 @@ def check_plan(plan: RunPlan):
     for axis in plan.generate:
         check_choice(axis, (*dict.fromkeys((*ASKED_AXES, *plan.axes, *plan.forms, *plan.near)),), "axis")
     for name in ("lasting", "texts", "corpus"):
-        _check_file(getattr(plan, name), name)
+        if name != "corpus" or Path(plan.corpus or "").is_file():  # the editor reads it, and says what is wrong
+            _check_file(getattr(plan, name), name)
     if plan.backend:
         _check_for_backend(plan)
     check_load_options(plan.model, plan.dtype, plan.device, plan.quant, plan.backend, plan.backend_options)

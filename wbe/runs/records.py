@@ -576,6 +576,7 @@ def no_effect_line(
     edits: int,  # of how many
     hparams: dict,  # of the editor
     protocol: str,  # under which the edits are asked about
+    used: int | None = None,  # for how many of the edited questions a memory was used; None where there is none
 ) -> str:  # empty if they had one
     "That edits had no effect, and what to try."
     if not moved < NO_EFFECT:
@@ -588,9 +589,10 @@ def no_effect_line(
     tries += [f"batch_size={max(1, edits // 8)} (now {size}, so steps are few)"] if size and size > edits else []
     chosen = ", which tune=16 chooses for this model" if editor in preset_tables()["grids"] else ""
     tries.append(f"other hyper-parameters{chosen}")
+    memory = "" if used is None else f"; its memory was used for {used} of {edits:,} questions"
     return (
         f"no effect: after {edits:,} edits the log-probability of their new answers has moved by {moved:.2g} on "
-        f"average, less than {NO_EFFECT:g}; try {'; '.join(tries)}"
+        f"average, less than {NO_EFFECT:g}{memory}; try {'; '.join(tries)}"
     )
 
 

@@ -161,12 +161,18 @@ class RoutedLayer:
         place = settings["part"], settings["layer"]
         self.shape, self.device = linear_shape(lm.module(*place)), _part_device(lm, *place)
         self.idle, self.continues, self.attention_mask = False, False, None
+        self.used = False  # whether it has changed an output since somebody wrote False here
         self.unwrapped = _needs(lm)  # what holds without this
         _set_needs(lm, True, lm.needs_whole_texts or settings.get("over") == "text", None)
         self.hooks = [
             lm.base.register_forward_pre_hook(lambda *given: self._note_pass(*given), with_kwargs=True),
-            lm.hook(*place, lambda given, out: None if self.idle else self.change_output(given, out)),
+            lm.hook(*place, lambda given, out: None if self.idle else self._changed(given, out)),
         ]
+
+    def _changed(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor | None:
+        changed = self.change_output(x, out)
+        self.used |= changed is not None
+        return changed
 
     def change_output(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor | None:
         "From input and output of the layer in a pass to another output; None leaves it as it is."

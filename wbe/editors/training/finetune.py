@@ -165,7 +165,7 @@ def answer_gradient(
     lm: LM,
     requests: list[EditRequest],
     matrix: tuple,  # part and layer
-    protocol: str = "zero-shot",
+    protocol: str,  # of the questions in training; an editor gives its hyper-parameter `under`
 ) -> torch.Tensor:  # (out, in), as `LM.weight`
     "The gradient of the mean loss of answers with respect to one matrix."
     coded = encode_items(lm, [QAItem(r.question, r.answer, id=r.id) for r in requests], protocol)
