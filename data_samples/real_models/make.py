@@ -1,11 +1,12 @@
 """A lifelong run of a real language model on published rows of WikiBigEdit: scores only, no text of the rows.
 
-    python data_samples/real_models/make.py run ROWS -m MODEL -e EMBEDDER -o FOLDER [--timesteps 2] [--jobs 1]
+    python data_samples/real_models/make.py run ROWS -m MODEL -e EMBEDDER -o FOLDER [--device cuda] [--texts FILE]
     python data_samples/real_models/make.py keep FOLDER
 
 ROWS holds the published rows in the form in which editing code ships them (prompt, target_new, subject, …). Rows 301 to
 1,300 become ten timesteps of a hundred edits; rows 1 to 300 are for tuning alone. MODEL and EMBEDDER are folders, as
-`make real` writes them. `run` may be stopped and repeated, also with more timesteps. `keep` writes what is stored here.
+`make real` writes them. TEXTS holds paragraphs whose perplexity is measured, one a line. `run` may be stopped and
+repeated, also with more timesteps. `keep` writes what is stored here: of each run that was asked after a timestep.
 """
 
 import argparse
@@ -20,7 +21,8 @@ HERE = Path(__file__).parent
 TUNING, STEP, LAST = 300, 100, 1300
 FIELDS = dict(prompt="question", target_new="answer", subject="subject", rephrase_prompt="rephrase")
 FIELDS |= dict(locality_prompt="locality", locality_ground_truth="locality_answer")
-EDITORS = ("none", "oracle", "rag", "ultraedit", "locft", "lora", "ft", "lora-merge", "wise", "grace", "horen")
+EDITORS = ("none", "oracle", "rag", "ultraedit", "grace", "horen", "lora", "lora-merge", "locft", "memit", "alphaedit")
+EDITORS += ("ft", "wise", "rome", "r-rome")  # these take longest
 KEPT = ["run", "row", "axis", "moment", "asked_of", "scored_at", "edits_done"]
 KEPT += ["token_accuracy", "exact_match", "normalised_match", "log_probability", "natural_end", "same"]
 
@@ -39,12 +41,14 @@ def run(args):
     if not (args.output / "rows.jsonl").exists():
         write_rows(args.rows, args.output / "rows.jsonl")
     common = dict(benchmark=str(args.output / "rows.jsonl"), model=args.model, timesteps=f"2-{args.timesteps + 1}")
-    common |= dict(tune=12, axes=["update", "rephrase", "locality"], generate=["update", "rephrase", "locality"])
-    common |= dict(sample=50, ask_lasting=100, threads=1, name=f"{{editor}}-{Path(args.model).name}")
+    common |= dict(tune=32, axes=["update", "rephrase", "locality"], generate=["update", "rephrase", "locality"])
+    common |= dict(sample=30, ask_lasting=200, threads=1, device=args.device, dtype="float32")
+    common |= dict(texts=args.texts) if args.texts else {}
+    tag = Path(args.model).name
     lines = [f"folder = {json.dumps(str(args.output / 'runs'))}", "[common]"]
     lines += [f"{name} = {json.dumps(value)}" for name, value in common.items()]
     for editor in EDITORS:
-        lines += ["[[run]]", f'editor = "{editor}"']
+        lines += ["[[run]]", f'editor = "{editor}"', f'name = "{editor}-{tag}"']
         lines += [f"hparams = {{ embedder = {json.dumps(args.embedder)}, index = 'exact' }}"] if editor == "rag" else []
     (args.output / "sweep.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
     words = ["-m", "wbe", "sweep", args.output / "sweep.toml", "--jobs", args.jobs]
@@ -56,13 +60,14 @@ def kept_scores(run) -> pd.DataFrame:
     scores = run.scores.assign(run=run.name, row=run.scores.edit_id.str.extract(r"row-(\d+)")[0].astype(int))
     before = scores[scores.moment == "before"].set_index(["row", "axis"]).answer
     known = scores.set_index(["row", "axis"]).index.map(before)
-    return scores.assign(same=[a == b for a, b in zip(scores.answer, known)])[KEPT]
+    scores = scores.assign(same=[a == b for a, b in zip(scores.answer, known)])
+    return (scores if run.editor == "none" else scores[scores.moment != "before"])[KEPT]
 
 
 def keep(args):
     from wbe.runs.records import load_runs
 
-    runs = [r for r in load_runs(args.folder) if not r.missing]
+    runs = [r for r in load_runs(args.folder) if (r.scores.moment != "before").any()]
     pd.concat(map(kept_scores, runs), ignore_index=True).to_parquet(HERE / "scores.parquet", compression="zstd")
     lasting = pd.concat([r.ability.assign(run=r.name) for r in runs], ignore_index=True)
     lasting.drop(columns="part", errors="ignore").to_parquet(HERE / "lasting.parquet", compression="zstd")
@@ -75,6 +80,7 @@ def keep(args):
         hparams = {k: Path(v).name if k == "embedder" else v for k, v in r.config["hparams"].items()}
         about[r.name] = dict(editor=r.editor, hparams=hparams, tuned=r.config.get("tuned"), edits=edits)
         about[r.name] |= dict(model=model, name=Path(r.config["model"]["name"]).name, protocol=r.config["protocol"])
+        about[r.name] |= dict(device=r.config["hardware"]["gpu"] or "CPU")
     (HERE / "runs.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
 
 
@@ -86,7 +92,9 @@ def main():
     for flag in ("-m", "--model"), ("-e", "--embedder"):
         run_parser.add_argument(*flag, required=True)
     run_parser.add_argument("-o", "--output", type=Path, required=True)
-    run_parser.add_argument("--timesteps", type=int, default=2, help="how many timesteps of a hundred edits")
+    run_parser.add_argument("--timesteps", type=int, default=10, help="how many timesteps of a hundred edits")
+    run_parser.add_argument("--device", default="auto", help="cpu, cuda, …")
+    run_parser.add_argument("--texts", help="a file of paragraphs, one a line")
     run_parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     run_parser.set_defaults(do=run)
     keep_parser.add_argument("folder", type=Path)
