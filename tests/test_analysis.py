@@ -23,6 +23,7 @@ from wbe.analysis import (
     timesteps,
 )
 from wbe.analysis.tables import find_gaps, run_labels
+from wbe.metrics.intervals import PairedVerdict
 from wbe.records import BadArgument
 
 SMALL = dict(timesteps=4, edits=40, sample=30, every=20, first=160)
@@ -53,8 +54,9 @@ def test_rome_forgets_and_rag_does_not(runs):
 
 def test_decay_sees_when_an_edit_is_gone(runs):
     s = timesteps.decay_summary(timesteps.decay_curve(runs)).xs("update", level="axis")
-    assert s.half_gone["rome"] < 160 and np.isnan(s.half_gone["rag"]) and np.isnan(s.all_gone["rag"])
-    assert "Clearly above it: rag" in timesteps.summarise_decay(timesteps.decay_curve(runs))
+    assert s.half_gone["rome"] < 160 and np.isnan(s.half_gone["rag"])
+    assert (s.verdict["rag"].kind, s.verdict["rag"].n >= 200) == ("above", True)
+    assert "clearly above the unedited model: rag" in timesteps.summarise_decay(timesteps.decay_curve(runs))
 
 
 def test_cost(runs):
@@ -216,22 +218,25 @@ def shares_of(**rows) -> pd.DataFrame:
     "A table of `generated_shares`: updated, outdated, neither."
     out = []
     for name, values in rows.items():
-        row = dict(state=name, n=50)
+        row = dict(state=name, n=250)
         for what, v in zip(("updated", "outdated", "neither"), values):
             row |= {what: v, f"{what}_low": v - 0.05, f"{what}_high": v + 0.05}
         more = values[0] - values[1]
-        out.append(row | dict(more=more, more_low=more - 0.1, more_high=more + 0.1))
+        verdict = PairedVerdict(more, more - 0.1, more + 0.1, 250, 250, 0.001 if more else 0.9)
+        out.append(row | dict(more=more, more_low=more - 0.1, more_high=more + 0.1, verdict=verdict))
     return pd.DataFrame(out)
 
 
 def test_words_on_generated_answers():
     three = shares_of(none=(0.1, 0.8, 0.1), rag=(0.8, 0.1, 0.1), ft=(0.1, 0.1, 0.8), wise=(0.4, 0.4, 0.2))
     assert kinds.summarise_generated(three) == [
-        "More often the updated than the outdated answer: rag.",
-        "Still more often the outdated answer: unedited model.",
+        "How often the updated answer is generated, beside the outdated one, in points: clearly above the outdated "
+        "one: rag +70.0 [+60.0, +80.0]; not told apart from the outdated one: ft +0.0 [-10.0, +10.0], wise +0.0 "
+        "[-10.0, +10.0]; "
+        "clearly below the outdated one: unedited model -70.0 [-80.0, -60.0] (n = 250).",
         "Forget without learning (the outdated answer less often than before, but seldom the updated one and mostly "
         "neither): ft (updated 10%, outdated 10%, neither 80%).",
-        "Neither answer is most frequent for ft, in 80% of 50 pairs.",
+        "Neither answer is most frequent for ft, in 80% of 250 pairs.",
     ]
 
 
@@ -248,11 +253,15 @@ def test_words_on_gradients():
 
 def test_words_on_forgetting_and_teacher_forcing():
     moved = table(editor=["rome", "rag", "wise", "none"], axis="update", scored_at=2, change=[-0.3, 0, 0.2, -0.1])
-    moved = moved.assign(low=[-0.4, -0.1, 0.1, -0.2], high=[-0.2, 0.1, 0.3, 0.0])
+    moved = moved.assign(low=[-0.4, -0.1, 0.1, -0.2], high=[-0.2, 0.1, 0.3, 0.0], at_end=True)
+    moved["verdict"] = [
+        PairedVerdict(*r, 300, 90, 0.9 if r[0] == 0 else 0.01) for r in zip(moved.change, moved.low, moved.high)
+    ]
     earlier = moved.assign(scored_at=1, change=0.9, low=0.8, high=1.0)
     assert timesteps.summarise_changes(pd.concat([moved, earlier])) == (
         "update, change of the same questions of earlier timesteps after the last one, in points: "
-        "forgets rome -30.0; no clear change rag +0.0; gains wise +20.0."
+        "clearly above right after the edit: wise +20.0 [+10.0, +30.0]; not told apart from right after the edit: rag "
+        "+0.0 [-10.0, +10.0]; clearly below right after the edit: rome -30.0 [-40.0, -20.0] (n = 300)."
     )
     both = table(editor=["rome", "rag", "none"], axis="update", exact_match=[0.1, 0.2, 0.3])
     both = both.assign(token_accuracy=[0.6, 0.5, 0.4], difference=[0.5, 0.3, 0.1])

@@ -57,9 +57,40 @@ def test_a_run_that_lost_questions_is_found(folders):
         rag.__dict__["scores"] = whole[~((whole.moment == "current") & (whole.edit_id == "t1e3"))]
         assert [k for k, v in _verify_run(rag, others).items() if not v] == ["each once"]
         rag.__dict__["scores"] = whole.assign(exact_match=True)
-        assert [k for k, v in _verify_run(rag, others).items() if not v] == ["consistent", "same model"]
+        assert [k for k, v in _verify_run(rag, others).items() if not v] == ["consistent", "answers", "same model"]
     finally:
         rag.__dict__["scores"] = whole
+
+
+def forged(editor: str, columns: dict, texts: bool = True):
+    "A made-up run with texts for answers, some columns of which were changed afterwards."
+    run = made_up(editor, **SIZE)
+    expected = run.questions.drop_duplicates(["edit_id", "axis"]).set_index(["edit_id", "axis"]).expected
+    right = expected.reindex(list(zip(run.scores.edit_id, run.scores.axis))).to_numpy()
+    answers = [e if x else f"not {e}" for e, x in zip(right, run.scores.exact_match)] if texts else None
+    run.scores = run.scores.assign(answer=answers).assign(**columns)
+    return run
+
+
+def test_a_forged_run_is_not_ranked(tmp_path):
+    for editor in ("none", "rag", "rome"):
+        write(forged(editor, {}), tmp_path / "runs" / editor)
+    honest = make_leaderboard([tmp_path / "runs"], tmp_path / "page.html").read_text(encoding="utf-8")
+    rows = re.findall(r"<tr><td>([\w-]+)</td><td>(\d of \d)", honest)
+    assert rows[0] == ("rag", "6 of 6") and {name for name, _ in rows} == {"rag", "rome"}
+    assert "The unedited model (dotted): " in honest and "not ranked" not in honest.lower()
+    write(forged("rome", dict(exact_match=True)), tmp_path / "runs" / "best")
+    write(forged("rome", dict(exact_match=True, token_accuracy=1.0)), tmp_path / "runs" / "careful")
+    write(forged("ft", {}, texts=False), tmp_path / "runs" / "silent")
+    page = make_leaderboard([tmp_path / "runs"], tmp_path / "page.html").read_text(encoding="utf-8")
+    ranked = page[page.index('data-name="leaderboard-1"') : page.index("Not ranked, because a check failed")]
+    named = re.findall(r"<tr><td>([\w-]+)</td><td>([^<]*)", ranked)
+    assert [name for name, _ in named][0] == "rag" and {name for name, _ in named} == {"rag", "rome", "ft"}
+    assert dict(named)["ft"].endswith("cannot be checked")
+    note = page[page.index("Not ranked, because a check failed") :]
+    for name in ("best", "careful"):
+        line = re.search(rf"<li>{name}[^<]*</li>", note)[0]
+        assert "exact match is what the stored answers give" in line
 
 
 def test_runs_from_the_hub(folders, monkeypatch):

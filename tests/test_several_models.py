@@ -23,7 +23,9 @@ def one_run(name: str):
     run.config = run.config | dict(model=run.config["model"] | about, plan=run.config["plan"] | dict(model=model))
     move = [(0, BEFORE[model]), *((t, END.get(name, 0)) for t in (1, 2))]
     rows = [
-        dict(scored_at=t, edits_done=12 * t, what=what, metric="exact_match", value=v, low=v - 0.02, high=v + 0.02, n=9)
+        dict(
+            scored_at=t, edits_done=12 * t, what=what, metric="exact_match", value=v, low=v - 0.02, high=v + 0.02, n=300
+        )
         for t, v in move
         for what in ("lasting facts", "reading")
     ]
@@ -50,9 +52,9 @@ def runs(folder):
 
 
 SENTENCES = (
-    "Lasting facts: 65.0% before any edit. At the end clearly fewer: ft 43.0%; not clearly fewer: rag 65.0%; "
-    "not yet: rome.",
-    "Lasting facts: 37.0% before any edit. At the end clearly fewer: no editor; not clearly fewer: rag 37.0%.",
+    "Lasting facts: 65.0% before any edit (n = 300). After 24 edits clearly below it: ft 43.0%; not told apart from "
+    "it: rag 65.0%; not yet: rome.",
+    "Lasting facts: 37.0% before any edit (n = 300). After 24 edits not told apart from it: rag 37.0%.",
 )
 
 
@@ -73,7 +75,7 @@ def test_the_report_compares_each_model_with_itself(folder):
 def test_without_groups_no_value_is_a_mean_of_models(runs):
     table = timesteps.ability_table(runs)
     text = timesteps.summarise_ability(table)
-    assert "51" not in text and "clearly fewer: ft 43.0% (65.0% before)" in text
+    assert "51" not in text and "clearly below it: ft 43.0% (65.0% before)" in text
     assert "not yet: rome" in text
     tasks = cost.summarise_tasks(cost.task_course(runs))
     assert "ft 43.0% (65.0% before)" in tasks and "51" not in tasks

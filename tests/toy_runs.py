@@ -73,7 +73,10 @@ def made_up(
                 perplexity=2.0,
                 finite=True,
                 seconds=0.01 * growth * rng.uniform(0.9, 1.1, len(part)),
-                answer=[f"a {x}" if a == "locality" else None for a, x in zip(part.axis, right)],
+                answer=[
+                    (e if x else f"not {e}") if a == "locality" else None
+                    for a, e, x in zip(part.axis, part.expected, right)
+                ],
             )
         )
 

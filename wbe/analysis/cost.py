@@ -35,7 +35,7 @@ from wbe.analysis.tables import (
     format_percent,
     labelled_runs,
     last_in_time,
-    list_editors,
+    list_changes,
     match_unedited,
     metric_label,
     pool_scores,
@@ -214,7 +214,9 @@ def _on_front(cost: pd.Series, value: pd.Series) -> np.ndarray:
 # %% ../../nbs/11_analysis/08_cost.ipynb #cell-052
 def trade_off(runs, axis: str = "update", metric: str = "exact_match") -> pd.DataFrame:
     "For each editor: accuracy, seconds per edit, the final ratio of answer times, and both fronts where known."
-    accuracy = mean_accuracy(runs, metric, [axis]).set_index("editor")[["value", "low", "high", "before"]]
+    accuracy = mean_accuracy(runs, metric, [axis], verdicts=False).set_index("editor")[
+        ["value", "low", "high", "before"]
+    ]
     times = last_in_time(answer_time(runs)).set_index("editor")
     out = accuracy.join(edit_cost(runs).per_edit, how="inner").join(times.ratio)
     for cost, name in (("per_edit", "front_edit"), ("ratio", "front_answer")):
@@ -459,7 +461,7 @@ def draw_tasks(
 def summarise_tasks(
     course: pd.DataFrame,  # of `task_course`
 ) -> str:
-    "For each task its value before any edit, and the editors that are clearly worse at the end."
+    "For each task its value before any edit, and the verdict on each editor at the end."
     lines = []
     for task, rows in course.groupby("axis", sort=False):
         share = rows.value.max() <= 1
@@ -467,7 +469,6 @@ def summarise_tasks(
         before = before_text(rows[rows.edits_done == 0].value, write)
         last, still = changes_at_end(rows)
         last = last.sort_values("value", ascending=bool(share))
-        worse = last[last.high < last.before] if share else last[last.low > last.before]
         head = f"{task} ({rows.metric.iloc[0].replace('_', ' ')}): {before} before any edit"
-        lines.append(f"{head}; clearly worse at the end: {list_editors(worse, before, write)}{still}.")
+        lines.append(f"{head}. {list_changes(last, before, write)}{still}.")
     return "\n".join(lines)

@@ -45,7 +45,7 @@ from ..benchmark.own import open_benchmark
 from ..benchmark.reader import Benchmark
 from ..metrics.answers import MEASURES, OPTIONAL_MEASURES
 from ..records import BadArgument, WbeError
-from ..runs.plan import RunPlan, plan_settings
+from ..runs.plan import SCHEDULES, RunPlan, plan_settings
 from ..runs.records import Run, left_out_line, reached_end, run_differences
 from ..store import StoreError, explain_read_errors
 
@@ -87,7 +87,7 @@ def _load_reportable(
     "A run whose tables can be used, or None, and what is wrong with it."
     try:
         run = Run.load(path)
-        if run.kind != "timesteps":
+        if SCHEDULES[run.kind].file != "benchmark":
             return None, [left_out_line(run)]
         run.editor, run.config["model"]["name"], run.config["benchmark"]["name"]
     except (WbeError, KeyError, TypeError) as e:
@@ -103,6 +103,7 @@ def _load_reportable(
     return run, [
         *trouble,
         *_sample_line(run),
+        *run.alarms,
         *run.prompt_lines,
         *run.set_aside,
         *(f"{run.name}: {m}" for m in run.missing),
@@ -153,7 +154,7 @@ _UNEDITED = "before any edit"  # a row
 
 def _update_means(runs, column: str) -> pd.DataFrame:
     "A measure on the updates right after the edits, by editor, and `before` any edit; NaN where not recorded."
-    table = _optional(mean_accuracy, runs, _TEXT_COLUMNS[column], [column.partition(",")[0]])
+    table = _optional(mean_accuracy, runs, _TEXT_COLUMNS[column], [column.partition(",")[0]], verdicts=False)
     names = [name for name, _ in labelled_runs(runs)]
     if table is None or table.empty:
         return pd.DataFrame({"value": float("nan"), "before": float("nan")}, names)
@@ -172,8 +173,12 @@ def _headline_columns(runs, mean, texts, lasting) -> list:
     edits, answers = _optional(edit_cost, runs), _optional(answer_time, runs)
     parts = []
     if mean is not None:
+        if (mean.axis == "update").any():
+            parts.append(mean[mean.axis == "update"].set_index("editor").n.rename("n"))
+        named = [table.value.rename(column) for column, table in texts.items()]
+        parts += named[:1]  # normalised match
         parts.append(mean.pivot(index="editor", columns="axis", values="value")[display_order(mean.axis)])
-        parts += [table.value.rename(column) for column, table in texts.items()]
+        parts += named[1:]
     if change is not None:
         parts.append(_last_by_editor(change, "change", "update, later"))
     if lasting is not None:
@@ -205,7 +210,7 @@ _AT_END = ("update, later", "lasting facts", "time to answer")
 
 def headline_table(runs) -> pd.DataFrame:
     "A row for each editor and for the unedited model: accuracy right after the edits and later, lasting facts, costs."
-    mean, lasting = _optional(mean_accuracy, runs), _lasting_facts(runs)
+    mean, lasting = _optional(mean_accuracy, runs, verdicts=False), _lasting_facts(runs)
     texts = _text_measures(runs) if mean is not None and "update" in set(mean.axis) else {}
     names = [name for name, _ in labelled_runs(runs)]
     parts = _headline_columns(runs, mean, texts, lasting)
@@ -227,6 +232,7 @@ def headline_formats(
     known = {
         **dict.fromkeys(_TEXT_COLUMNS, lambda v: "not recorded" if v != v else format_percent(v)),
         "locality, agreement": format_percent,
+        "n": lambda v: "" if v != v else f"{v:,.0f}",
         "update, later": lambda v: "" if v != v else f"{100 * v:+.1f}",
         "seconds per edit": lambda v: "" if v != v else format_edit_time(v),
         "time to answer": lambda v: "" if v != v else f"× {v:.2f}",

@@ -18,9 +18,10 @@ import numpy as np
 import pandas as pd
 
 from .style import GREY, Look, display_order, draw_dots, draw_heatmap, new_figure, panel_title, percent_axis
-from .tables import interval_columns
+from .tables import interval_columns, list_verdicts
 from ..benchmark.reader import Benchmark
 from ..metrics.answers import exact_match, normalise_answer
+from ..metrics.intervals import MIN_QUESTIONS, judge_differences, paired_difference
 from ..records import ASKED_AXES, BadArgument, check_choice
 from ..writers.properties import KIND_BY_CLASS, object_kind
 
@@ -160,7 +161,7 @@ def _unmatched_answers(name: str, axis: str, scored: int, asked: int, both) -> l
 
 # %% ../../nbs/11_analysis/09_kinds.ipynb #cell-044
 _SCORES = ("exact_match", "token_accuracy")
-_KIND_COLUMNS = ["result", "tag", "kind", "n", "subjects", "guessed"]
+_KIND_COLUMNS = ["result", "tag", "kind", "n", "subjects", "guessed", "verdict"]
 _KIND_COLUMNS += [f"{m}{end}" for m in _SCORES for end in ("", "_low", "_high")]
 
 
@@ -168,8 +169,9 @@ def _accuracy_of_kinds(both: pd.DataFrame) -> list[dict]:
     "A row for each kind."
     out = []
     for kind, part in both.groupby("kind", observed=True):
-        guessed = float((part.guess == part.right).mean())
-        row = dict(kind=kind, n=len(part), subjects=part.subject_id.nunique(), guessed=guessed)
+        guessed = (part.guess == part.right).astype(float)
+        row = dict(kind=kind, n=len(part), subjects=part.subject_id.nunique(), guessed=float(guessed.mean()))
+        row["verdict"] = paired_difference(part.exact_match.astype(float) - guessed, part.subject_id, 1000)
         for m in _SCORES:
             row |= interval_columns(m, part[m].astype(float), part.subject_id)
         out.append(row)
@@ -195,6 +197,8 @@ def accuracy_by_kind(
         for tag in tags:
             rows = _accuracy_of_kinds(both if tag == "all" else both[both.tag == tag])
             out += [dict(result=name, tag=tag) | row for row in rows]
+    for row, verdict in zip(out, judge_differences([row["verdict"] for row in out])):
+        row["verdict"] = verdict  # on exact answers beside the most frequent answer, over the whole table
     table = pd.DataFrame(out, columns=_KIND_COLUMNS)
     table.attrs["missing"] = missing
     return table
@@ -222,16 +226,11 @@ _TOO_FEW = "no kind has {} questions; ask more of them, or lower `least`"
 
 # %% ../../nbs/11_analysis/09_kinds.ipynb #cell-056
 def _summarise_tag(part: pd.DataFrame, metric: str) -> str:
-    "The kinds that are most and least often right, and those that beat the guesser."
+    "The kinds that are most and least often right, and the verdict on each beside a guesser."
     high, low = part.loc[part[metric].idxmax()], part.loc[part[metric].idxmin()]
-    apart = high[f"{metric}_low"] > low[f"{metric}_high"]
-    touch = "and the two intervals do not touch" if apart else "but the two intervals touch"
     best, worst = (f"{r.kind} ({r[metric]:.1%} of {r.n})" for r in (high, low))
-    text = f"most often right about {best}, least about {worst}, {touch}."
-    if part.guessed.notna().any():
-        beats = part[part[f"{metric}_low"] > part.guessed].kind.tolist()
-        text += f" Better than the most frequent answer: {', '.join(beats) or 'none'}."
-    return text
+    guesser = list_verdicts(zip(part.kind, part.verdict), "always giving the most frequent answer")
+    return f"most often right about {best}, least about {worst}. {guesser[0].upper()}{guesser[1:]}."
 
 # %% ../../nbs/11_analysis/09_kinds.ipynb #cell-057
 def summarise_kinds(
@@ -384,6 +383,7 @@ def _output_shares(part: pd.DataFrame) -> dict:
     hits, out = {name: (part.output == name).astype(float) for name in _OUTPUTS}, dict(n=len(part))
     for name, values in hits.items():
         out |= interval_columns(name, values, part.subject_id)
+    out["verdict"] = paired_difference(hits["updated"] - hits["outdated"], part.subject_id, 1000)
     return out | interval_columns("more", hits["updated"] - hits["outdated"], part.subject_id, share=False)
 
 # %% ../../nbs/11_analysis/09_kinds.ipynb #56098367
@@ -399,7 +399,14 @@ def generated_shares(
     if frame.empty:
         raise BadArgument(_NO_TEXTS)
     rows = {name: dict(state=name) | _output_shares(part) for name, part in frame.groupby("state", sort=False)}
-    columns = ["state", "n", *(f"{name}{end}" for name in (*_OUTPUTS, "more") for end in ("", "_low", "_high"))]
+    for row, verdict in zip(rows.values(), judge_differences([row["verdict"] for row in rows.values()])):
+        row["verdict"] = verdict
+    columns = [
+        "state",
+        "n",
+        "verdict",
+        *(f"{name}{end}" for name in (*_OUTPUTS, "more") for end in ("", "_low", "_high")),
+    ]
     return pd.DataFrame([rows[name] for name in display_order(rows)], columns=columns)
 
 # %% ../../nbs/11_analysis/09_kinds.ipynb #359ba82c
@@ -431,7 +438,13 @@ def _forgets_without_learning(table: pd.DataFrame, base: str) -> pd.DataFrame:
     "Results that generate the outdated answer less often than the base, and mostly neither answer."
     first = table[table.state == base]
     below = table.outdated_high < (first.outdated_low.iloc[0] if len(first) else 0.5)
-    return table[below & (table.neither_low > 0.5) & (table.updated_high < 0.25) & (table.state != base)]
+    return table[
+        (table.n >= MIN_QUESTIONS)
+        & below
+        & (table.neither_low > 0.5)
+        & (table.updated_high < 0.25)
+        & (table.state != base)
+    ]
 
 # %% ../../nbs/11_analysis/09_kinds.ipynb #ff3fcac6
 def summarise_generated(
@@ -439,10 +452,8 @@ def summarise_generated(
     base: str = "none",  # the result before any edit
 ) -> list[str]:
     "Which results generate the updated answer more often than the outdated one, the other way round, or neither."
-    named = lambda at: ", ".join(map(display_name, table.state[at]))
-    better, worse, out = named(table.more_low > 0), named(table.more_high < 0), []
-    out += [f"More often the updated than the outdated answer: {better}."] if better else []
-    out += [f"Still more often the outdated answer: {worse}."] if worse else []
+    verdicts = list_verdicts(zip(map(display_name, table.state), table.verdict), "the outdated one")
+    out = [f"How often the updated answer is generated, beside the outdated one, in points: {verdicts}."]
     shares = lambda r: ", ".join(f"{name} {getattr(r, name):.0%}" for name in _OUTPUTS)
     lost = [f"{display_name(r.state)} ({shares(r)})" for r in _forgets_without_learning(table, base).itertuples()]
     rule = "the outdated answer less often than before, but seldom the updated one and mostly neither"

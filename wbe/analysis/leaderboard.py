@@ -19,23 +19,25 @@ import wbe
 from . import style, tables
 from .cost import edit_cost
 from .headline import reportable_runs
-from .report import page_files, page_note
+from .report import _image_html, page_files, page_note
 from wbe.analysis.tables import (
-    NOT_YET,
     edits_planned,
     labelled_runs,
     last_in_time,
+    match_unedited,
     mean_by,
-    pool_scores,
-    run_labels,
     runs_by_protocol,
+    text_measure,
+    verdicts_by,
 )
 from .timesteps import ability_table
 from ..benchmark.reader import fetch_dataset
-from ..metrics.answers import MEASURES
+from ..metrics.answers import MEASURES, normalised_matches
+from ..metrics.intervals import bootstrap_interval
 from ..records import question_columns
-from ..runs.records import reached_end
+from ..runs.records import left_out_line, reached_end
 from ..store import StoreError, write_text
+from ..writers.forms import FORMS
 
 # %% ../../nbs/11_analysis/17_leaderboard.ipynb #cell-013
 def _each_once(run) -> bool:
@@ -48,6 +50,31 @@ def _each_once(run) -> bool:
     want = set(map(tuple, questions[keys].drop_duplicates().to_numpy().tolist()))
     got = [list(map(tuple, rows[keys].to_numpy().tolist())) for rows in asked.values()]
     return all(len(g) == len(set(g)) and set(g) == want for g in got)
+
+# %% ../../nbs/11_analysis/17_leaderboard.ipynb #8a71d6d2
+def _recomputed(run) -> tuple[pd.DataFrame, float]:
+    "A run's scores by its stored answers, and the share of these answers whose score was another; NaN without any."
+    s = run.scores
+    if "answer" not in s or "expected" not in run.questions or not s.answer.notna().any():
+        return s, float("nan")
+    keys = [k for k in question_columns(s) if k in run.questions]
+    names = [*keys, "expected", *(c for c in ("aliases",) if c in run.questions)]
+    told = s[s.answer.notna()]
+    asked = told[[*keys, "answer"]].merge(run.questions[names].drop_duplicates(keys), on=keys, how="left")
+    pairs = zip(asked.answer.str.strip(), asked.expected.astype(str).str.strip(), asked.axis)
+    bare = {axis for axis, form in FORMS.items() if form.bare}
+    exact = np.array([a.startswith(e) if axis in bare else a == e for a, e, axis in pairs])
+    match = normalised_matches(asked.answer, asked.expected, asked.get("aliases"), exact)
+    wrong = float((exact != told.exact_match.astype(bool).to_numpy()).mean())
+    out = s.assign(exact_match=s.exact_match.astype(bool), normalised_match=np.nan)
+    out.loc[told.index, "exact_match"], out.loc[told.index, "normalised_match"] = exact, match
+    return out, wrong
+
+
+def _answers_hold(run) -> bool | None:
+    "Whether the scores are those of the stored answers; None where none are stored."
+    wrong = _recomputed(run)[1]
+    return None if wrong != wrong else wrong < 0.01
 
 # %% ../../nbs/11_analysis/17_leaderboard.ipynb #cell-015
 def _exact_means_right_tokens(run) -> bool:
@@ -78,6 +105,7 @@ _CHECKS = {
     "each once": "every question was asked once before any edit and once after its edits",
     "edits": "as many edits as planned are recorded",
     "consistent": "every exact answer has all tokens right",
+    "answers": "exact match is what the stored answers give",
     "same model": "before any edit, over 99% of the results equal those of the other runs of the table (their median)",
 }
 
@@ -87,31 +115,36 @@ def _verify_run(
     others: Iterable = (),  # the other runs of its table
 ) -> dict[str, bool | None]:
     "Which checks a run passes; None where there is nothing to compare with."
-    found = (not run.missing, _each_once(run), _all_edits(run), _exact_means_right_tokens(run))
+    found = (not run.missing, _each_once(run), _all_edits(run), _exact_means_right_tokens(run), _answers_hold(run))
     return dict(zip(_CHECKS, (*found, _same_before(run, list(others)))))
 
 # %% ../../nbs/11_analysis/17_leaderboard.ipynb #cell-024
-def _axis_columns(runs) -> dict[str, pd.DataFrame]:
-    "Value, low and high by editor, for each axis, right after the edits."
-    now = mean_by(pool_scores(runs, ["current"]), ["axis", "editor"])
-    return {a: now[now.axis == a].set_index("editor") for a in style.display_order(now.axis)}
+def _axis_columns(rows: pd.DataFrame, measure: str) -> dict[str, pd.DataFrame]:
+    "Value, low, high and n by editor, for each axis, right after the edits; exact match where texts are missing."
+    now, found = rows[rows.moment == "current"], {}
+    for axis in style.display_order(now.axis):
+        here = now[now.axis == axis]
+        known = measure if here[measure].notna().all() else "exact_match"
+        title = axis if known == measure else f"{axis}, {MEASURES[known].name}"
+        found[title] = mean_by(here, ["editor"], known).set_index("editor")
+    return found
 
 
-def _later_column(runs) -> pd.DataFrame:
-    "Value, low and high of updates after the last timestep, by editor."
-    rows = pool_scores([r for r in runs if reached_end(r)] or runs, ["current", "past"], ["update"])
-    return mean_by(rows[rows.scored_at == rows.scored_at.max()], ["editor"]).set_index("editor")
+def _at_end(runs, rows: pd.DataFrame) -> pd.DataFrame:
+    "The rows of updates after the last timestep, of runs that have ended."
+    ended = {name for name, r in labelled_runs(runs) if reached_end(r)} or set(rows.editor)
+    rows = rows[rows.moment.isin(["current", "past"]) & (rows.axis == "update") & rows.editor.isin(ended)]
+    return rows[rows.scored_at == rows.scored_at.max()]
 
 # %% ../../nbs/11_analysis/17_leaderboard.ipynb #cell-026
-def _measure_columns(runs) -> dict[str, pd.DataFrame]:
-    "Other measures right after the edits, where they are recorded."
-    rows, out = pool_scores(runs, ["current"], ["update"]), {}
-    for measure, about in list(MEASURES.items())[1:]:
-        if measure in rows and rows[measure].notna().any():
-            out[f"update, {about.name}"] = mean_by(rows, ["editor"], measure).set_index("editor")
-    rows = pool_scores(runs, ["current"], ["locality"])
-    if "agreement" in rows and rows.agreement.notna().any():
-        out["locality, agreement"] = mean_by(rows, ["editor"], "agreement").set_index("editor")
+def _measure_columns(rows: pd.DataFrame, shown: str) -> dict[str, pd.DataFrame]:
+    "Other measures of updates right after the edits, where they are recorded, and the agreement on locality."
+    now, out = rows[rows.moment == "current"], {}
+    for measure, about in MEASURES.items():
+        here = now[now.axis == ("locality" if measure == "agreement" else "update")]
+        if measure != shown and measure in here and here[measure].notna().any():
+            title = "locality, agreement" if measure == "agreement" else f"update, {about.name}"
+            out[title] = mean_by(here, ["editor"], measure).set_index("editor")
     return out
 
 
@@ -125,10 +158,19 @@ def _lasting_column(runs) -> pd.DataFrame | None:
     ).set_index("editor")
 
 # %% ../../nbs/11_analysis/17_leaderboard.ipynb #cell-028
-def _measured_columns(runs) -> dict[str, pd.DataFrame]:
+def _pool_recomputed(runs) -> tuple[pd.DataFrame, str]:
+    "The scores of runs by their stored answers, and the measure that all of them have."
+    parts = [_recomputed(r)[0].assign(editor=name) for name, r in labelled_runs(runs)]
+    rows = pd.concat(parts, ignore_index=True)
+    rows = rows.assign(exact_match=rows.exact_match.astype(float))
+    updates = rows[(rows.axis == "update") & (rows.moment != "before")]
+    return rows, text_measure(updates)
+
+
+def _measured_columns(runs, rows: pd.DataFrame, measure: str) -> dict[str, pd.DataFrame]:
     "All columns with intervals; the table is sorted by the first."
-    lasting = _lasting_column(runs)
-    found = {"update, at the end": _later_column(runs)} | _axis_columns(runs) | _measure_columns(runs)
+    lasting, end = _lasting_column(runs), mean_by(_at_end(runs, rows), ["editor"], measure).set_index("editor")
+    found = {"update, at the end": end} | _axis_columns(rows, measure) | _measure_columns(rows, measure)
     return found if lasting is None else found | {"lasting facts": lasting}
 
 
@@ -141,32 +183,60 @@ def _cost_columns(runs) -> dict[str, pd.Series]:
     return {"seconds per edit": table.per_edit, "peak memory, MiB": table.peak_memory / 2**20, "refused": table.refused}
 
 # %% ../../nbs/11_analysis/17_leaderboard.ipynb #cell-030
+_BESIDE = "beside the unedited model"
+
+
+def _end_verdicts(runs, rows: pd.DataFrame, measure: str) -> pd.Series:
+    "The verdicts on updates at the end beside the unedited model, on the same questions."
+    end = _at_end(runs, rows)
+    before = match_unedited(end, rows[(rows.moment == "before") & (rows.axis == "update")], measure)
+    return verdicts_by(end.assign(difference=end[measure].astype(float) - before), ["editor"])
+
+
 def _leaderboard_table(
     runs,  # with one protocol
 ) -> pd.DataFrame:
-    "A row for each run, the best on updates at the end first; bounds of intervals in columns `…, low` and `…, high`."
-    names = run_labels(runs)
+    "A row for each edited run, the best on updates at the end first; bounds in columns `…, low` and `…, high`."
     checks = {n: _verify_run(r, [o for o in runs if o is not r]) for n, r in labelled_runs(runs)}
-    out = pd.DataFrame(index=pd.Index(names, name="run"))
-    out["verified"] = [f"{sum(v is True for v in checks[n].values())} of {len(_CHECKS)}" for n in names]
-    for title, column in _measured_columns(runs).items():
+    failed = [n for n, found in checks.items() if False in found.values()]
+    edited = [n for n, r in labelled_runs(runs) if r.editor != "none" and n not in failed]
+    rows, measure = _pool_recomputed(runs)
+    rows = rows[~rows.editor.isin(failed)] if len(failed) < len(checks) else rows
+    out, columns = pd.DataFrame(index=pd.Index(edited, name="run")), _measured_columns(runs, rows, measure)
+    passed = {n: sum(v is True for v in checks[n].values()) for n in edited}
+    told = lambda n: "" if checks[n]["answers"] is not None else "; answers: cannot be checked"
+    out["verified"] = [f"{passed[n]} of {len(_CHECKS)}{told(n)}" for n in edited]
+    out["n"] = columns["update, at the end"].n.reindex(edited).astype("Int64")
+    for title, column in columns.items():
         for part, end in (("value", ""), ("low", ", low"), ("high", ", high")):
-            out[f"{title}{end}"] = column[part].reindex(names)
+            out[f"{title}{end}"] = column[part].reindex(edited)
+    verdicts = _end_verdicts(runs, rows[rows.editor.isin(edited)], measure)
+    out[_BESIDE] = [f"{verdicts[n].text()}: {verdicts[n]}" if n in verdicts else "" for n in edited]
     for title, values in _cost_columns(runs).items():
-        out[title] = values.reindex(names)
-    out.attrs |= dict(checks=checks, unfinished=[n for n, r in labelled_runs(runs) if not reached_end(r)])
+        out[title] = values.reindex(edited)
+    before = rows[(rows.moment == "before") & (rows.axis == "update")].drop_duplicates(question_columns(rows))
+    unedited = bootstrap_interval(before[measure].astype(float), before.subject_id, share=True)
+    out.attrs |= dict(checks=checks, failed=failed, measure=measure, unedited=unedited)
     return out.sort_values("update, at the end", ascending=False, kind="stable")
 
 # %% ../../nbs/11_analysis/17_leaderboard.ipynb #cell-035
+class _WithBounds(float):
+    "A share that is shown with the interval of its own run."
+
+    def __new__(cls, value, low, high):
+        self = super().__new__(cls, value)
+        self.text = tables.format_percent(value, low, high)
+        return self
+
+
 def _shown_table(board: pd.DataFrame) -> tuple[pd.DataFrame, dict]:
     "The table for readers, with its formats: bounds stand in brackets behind their value."
     bounds = [c for c in board if c.endswith((", low", ", high"))]
     shown, formats = board.drop(columns=bounds).astype(object), {}
-    shown.loc[board.attrs["unfinished"]] = shown.loc[board.attrs["unfinished"]].fillna(NOT_YET)
     for column in [c for c in shown if f"{c}, low" in board]:
-        by_value = {v: (a, b) for v, a, b in board[[column, f"{column}, low", f"{column}, high"]].to_numpy()}
-        written = lambda v, known=by_value: tables.format_percent(v, *known.get(v, ()), digits=1)
-        formats[column] = lambda v, write=written: v if v == NOT_YET else write(v)
+        triples = zip(board[column], board[f"{column}, low"], board[f"{column}, high"])
+        shown[column] = pd.Series([_WithBounds(*t) for t in triples], board.index, object)
+        formats[column] = lambda v: getattr(v, "text", v)
     return shown, formats
 
 # %% ../../nbs/11_analysis/17_leaderboard.ipynb #cell-038
@@ -184,7 +254,7 @@ def _protocol_html(run) -> str:
 
 # %% ../../nbs/11_analysis/17_leaderboard.ipynb #cell-040
 def _state_text(passed: bool | None) -> str:
-    return {True: "yes", False: "no", None: "nothing to compare with"}[passed]
+    return {True: "yes", False: "no", None: "cannot be checked"}[passed]
 
 
 def _about_runs(runs, board: pd.DataFrame, origin: dict) -> pd.DataFrame:
@@ -198,10 +268,16 @@ def _about_runs(runs, board: pd.DataFrame, origin: dict) -> pd.DataFrame:
         machine = c.get("hardware", {})
         row["machine"] = machine.get("gpu") or f"{machine.get('machine')}, {machine.get('cores')} cores"
         rows[name] = row | {"wbe": c.get("versions", {}).get("wbe")}
-    return pd.DataFrame.from_dict(rows, "index").rename_axis("run").reindex(board.index)
+    return pd.DataFrame.from_dict(rows, "index").rename_axis("run")
 
 # %% ../../nbs/11_analysis/17_leaderboard.ipynb #cell-043
-_EXACT = "Exact match right after the edits, unless the heading says otherwise; the best at the end first"
+_CAPTION = (
+    "{} right after the edits, unless the heading says otherwise; the best at the end first. n: updates at the end"
+)
+_VERDICTS = (
+    "Verdicts are on updates at the end: the difference on the same questions, resampled by subject, with Holm's "
+    "correction over the table; none below 200 questions."
+)
 _ABOUT = "The runs, their settings, and what was verified in their folders"
 
 
@@ -217,26 +293,65 @@ def _group_name(runs) -> str:
     return f"{c['model']['name']} on {c['benchmark']['name']}, {edits_planned(runs[0]):,} edits"
 
 
+def _draw_kept(board: pd.DataFrame):
+    "Draw what each run has learnt, right after its edits, against what it has kept at the end."
+    fig, ax = style.new_figure(6, 4.6, grid="both")
+    measure, unedited = tables.metric_label(board.attrs["measure"]), board.attrs["unedited"].value
+    for name, r in board.iterrows():
+        x, y, colour = r["update"], r["update, at the end"], style.look(name).colour
+        ax.plot([r["update, low"], r["update, high"]], [y, y], color=colour, lw=1, alpha=0.7)
+        ax.plot([x, x], [r["update, at the end, low"], r["update, at the end, high"]], color=colour, lw=1, alpha=0.7)
+        ax.plot([x], [y], style.look(name).marker, color=colour, ms=6, mew=0)
+        ax.annotate(name, (x, y), (6, 4), textcoords="offset points", fontsize=8.5, color=colour)
+    for line in (ax.axhline, ax.axvline):
+        line(unedited, color=style.GREY, ls=(0, (1, 1.5)), lw=1.4)
+    ax.set(xlabel=f"learnt: {measure}, right after the edits", ylabel="kept: after the last timestep")
+    style.percent_axis(ax, "x")
+    style.percent_axis(ax)
+    return fig
+
+
+def _failed_html(board: pd.DataFrame) -> str:
+    "The runs that fail a check, in words."
+    fails = {n: [t for k, t in _CHECKS.items() if board.attrs["checks"][n][k] is False] for n in board.attrs["failed"]}
+    lines = [f"{name}: not so: {'; '.join(texts)}" for name, texts in fails.items()]
+    return page_note(lines, "Not ranked, because a check failed")
+
+
+def _board_html(n: int, board: pd.DataFrame, alarms: list[str]) -> str:
+    "The figure, the unedited model, and the table of a protocol."
+    if board.empty:
+        return ""
+    shown, formats = _shown_table(board)
+    measure, fig = MEASURES[board.attrs["measure"]].name, _draw_kept(board)
+    alt = "What each run has learnt right after its edits, against what it has kept at the end."
+    image = _image_html(style.figure_svg(fig), dict(alt=alt))
+    r = board.attrs["unedited"]
+    before = f"The unedited model (dotted): {tables.format_percent(r.value, r.low, r.high)} of updates, n = {r.n:,}."
+    table = _table_part(shown, f"leaderboard-{n}", _CAPTION.format(measure.capitalize()), formats)
+    return f"{image}<p>{before} {_VERDICTS}</p>{page_note(alarms, 'Alarms')}{table}"
+
+
 def _group_html(n: int, runs, origin: dict) -> str:
     "The section of one protocol."
     board = _leaderboard_table(runs)
-    shown, formats = _shown_table(board)
-    head = html.escape(_group_name(runs))
-    measured = _table_part(shown, f"leaderboard-{n}", _EXACT, formats)
+    head, alarms = html.escape(_group_name(runs)), [line for r in runs for line in getattr(r, "alarms", ())]
     about = _table_part(_about_runs(runs, board, origin), f"runs-{n}", _ABOUT)
     folded = f'<details class="table"><summary>{_ABOUT}</summary>{about}</details>'
-    return f'<section id="protocol-{n}"><h2>{head}</h2>{_protocol_html(runs[0])}{measured}{folded}</section>'
+    parts = f"{_board_html(n, board, alarms)}{_failed_html(board)}{_protocol_html(runs[0])}{folded}"
+    return f'<section id="protocol-{n}"><h2>{head}</h2>{parts}</section>'
 
 # %% ../../nbs/11_analysis/17_leaderboard.ipynb #cell-045
 _LEAD = (
     "Only runs with the same protocol are in one table: the same edits and questions by the benchmark's hashes, the "
-    "same weights, dtype, prompts, timesteps, sample and seed. Every number is computed from the scores in the folders."
+    "same weights, dtype, prompts, timesteps, sample and seed. Every number is computed "
+    "from the answers in the folders, where there are answers."
 )
 
 
 _LIMITS = (
-    "A folder holds scores, not weights. These checks find mistakes and careless changes; they do not prove that an "
-    "editor made the scores."
+    "A folder holds answers and scores, not weights. These checks find mistakes and careless changes; they do not "
+    "prove that an editor made the scores."
 )
 
 
@@ -310,7 +425,10 @@ def make_leaderboard(
     "Write the leaderboard of runs."
     found = _find_runs([sources] if isinstance(sources, str | Path) else sources, revision)
     runs, trouble = reportable_runs([path for path, _ in found])
-    where = dict(found)
+    alone, runs = [[r for r in runs if (r.kind == "each") == of] for of in (True, False)]
+    if not runs:
+        raise StoreError(left_out_line(alone[0]))
+    where, trouble = dict(found), [*trouble, *map(left_out_line, alone)]
     origin = {id(r): where[r.folder] for r in runs}
     trouble = [t for t in trouble if not t.startswith("The runs do not have") and "is not compared with" not in t]
     write_text(out, _leaderboard_page(runs, origin, trouble, title))

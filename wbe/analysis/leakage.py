@@ -14,11 +14,11 @@ import numpy as np
 import pandas as pd
 
 from .style import display_order, look, new_figure, panel_title
-from .tables import as_run_list, before_text, format_percent, labelled_runs, list_editors
+from .tables import as_run_list, before_text, format_percent, labelled_runs, list_verdicts
 from .timesteps import mean_accuracy
 from ..benchmark.near_probes import NEAR_AXES
 from ..metrics.answers import MEASURES
-from ..metrics.intervals import difference_interval
+from ..metrics.intervals import Interval, difference_interval, holm, judge_differences, p_value
 from ..records import QUESTION_KEY, BadArgument, check_choice
 from ..writers.forms import FORMS
 
@@ -63,11 +63,14 @@ def _leakage_on(items: pd.DataFrame, axis: str) -> dict:
             f"high, by {by}": -got.low,
             _COUNTED[by]: got.subjects,
         }
-    return out | dict(items=int(rows[rows.after & rows.near].shape[0]))
+    items, groups = int((rows.after & rows.near).sum()), out["subjects"]
+    low, high = out["low, by subject"], out["high, by subject"]
+    found = Interval(out["leakage"], low, high, items, groups), p_value(out["leakage"], (high - low) / 3.92, groups)
+    return out | dict(items=items, found=found)
 
 # %% ../../nbs/11_analysis/12_leakage.ipynb #cell-016
 def leakage(runs) -> pd.DataFrame:
-    "A row for each run and axis near the edits: four shares of right answers, leakage with intervals, number of items."
+    "A row for each run and axis near the edits: four shares, leakage with intervals, items, corrected p, verdict."
     rows = []
     for name, run in labelled_runs(runs):
         items = leakage_items(run)
@@ -76,7 +79,10 @@ def leakage(runs) -> pd.DataFrame:
     if not rows:
         hint = "start runs with --set near=all over at least two timesteps, with locality among the axes"
         raise BadArgument(f"no run has questions near its edits from before and after them; {hint}")
-    return pd.DataFrame(rows).set_index(["editor", "axis"])
+    found = [row.pop("found") for row in rows]
+    table = pd.DataFrame(rows).set_index(["editor", "axis"])
+    verdicts = pd.Series(judge_differences(found), table.index, object)
+    return table.assign(p=holm([p for _, p in found]), verdict=verdicts)
 
 # %% ../../nbs/11_analysis/12_leakage.ipynb #cell-019
 def _draw_leakage_row(ax, y: int, row: pd.Series, colour: str):
@@ -124,21 +130,19 @@ def format_leakage(
     for end in ("near", "other"):
         pairs = zip(table[f"{end}, before"], table[f"{end}, after"])
         out[f"{end}, before → after"] = [f"{format_percent(a)} → {format_percent(b)}" for a, b in pairs]
-    return out.assign(items=table["items"])
+    said = [v.text("what is lost elsewhere") for v in table.verdict]
+    return out.assign(**{"n": table["items"], "p (Holm)": table.p.map("{:.3f}".format), "verdict": said})
 
 # %% ../../nbs/11_analysis/12_leakage.ipynb #cell-029
 def summarise_leakage(
     table: pd.DataFrame,  # of `leakage`
 ) -> str:
-    "For each axis the editors with leakage clearly above zero, by subject."
+    "For each axis the verdict on what each editor loses near its edits, beside what it loses elsewhere, in points."
     lines = []
     for axis in [a for a in NEAR_AXES if a in table.index.unique("axis")]:
-        here = table.xs(axis, level="axis").sort_values("leakage", ascending=False)
-        clear = here[here["low, by subject"] > 0]
-        named = [f"{n} {_points(r.leakage, r['low, by subject'], r['high, by subject'])}" for n, r in clear.iterrows()]
-        more = f"clearly more is lost than elsewhere by {', '.join(named)} points"
-        lines.append(f"{axis}: {more if named else 'no editor clearly loses more than elsewhere'}.")
-    return "\n".join(lines)
+        found = table.verdict.xs(axis, level="axis").items()
+        lines.append(f"{axis}: {list_verdicts(found, 'what is lost elsewhere')}.")
+    return "\n".join(lines + [f"p is corrected for the {len(table)} comparisons of the table (Holm)."])
 
 # %% ../../nbs/11_analysis/12_leakage.ipynb #09667a23
 def _asked_axes(runs, axes: Iterable[str], hint: str, measure: str = "exact_match") -> list[str]:
@@ -169,26 +173,16 @@ def near_accuracy(runs) -> pd.DataFrame:
 _FEWER_IS_BETTER = ("negated-completion",)  # forms in which the edited object is wrong
 
 
-def _clear_changes(here: pd.DataFrame, before: str) -> str:
-    "The editors that are clearly above and below their own share before any edit."
-    listed = lambda rows: list_editors(rows, before)
-    here = here.sort_values("value", ascending=False, kind="stable")
-    more, fewer = here[here.low > here.before], here[here.high < here.before]
-    if more.empty and fewer.empty:
-        return "no editor is clearly apart from it"
-    return f"clearly more: {listed(more)}; clearly fewer: {listed(fewer)}"
-
-
 def summarise_probes(
     table: pd.DataFrame,  # of `form_accuracy`, `near_accuracy` or `_ending_shares`
 ) -> str:
-    "For each axis the unedited model's share, and the editors clearly above and below it."
+    "For each axis the unedited model's share, and the verdict on each editor."
     lines = []
     for axis in dict.fromkeys(table.axis):
         here = table[(table.axis == axis) & (table.editor != "none")]
         before = before_text(table.before[table.axis == axis])
         note = " (fewer is better)" if axis in _FEWER_IS_BETTER else ""
-        lines.append(f"{axis}{note}: {before} before any edit; {_clear_changes(here, before)}.")
+        lines.append(f"{axis}{note}: {before} before any edit; {list_verdicts(zip(here.editor, here.verdict))}.")
     return "\n".join(lines)
 
 # %% ../../nbs/11_analysis/12_leakage.ipynb #1575fb26

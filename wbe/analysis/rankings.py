@@ -20,7 +20,7 @@ from .style import GREY, Look, display_order, draw_dots, draw_heatmap, new_figur
 from .tables import format_percent, labelled_runs, longest_runs, pool_scores
 from ..benchmark.near_probes import NEAR_AXES
 from ..metrics.answers import RUN_MEASURES, cohen_kappa, normalised_matches
-from ..metrics.intervals import bootstrap_interval
+from ..metrics.intervals import Interval, bootstrap_interval, judge_differences, p_value
 from ..records import ASKED_AXES, BadArgument, check_choice
 from ..runs.records import Run
 from ..store import StoreError, find_manifests
@@ -167,6 +167,8 @@ class _RankingDraws(NamedTuple):
 
     values: pd.DataFrame  # of `_ranked_values`
     drawn: dict  # criterion: repeats by editors
+    n: dict  # criterion: questions of each editor, at least
+    subjects: int
 
 
 def resample_rankings(
@@ -181,11 +183,12 @@ def resample_rankings(
     subjects = np.array(sorted({s for r in rows.values() for s in r.subject_id.unique()}))
     weights = _subject_weights(subjects, repeats, seed)
     drawn = {n: _resampled_values(r, editors, subjects, weights) for n, r in rows.items()}
-    return _RankingDraws(values, drawn)
+    n = {name: int(r.groupby("editor", observed=True).size().min()) for name, r in rows.items()}
+    return _RankingDraws(values, drawn, n, len(subjects))
 
 # %% ../../nbs/11_analysis/16_rankings.ipynb #cell-037
 _BY_CHANCE = "by chance"
-_SURE, _NAMED_PAIRS = 0.975, 6
+_NAMED_PAIRS = 6
 
 
 def _bounds(taus: np.ndarray, value: float) -> tuple[float, float]:
@@ -193,20 +196,27 @@ def _bounds(taus: np.ndarray, value: float) -> tuple[float, float]:
     known = taus[np.isfinite(taus)]
     if not len(known) or value != value:
         return np.nan, np.nan
-    low, high = np.quantile(known, [1 - _SURE, _SURE])
+    low, high = np.quantile(known, [0.025, 0.975])
     return float(min(low, value)), float(max(high, value))
 
 # %% ../../nbs/11_analysis/16_rankings.ipynb #cell-038
-def _turned_pairs(draws: _RankingDraws, base: str, name: str) -> tuple[list, list]:
-    "The pairs of editors that change places, and those that clearly do; the first of a pair is ahead by the base."
-    editors, turned, clear = list(draws.values.index), [], []
+def _paired_draws(draws: _RankingDraws, name: str, i: int, j: int) -> tuple[Interval, float]:
+    "The difference of two editors under a criterion, on the same resamples of subjects, with p."
+    apart = draws.drawn[name][:, i] - draws.drawn[name][:, j]
+    value = draws.values[name].iloc[i] - draws.values[name].iloc[j]
+    low, high = np.nanquantile(apart, [0.025, 0.975])
+    p = p_value(value, np.nanstd(apart), draws.subjects)
+    return Interval(value, low, high, draws.n[name], draws.subjects), p
+
+
+def _turned_pairs(draws: _RankingDraws, base: str, name: str) -> list[tuple]:
+    "The pairs of editors that change places, the first ahead by the base; the difference, and the larger p of both."
+    out, editors = [], list(draws.values.index)
     a, b = draws.values[base].to_numpy(), draws.values[name].to_numpy()
     for i, j in ((i, j) for i in range(len(a)) for j in range(len(a)) if a[i] > a[j] and b[i] < b[j]):
-        turned.append((editors[i], editors[j]))
-        ahead, behind = (draws.drawn[n][:, i] - draws.drawn[n][:, j] for n in (base, name))
-        if (ahead > 0).mean() >= _SURE and (behind < 0).mean() >= _SURE:
-            clear.append(turned[-1])
-    return turned, clear
+        (_, first), (found, second) = (_paired_draws(draws, n, i, j) for n in (base, name))
+        out.append((editors[i], editors[j], (found, max(first, second))))
+    return out
 
 # %% ../../nbs/11_analysis/16_rankings.ipynb #cell-039
 def compare_rankings(
@@ -219,16 +229,20 @@ def compare_rankings(
     taus = _kendall_tau(np.broadcast_to(now, draws.drawn[base].shape), draws.drawn[base])
     low, high = _bounds(taus, float(np.median(taus)))
     rows[f"{base}, {_BY_CHANCE}"] = dict(tau=float(np.median(taus)), low=low, high=high)
-    for name in [n for n in draws.values if n != base]:
+    names = [n for n in draws.values if n != base]
+    turned_by = {name: _turned_pairs(draws, base, name) for name in names}
+    found = iter(judge_differences([pair for turned in turned_by.values() for *_, pair in turned]))
+    for name, turned in turned_by.items():
         tau = float(_kendall_tau(now, draws.values[name].to_numpy()))
         low, high = _bounds(_kendall_tau(draws.drawn[base], draws.drawn[name]), tau)
-        turned, clear = _turned_pairs(draws, base, name)
+        clear = [(a, b) for (a, b, _), v in zip(turned, found) if v.kind == "below"]
         named = "; ".join(f"{a} before {b}" for a, b in clear[:_NAMED_PAIRS])
         named += f"; … {len(clear) - _NAMED_PAIRS} more" if len(clear) > _NAMED_PAIRS else ""
         best = ", ".join(draws.values.index[draws.values[name] == draws.values[name].max()][:3])
-        rows[name] = dict(tau=tau, low=low, high=high, turned=len(turned), clearly=len(clear), best=best, pairs=named)
+        rows[name] = dict(tau=tau, low=low, high=high, n=draws.n[name], turned=len(turned), clearly=len(clear))
+        rows[name] |= dict(best=best, pairs=named)
     out = pd.DataFrame.from_dict(rows, "index").rename_axis("criterion")
-    return out.astype({c: "Int64" for c in ("turned", "clearly")})
+    return out.astype({c: "Int64" for c in ("n", "turned", "clearly")})
 
 # %% ../../nbs/11_analysis/16_rankings.ipynb #cell-048
 def draw_rankings(
@@ -298,26 +312,22 @@ _PAPER_ORDERS += (("MEMIT", "memit", "rome"), ("R-ROME", "r-rome", "rome"))
 _PAPER_ORDERS += tuple(("WISE", "wise", worse) for worse in ("rome", "memit", "ft-l"))
 
 # %% ../../nbs/11_analysis/16_rankings.ipynb #cell-061
-def _order_verdict(difference: np.ndarray) -> str:
-    "Whether an order holds, by the resampled differences of the better and the worse editor."
-    share = lambda some: np.mean(some) >= _SURE
-    return "holds" if share(difference > 0) else "turned" if share(difference < 0) else "open"
-
-
 def paper_orders(draws: _RankingDraws) -> pd.DataFrame:
-    "A row for each order of the papers and criterion: verdict, difference, low, high."
-    editors, rows = list(draws.values.index), []
+    "A row for each order of the papers and criterion: kind, verdict, difference, low, high, n."
+    editors, rows, found = list(draws.values.index), [], []
     for paper, better, worse in _PAPER_ORDERS:
         if {better, worse} <= set(editors):
             i, j = editors.index(better), editors.index(worse)
-            about = dict(paper=paper, order=f"{better} before {worse}")
-            for name, drawn in draws.drawn.items():
-                apart = drawn[:, i] - drawn[:, j]
-                low, high = np.nanquantile(apart, [1 - _SURE, _SURE])
-                value = draws.values[name].iloc[i] - draws.values[name].iloc[j]
-                row = dict(criterion=name, verdict=_order_verdict(apart), difference=value, low=low, high=high)
-                rows.append(about | row)
-    return pd.DataFrame(rows, columns=["paper", "order", "criterion", "verdict", "difference", "low", "high"])
+            about = dict(paper=paper, order=f"{better} before {worse}", worse=worse)
+            rows += [about | dict(criterion=name) for name in draws.drawn]
+            found += [_paired_draws(draws, name, i, j) for name in draws.drawn]
+    for row, v in zip(rows, judge_differences(found)):
+        row |= dict(
+            kind=v.kind, verdict=v.text(row.pop("worse")), difference=v.difference, low=v.low, high=v.high, n=v.n
+        )
+    return pd.DataFrame(
+        rows, columns=["paper", "order", "criterion", "kind", "verdict", "difference", "low", "high", "n"]
+    )
 
 # %% ../../nbs/11_analysis/16_rankings.ipynb #cell-063
 def order_table(
@@ -334,23 +344,23 @@ def _changed_orders(
 ) -> pd.DataFrame:
     "The orders whose verdict under a criterion is the opposite of that under the papers' measure."
     key = ["paper", "order"]
-    first = orders[orders.criterion == base][[*key, "verdict", "difference"]]
+    first = orders[orders.criterion == base][[*key, "kind", "difference"]]
     both = orders[orders.criterion != base].merge(first, on=key, suffixes=("", f", {base}"))
-    turned = [{a, b} == {"holds", "turned"} for a, b in zip(both.verdict, both[f"verdict, {base}"])]
+    turned = [{a, b} == {"above", "below"} for a, b in zip(both.kind, both[f"kind, {base}"])]
     return both[turned].reset_index(drop=True)
 
 # %% ../../nbs/11_analysis/16_rankings.ipynb #cell-070
 def _difference_text(row) -> str:
     "A difference in points with its interval."
-    return f"{100 * row.difference:+.0f} [{100 * row.low:+.0f}, {100 * row.high:+.0f}]"
+    return f"{100 * row.difference:+.0f} [{100 * row.low:+.0f}, {100 * row.high:+.0f}], n = {row.n:,}"
 
 
 def _changed_text(order: str, first: pd.Series, others: pd.DataFrame, base: str) -> str:
     "How an order changes under other criteria."
-    verb = dict(holds="holds", turned="is turned")
-    own = f"{order} ({first.paper}) {verb[first.verdict]} by {base}, {_difference_text(first)} points"
+    verb = dict(above="clearly holds", below="is clearly turned")
+    own = f"{order} ({first.paper}) {verb[first.kind]} by {base}, {_difference_text(first)}, in points"
     text = "; ".join(f"{r.criterion}, {_difference_text(r)}" for r in others.itertuples())
-    return f"{own}, but {verb[others.verdict.iloc[0]]} by {text}."
+    return f"{own}, but {verb[others.kind.iloc[0]]} by {text}."
 
 # %% ../../nbs/11_analysis/16_rankings.ipynb #cell-071
 def summarise_orders(
@@ -361,9 +371,10 @@ def summarise_orders(
     own, changed = orders[orders.criterion == base], _changed_orders(orders, base)
     if own.empty:
         return "The runs lack the editors whose order papers report."
-    held, turned = ((own.verdict == v).sum() for v in ("holds", "turned"))
-    counts = f"{held} hold, {turned} are turned, {len(own) - held - turned} are open"
-    out = [f"Of {len(own)} orders that papers report, by {base} accuracy on updates: {counts}."]
+    words = {"above": "clearly hold", "below": "are clearly turned", "not told apart": "are not told apart"}
+    words["too few"] = f"have too few questions (n = {own.n.min()})"
+    counts = ", ".join(f"{n} {words[kind]}" for kind in words if (n := (own.kind == kind).sum()))
+    out = [f"Of {len(own)} orders that papers report, by {base} accuracy on updates (n = {own.n.max():,}): {counts}."]
     for (_, order), part in changed.groupby(["paper", "order"], sort=False):
         out.append(_changed_text(order, own[own.order == order].iloc[0], part, base))
     return "\n".join(out if len(changed) else [*out, "None changes from one to the other under another criterion."])

@@ -31,6 +31,7 @@ from wbe.analysis.style import (
 )
 from wbe.analysis.tables import (
     NOT_YET,
+    VERDICT_COLUMNS,
     as_run_list,
     before_text,
     changes_at_end,
@@ -38,29 +39,57 @@ from wbe.analysis.tables import (
     format_percent,
     labelled_runs,
     last_in_time,
-    list_editors,
+    list_changes,
+    list_verdicts,
+    match_editor,
     match_unedited,
     mean_by,
     metric_label,
     pool_scores,
     runs_of_models,
     sort_in_time,
+    verdicts_by,
+    with_verdicts,
 )
 from ..metrics.answers import MEASURES
-from ..metrics.summary import backward_transfer, change_since_edit, forgetting, read_scores, state_matrix
+from ..metrics.intervals import MIN_QUESTIONS
+from ..metrics.summary import backward_transfer, changes_of_questions, forgetting, read_scores, state_matrix
 from ..records import ASKED_AXES, BadArgument, question_columns
 from ..runs.records import reached_end
 
 # %% ../../nbs/11_analysis/06_timesteps.ipynb #cell-008
-def mean_accuracy(runs, metric: str = "exact_match", axes=ASKED_AXES) -> pd.DataFrame:
-    "For each editor and axis: value, low, high, n, subjects right after the edits; `before` is the unedited model's."
-    rows, by = pool_scores(runs, ["before", "current"], axes), ["editor", "axis"]
-    now = rows[rows.moment == "current"]
+def _beside_best(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
+    "The rows of all editors but the best of each axis, with the difference from it."
+    parts = []
+    for _, here in rows.groupby("axis", observed=True):
+        best = here.groupby("editor", observed=True)[metric].mean().idxmax()
+        parts.append(here.assign(difference=here[metric] - match_editor(here, best, metric))[here.editor != best])
+    return pd.concat(parts) if parts else rows.assign(difference=np.nan)
+
+
+def mean_accuracy(
+    runs,
+    metric: str = "exact_match",
+    axes=ASKED_AXES,
+    moment: str = "current",  # or `after`, right after each edit
+    verdicts: bool = True,  # without them it is faster
+) -> pd.DataFrame:
+    "For each editor and axis its mean right after the edits, `before`, and verdicts beside that and the best editor."
+    rows, by = pool_scores(runs, ["before", moment], axes), ["editor", "axis"]
+    now = rows[rows.moment == moment]
     if now.empty:
-        raise BadArgument(f"no timestep has been edited and asked yet: {'; '.join(find_gaps(runs, ['current']))}")
+        raise BadArgument(f"no timestep has been edited and asked yet: {'; '.join(find_gaps(runs, [moment]))}")
     now = now.assign(before=match_unedited(now, rows[rows.moment == "before"], metric))
     before = now.groupby(by, as_index=False).before.mean()
-    return mean_by(now, by, metric).merge(before, on=by, how="left")
+    table = mean_by(now, by, metric).merge(before, on=by, how="left")
+    if not verdicts:
+        return table
+    columns = [*question_columns(now), "moment", "scored_at", "edits_done", "editor", "subject_id", "before", metric]
+    known = now[[c for c in dict.fromkeys(columns) if c in now]]
+    known = known[(known.editor != "none") & known[metric].notna()].astype({metric: float})
+    pairs = [known.assign(difference=known[metric] - known.before), _beside_best(known, metric)]
+    found = verdicts_by(pd.concat(pairs, keys=VERDICT_COLUMNS, names=["of"]).reset_index("of"), ["of", *by])
+    return with_verdicts(table, found, by)
 
 # %% ../../nbs/11_analysis/06_timesteps.ipynb #cell-010
 def format_means(
@@ -78,7 +107,8 @@ def format_means(
     table = table.assign(text=[format_percent(v, *b) + o for v, b, o in zip(table.value, bounds, own)])
     out = table.pivot(index="editor", columns="axis", values="text")
     out = out.reindex(index=display_order(table.editor), columns=display_order(table.axis))
-    out = pd.concat([before.to_frame("before any edit").T, out])[list(out)]
+    asked = table.groupby("axis").n.agg(lambda n: before_text(n, "{:,}".format)).to_frame("n")
+    out = pd.concat([before.to_frame("before any edit").T, out, asked.T])[list(out)]
     return out.rename_axis("editor").rename_axis(None, axis=1)
 
 # %% ../../nbs/11_analysis/06_timesteps.ipynb #cell-013
@@ -97,24 +127,22 @@ def draw_means(
         draw_dots(ax, editors, here.value, here.low, here.high)
         percent_axis(ax, "x", high=upper_limit([*here.high, *here.before]))
         ax.xaxis.get_major_locator().set_params(nbins=3)
-        ax.set_xlabel(metric_label(metric) if axis == axes[0] else "")
+        n = before_text(here.n, "{:,.0f}".format)
+        ax.set_xlabel(f"{metric_label(metric)}, n = {n}" if axis == axes[0] else f"n = {n}")
         panel_title(ax, axis)
     return fig
 
 # %% ../../nbs/11_analysis/06_timesteps.ipynb #cell-016
 def _summarise_axis(axis: str, rows: pd.DataFrame) -> str:
-    "The best editor on an axis, those not clearly worse, and those that are no better than the unedited model."
-    best, others = rows.iloc[0], rows.iloc[1:]
+    "The best editor on an axis, those that are not told apart from it, and the verdict on each editor."
+    best, n = rows.iloc[0], before_text(rows.n, "{:,}".format)
     if best.value == 0 and rows.before.max() == 0:
-        return f"{axis}: no editor answers any question, and the unedited model answers none."
-    near = others[others.high >= best.low].editor.tolist()
-    worse, how = rows.low <= rows.before, "not clearly above"
-    if axis == "locality":  # no editor should be above the unedited model here
-        worse, how = rows.high < rows.before, "clearly below"
-    text = f"{axis}: best {best.editor} ({format_percent(best.value)}, unedited {format_percent(best.before)})"
-    text += f", not clearly worse {', '.join(near)}" if near else ""
-    text += f"; {how} the unedited model {', '.join(rows[worse].editor)}" if worse.any() else ""
-    return text + "."
+        return f"{axis}: no editor answers any question, and the unedited model answers none (n = {n})."
+    same = f"not told apart from {best.editor}"
+    near = [r.editor for r in rows[1:].itertuples() if r.beside_best and r.beside_best.kind == "not told apart"]
+    text = f"{axis}: best {best.editor} ({format_percent(best.value)}, unedited {format_percent(best.before)}, n = {n})"
+    text += f", {same}: {', '.join(near)}" if near else ""
+    return f"{text}; {list_verdicts(zip(rows.editor, rows.verdict))}."
 
 # %% ../../nbs/11_analysis/06_timesteps.ipynb #cell-017
 def summarise_means(
@@ -170,19 +198,22 @@ def _rows_between_timesteps(run) -> pd.DataFrame:
 
 # %% ../../nbs/11_analysis/06_timesteps.ipynb #cell-026
 def accuracy_changes(runs, metric: str = "exact_match", axes=ASKED_AXES) -> pd.DataFrame:
-    "For each editor, axis and timestep `scored_at`: the change on earlier timesteps since their edit."
-    parts = []
+    "For each editor, axis and timestep `scored_at`: the change on earlier edits; at the end of a run its verdict."
+    parts, asked = [], []
     for name, run in labelled_runs(runs):
         rows = _rows_between_timesteps(run)
         for axis in [a for a in axes if len(rows) and (rows[rows.moment == "past"].axis == a).any()]:
-            c = change_since_edit(rows, axis=axis, metric=metric, repeats=1000)
-            parts.append(
-                c.rename_axis("scored_at").reset_index().assign(editor=name, axis=axis, at_end=reached_end(run))
-            )
+            later = changes_of_questions(rows, axis=axis, metric=metric).assign(editor=name, axis=axis)
+            c = mean_by(later, ["scored_at"], "change", share=False).rename(columns=dict(value="change"))
+            parts.append(c.assign(editor=name, axis=axis, at_end=reached_end(run)))
+            if reached_end(run) and name != "none":
+                asked.append(later[later.scored_at == later.scored_at.max()].assign(difference=later.change))
     if not parts:
         raise BadArgument(f"no run has asked earlier edits again: {'; '.join(find_gaps(runs, ['past']))}")
     columns = ["editor", "axis", "scored_at", "change", "low", "high", "n", "subjects", "at_end"]
-    return pd.concat(parts, ignore_index=True)[columns]
+    by = ["editor", "axis", "scored_at"]
+    found = verdicts_by(pd.concat(asked).assign(of="verdict"), ["of", *by]) if asked else {}
+    return with_verdicts(pd.concat(parts, ignore_index=True)[columns], found, by)
 
 # %% ../../nbs/11_analysis/06_timesteps.ipynb #cell-031
 def draw_changes(
@@ -271,15 +302,11 @@ def summarise_changes(
     table: pd.DataFrame,  # of `accuracy_changes`
     axis: str = "update",
 ) -> str:
-    "Which editors forget, keep or gain after the last timestep, by the intervals of the change."
+    "Which editors forget, keep or gain after the last timestep, by the change question by question."
     rows = table[(table.axis == axis) & (table.editor != "none")]
-    still = rows.editor[~rows.at_end].unique() if "at_end" in rows else []
-    last = last_in_time(rows[~rows.editor.isin(still)]).sort_values("change")
-    kinds = {"forgets": last.high < 0, "no clear change": (last.low <= 0) & (last.high >= 0), "gains": last.low > 0}
-    text = []
-    for kind, where in kinds.items():
-        editors = [f"{r.editor} {100 * r.change:+.1f}" for r in last[where].itertuples()]
-        text += [f"{kind} {', '.join(editors)}"] if editors else []
+    still = rows.editor[~rows.at_end].unique()
+    last = last_in_time(rows[~rows.editor.isin(still)])
+    text = [list_verdicts(zip(last.editor, last.verdict), "right after the edit")] if len(last) else []
     text += [f"{NOT_YET} {', '.join(still)}"] if len(still) else []
     head = f"{axis}, change of the same questions of earlier timesteps after the last one, in points"
     return f"{head}: {'; '.join(text) or 'no run was asked'}."
@@ -336,12 +363,10 @@ def summarise_ability(
     "The share of lasting facts that each editor still answers at the end."
     t = table[(table.what == "lasting facts") & (table.metric == metric)]
     before = before_text(t[t.edits_done == 0].groupby("editor").value.first())
+    n = before_text(t.n, "{:,}".format)
     last, still = changes_at_end(t)
-    last = last.sort_values("value")
-    fewer, listed = last.high < last.before, lambda rows: list_editors(rows, before)
     return (
-        f"Lasting facts: {before} before any edit. At the end clearly fewer: {listed(last[fewer])}; "
-        f"not clearly fewer: {listed(last[~fewer])}{still}."
+        f"Lasting facts: {before} before any edit (n = {n}). {list_changes(last.sort_values('value'), before)}{still}."
     )
 
 # %% ../../nbs/11_analysis/06_timesteps.ipynb #a42a021c
@@ -359,71 +384,85 @@ _FINDINGS = (  # a claim, the editor and the axis that it is about, the rule, an
     ("lora matches or beats the editors on update", "lora", "update", "not below", _BEST),
     ("lora-merge matches or beats the editors on update", "lora-merge", "update", "not below", _BEST),
     ("LoRA-FT forgets", "lora", "update", "forgets", None),
-    ("LoRA-Merge hardly forgets", "lora-merge", "update", "keeps, or more than", "lora"),
+    ("LoRA-Merge forgets less than LoRA-FT", "lora-merge", "update", "forgets less", "lora"),
 )
 
 # %% ../../nbs/11_analysis/06_timesteps.ipynb #1fef36f6
-_ACCURACY_RULES = {
-    "above": lambda one, other: one.low > other.high,
-    "not above": lambda one, other: one.low <= other.high,
-    "not below": lambda one, other: one.high >= other.low,
+_RULES = {  # what the verdict must be, or must not
+    "above": ("above", True),
+    "not above": ("above", False),
+    "not below": ("below", False),
+    "forgets": ("below", True),
+    "keeps": ("below", False),
+    "forgets less": ("above", True),
 }
-_CHANGE_RULES = {
-    "forgets": lambda one, other: one.high < 0,
-    "keeps": lambda one, other: one.high >= 0,
-    "keeps, or more than": lambda one, other: one.high >= 0 or one.low > other.high,
-}
-
-# %% ../../nbs/11_analysis/06_timesteps.ipynb #85c8ec18
-def _accuracy_text(editor: str, axis: str, r: pd.Series) -> str:
-    "An accuracy with its interval."
-    return f"{editor if editor != 'none' else 'unedited'} {format_percent(r.value, r.low, r.high, digits=0)}"
-
-
-def _change_text(editor: str, axis: str, r: pd.Series) -> str:
-    "A change on earlier timesteps, in points."
-    return f"{editor}, {axis} {100 * r.change:+.0f} [{100 * r.low:+.0f}, {100 * r.high:+.0f}] points"
+_ABOUT_CHANGES = ("forgets", "keeps", "forgets less")
 
 # %% ../../nbs/11_analysis/06_timesteps.ipynb #fec96bdb
-def _judge_finding(means, changes, claim: str, editor: str, axis: str, rule: str, other: str | None) -> tuple:
-    "A claim, what is seen of it, and whether it holds; the verdict is open where a run is missing."
+def _finding_rows(now, later, editor: str, axis: str, rule: str, other: str | None) -> tuple:
+    "What a finding compares with, and the differences question by question; empty where a run is missing."
+    rows = later if rule in _ABOUT_CHANGES else now
+    rows = rows[rows.axis == axis]
     if other == _BEST:
-        here = [e for e in _SPECIALISED if (e, axis) in means.index]
-        other = max(here, key=lambda e: means.value[e, axis]) if here else _BEST
-    table, holds = (means, _ACCURACY_RULES) if rule in _ACCURACY_RULES else (changes, _CHANGE_RULES)
-    needs = [(name, axis) for name in (editor, other) if name]
-    absent = [", ".join(key) for key in needs if key not in table.index]
-    if absent:
-        return claim, f"nothing here about {'; '.join(absent)}", None
-    rows = [table.loc[key] for key in needs]
-    text, shown = (_accuracy_text, needs) if table is means else (_change_text, needs[:1])
-    return claim, ", ".join(text(*key, r) for key, r in zip(shown, rows)), bool(holds[rule](rows[0], rows[-1]))
+        here = rows[rows.editor.isin(_SPECIALISED)].groupby("editor").value.mean()
+        other = here.idxmax() if len(here) else _BEST
+    mine = rows[rows.editor == editor]
+    with_ = (
+        mine.before if other == "none" else match_editor(rows, other, "value")[rows.editor == editor] if other else 0
+    )
+    words = "the unedited model" if other == "none" else "right after the edit" if other is None else other
+    return words, mine.assign(difference=mine.value - with_)
 
 # %% ../../nbs/11_analysis/06_timesteps.ipynb #52871afa
-def timestep_findings(
-    mean: pd.DataFrame,  # of `mean_accuracy`
-    moved: pd.DataFrame,  # of `accuracy_changes`
-) -> list[tuple]:
+def timestep_findings(runs) -> list[tuple]:
     "What WikiBigEdit finds over its timesteps, and what these runs show: rows for `findings_table`."
-    keys = ["editor", "axis"]
-    means, changes = mean.set_index(keys), last_in_time(moved, keys).set_index(keys)
-    return [_judge_finding(means, changes, *finding) for finding in _FINDINGS]
+    rows = pool_scores(runs, ["before", "current"], ASKED_AXES)
+    now = rows[rows.moment == "current"].assign(value=rows.exact_match)
+    now = now.assign(before=match_unedited(now, rows[rows.moment == "before"], "exact_match"))
+    parts = [now[:0].assign(value=0.0)]
+    for name, run in labelled_runs(runs):
+        asked = _rows_between_timesteps(run)
+        for axis in ASKED_AXES if len(asked) and reached_end(run) else ():
+            later = changes_of_questions(asked, axis=axis).assign(editor=name, axis=axis)
+            parts.append(later[later.scored_at == later.scored_at.max()].assign(value=later.change))
+    later = pd.concat(parts, ignore_index=True)
+    pairs = [_finding_rows(now, later, *finding[1:]) for finding in _FINDINGS]
+    found = verdicts_by(pd.concat([p.assign(finding=i) for i, (_, p) in enumerate(pairs)]), ["finding"])
+    out = []
+    for i, ((claim, editor, _, rule, _), (words, _)) in enumerate(zip(_FINDINGS, pairs)):
+        verdict, (kind, wanted) = found.get(i), _RULES[rule]
+        text = (
+            f"{editor} {verdict.text(words)}: {verdict}" if verdict else f"nothing here about {editor} beside {words}"
+        )
+        open_ = verdict is None or verdict.kind == "too few"
+        out.append((claim, text, None if open_ else (verdict.kind == kind) == wanted))
+    return out
 
 # %% ../../nbs/11_analysis/06_timesteps.ipynb #445040f4
+def _last_points(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    "The rows of the last points of each curve, as few as have enough questions for a verdict."
+    n = rows.groupby([*by, "edits_done"]).size().sort_index(level="edits_done", ascending=False)
+    later = n.groupby(level=by).cumsum() - n  # questions of later points
+    return rows[pd.MultiIndex.from_frame(rows[[*by, "edits_done"]]).isin(later.index[later < MIN_QUESTIONS])]
+
+
 def decay_curve(
     runs,
     axes=("update",),
     metric: str = "exact_match",
     first: int | None = None,  # only so many edits
 ) -> pd.DataFrame:
-    "For each editor, axis and number of edits: value, low, high, n, subjects; `before` is the unedited model's."
+    "For each editor, axis and number of edits the mean and `before`; `verdict` is on the last points, from `since` on."
     rows, by = pool_scores(runs, ["curve"], axes), ["editor", "axis", "edits_done"]
     rows = rows[rows.edits_done <= first] if first else rows
     if rows.empty:
         raise BadArgument("no run was asked after every so many edits; run with `--set every=100`, for example")
     rows = rows.assign(before=match_unedited(rows, pool_scores(runs, ["before"], axes), metric))
-    before = rows.groupby(by).before.mean().reset_index()
-    return mean_by(rows, by, metric).merge(before, on=by, how="left")
+    rows = rows.assign(difference=rows[metric] - rows.before)
+    before, last = rows.groupby(by).before.mean().reset_index(), _last_points(rows, by[:2])
+    since = last.groupby(by[:2]).edits_done.min().rename("since").reset_index()
+    table = mean_by(rows, by, metric).merge(before, on=by, how="left").merge(since, on=by[:2], how="left")
+    return with_verdicts(table, verdicts_by(last.assign(of="verdict"), ["of", *by[:2]]), by[:2])
 
 # %% ../../nbs/11_analysis/06_timesteps.ipynb #3593f59f
 def _edits_until(part: pd.DataFrame, gone) -> float:
@@ -434,24 +473,23 @@ def _edits_until(part: pd.DataFrame, gone) -> float:
 
 # %% ../../nbs/11_analysis/06_timesteps.ipynb #7a3d6f08
 def _decay_of(part: pd.DataFrame) -> dict:
-    "The first, the best and the last point of one curve, and when its gain is lost."
+    "The first, the best and the last point of one curve, when half of its gain is lost, and its verdict."
     part = part.sort_values("edits_done")
     gain, last, gained = part.value - part.before, part.iloc[-1], bool((part.low > part.before).any())
     row = dict(edits=int(last.edits_done), first=part.value.iloc[0], best=part.value.max(), last=last.value)
     row |= dict(low=last.low, high=last.high, before=last.before, gained=gained)
-    half, whole = gain <= gain.max() / 2, part.low <= part.before
-    lost = {"half_gone": half, "all_gone": whole}
-    return row | {name: _edits_until(part, gone) if gained else float("nan") for name, gone in lost.items()}
+    row |= dict(half_gone=_edits_until(part, gain <= gain.max() / 2) if gained else float("nan"))
+    return row | {name: last.get(name) for name in ("n", "since", "verdict")}
 
 # %% ../../nbs/11_analysis/06_timesteps.ipynb #9da2bf34
 def decay_summary(
     table: pd.DataFrame,  # of `decay_curve`
 ) -> pd.DataFrame:
-    "For each editor and axis: the first, best and last points, and after how many edits the gain is lost."
+    "For each editor and axis: the first, best and last points, when half of the gain is lost, and the verdict."
     groups = table[table.editor != "none"].groupby(["editor", "axis"], sort=False)
     rows = [dict(zip(("editor", "axis"), key)) | _decay_of(part) for key, part in groups]
     columns = ["editor", "axis", "edits", "first", "best", "last", "low", "high", "before", "gained"]
-    return pd.DataFrame(rows, columns=[*columns, "half_gone", "all_gone"]).set_index(["editor", "axis"])
+    return pd.DataFrame(rows, columns=[*columns, "half_gone", "n", "since", "verdict"]).set_index(["editor", "axis"])
 
 # %% ../../nbs/11_analysis/06_timesteps.ipynb #e6a09766
 def format_decay(
@@ -466,7 +504,10 @@ def format_decay(
     out["last"] = [format_percent(r.last, r.low, r.high) for r in summary.itertuples()]
     out["unedited"] = summary.before.map(format_percent)
     out["half of the gain lost from"] = summary.half_gone.map(edits)
-    out["no longer clearly above from"] = summary.all_gone.map(edits)
+    out["n"] = summary.n.map(edits)
+    out["last points together"] = [
+        f"{v.text()}: {v}, since {edits(since)} edits" if v else "" for v, since in zip(summary.verdict, summary.since)
+    ]
     return out
 
 # %% ../../nbs/11_analysis/06_timesteps.ipynb #7f17c8b7
@@ -491,33 +532,24 @@ def draw_decay(
     finish_panels(panels, "edits so far", metric_label(metric))
     return fig
 
-# %% ../../nbs/11_analysis/06_timesteps.ipynb #298ca22e
-def _list_editors(rows: pd.DataFrame, text) -> str:
-    "Each editor of a table with a text about it."
-    return ", ".join(f"{r.editor} {text(r)}" for r in rows.itertuples()) or "no editor"
-
 # %% ../../nbs/11_analysis/06_timesteps.ipynb #7a774b11
 def summarise_decay(
     table: pd.DataFrame,  # of `decay_curve`
     axis: str = "update",
 ) -> str:
-    "Which editors stay above the unedited model, when the others lose their gain, and which never had a gain."
+    "The verdict on each editor's last points, for each number of edits alone, and when half of a gain is lost."
     s = decay_summary(table[table.axis == axis]).reset_index()
     if s.empty:
         return f"No editor was followed on the axis {axis!r}."
-    gone = s[s.all_gone.notna()].sort_values("all_gone")
-    stays = s[s.gained & s.all_gone.isna()].sort_values("last", ascending=False)
+    out = []
+    for edits, rows in sorted(s.groupby("edits"), key=lambda pair: -pair[0]):
+        since = f", asked since {int(rows.since.max()):,}" if rows.since.max() < edits else ""
+        level = f"After {edits:,} edits (unedited {before_text(rows.before)}{since})"
+        named = [f"{r.editor} ({format_percent(r.last)} at the end)" for r in rows.itertuples()]
+        out.append(f"{level} {list_verdicts(zip(named, rows.verdict))}.")
     half = s[s.half_gone.notna()].sort_values("half_gone")
-    above = _list_editors(stays, lambda r: format_percent(r.last))
-    below = _list_editors(gone, lambda r: f"{int(r.all_gone):,} ({format_percent(r.last)} at the end)")
-    halved = _list_editors(half, lambda r: f"{int(r.half_gone):,}")
-    never = _list_editors(s[~s.gained], lambda r: f"({format_percent(r.best)} at best)")
-    level = f"After {s.edits.max():,} edits the unedited model's level on the same questions is"
-    return (
-        f"{level} {before_text(s.before)}. Clearly above it: {above}. "
-        f"Not clearly above it any more, from so many edits on: {below}. Never clearly above it: {never}. "
-        f"Half of the largest gain is lost from so many edits on: {halved}."
-    )
+    halved = ", ".join(f"{r.editor} {int(r.half_gone):,}" for r in half.itertuples()) or "no editor"
+    return f"{' '.join(out)} Half of the largest gain is lost from so many edits on: {halved}."
 
 # %% ../../nbs/11_analysis/06_timesteps.ipynb #bebf5f9a
 def teacher_forcing_gap(

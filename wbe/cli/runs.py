@@ -8,6 +8,8 @@ __all__ = ['score_command', 'run', 'sweep', 'editors', 'train', 'print_compariso
 
 # %% ../../nbs/12_app/05_runs.ipynb #881dea90
 import difflib
+import shutil
+import textwrap
 from collections import Counter
 from dataclasses import fields
 from pathlib import Path
@@ -538,12 +540,15 @@ def train(
     out.line(f"The network: {made}")
 
 # %% ../../nbs/12_app/05_runs.ipynb #d6332f41
-def _runs_of_timesteps(folders) -> list:
-    "The runs of `wbe run` in folders; a line for each other one that is left out."
+def _runs_of_timesteps(
+    folders,
+    kinds=("timesteps",),  # of SCHEDULES
+) -> list:
+    "The runs of some schedules in folders; a line for each other one that is left out."
     from wbe.runs.records import left_out_line, load_runs
 
     found = [r for f in folders for r in load_runs(f, SCHEDULES)]
-    runs, others = [[r for r in found if (r.kind == "timesteps") == same] for same in (True, False)]
+    runs, others = [[r for r in found if (r.kind in kinds) == same] for same in (True, False)]
     if not runs:
         why = "; ".join(map(left_out_line, others))
         where = ", ".join(map(str, folders))
@@ -612,15 +617,76 @@ def _print_moments(out: TableOutput, names: list[str], columns: list, texts: lis
         rows = [[name, *(row[columns.index(c)] for c in group)] for name, row in zip(names, texts)]
         out.show(header, rows, _moment_title(title, moment))
 
+# %% ../../nbs/12_app/05_runs.ipynb #6fc75e9c
+def _shown_measure(runs: list) -> str:
+    "Normalised match where all runs have it for their updates, else exact match."
+    from wbe.analysis.tables import text_measure
+
+    found = {text_measure(r.outcomes[r.outcomes.axis == "update"]) for r in runs if len(r.outcomes)}
+    return found.pop() if len(found) == 1 else "exact_match"
+
+
+_COMPARED = dict(after="right after each edit", current="just edited", past="earlier edits, at the end")
+
+
+def _wrapped(text: str) -> str:
+    "A long line in lines that fit the terminal."
+    width = min(shutil.get_terminal_size().columns, 120)
+    return textwrap.fill(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+
+
+def _paired_rows(runs: list, metric: str, against: str | None):
+    "The scores after edits with `difference`, that from the unedited model or from a run."
+    import pandas as pd
+
+    from wbe.analysis.tables import match_editor, match_unedited
+    from wbe.runs.records import reached_end
+
+    rows = pd.concat([r.scores.assign(editor=r.name) for r in runs if len(r.scores)], ignore_index=True)
+    ends = {r.name: r.scores.scored_at.max() if reached_end(r) else -1 for r in runs if len(r.scores)}
+    rows = rows.astype({metric: float})
+    before = rows[rows.moment == "before"]
+    rows = rows[rows.moment.isin(_COMPARED) & ((rows.moment != "past") | (rows.scored_at == rows.editor.map(ends)))]
+    other = match_editor(rows, against, metric) if against else match_unedited(rows, before, metric)
+    unedited = [r.name for r in runs if r.editor == "none"]
+    rows = rows.assign(difference=rows[metric] - other)
+    return rows[~rows.editor.isin([against] if against else unedited)]
+
+
+def _print_differences(runs: list, metric: str, against: str | None, out: TableOutput):
+    "Print the verdicts on all runs, a line for each axis and moment."
+    from wbe.analysis.tables import list_verdicts, verdicts_by
+
+    if against:
+        check_choice(against, [r.name for r in runs], "run to compare with")
+    rows, other = _paired_rows(runs, metric, against), against or "the unedited model"
+    found = verdicts_by(rows, ["axis", "moment", "editor"])
+    columns = ("axis", "when", "run", "difference", "low", "high", "n", "p", "verdict")
+    kept = [(a, _COMPARED[m], name, v.difference, v.low, v.high, v.n, v.p) for (a, m, name), v in found.items()]
+    out.keep("differences", columns, [(*row, v.text(other)) for row, v in zip(kept, found)])
+    for (axis, moment), part in found.groupby(level=["axis", "moment"], sort=False):
+        said = list_verdicts(part.droplevel(["axis", "moment"]).items(), other)
+        out.line(_wrapped(f"{axis}, {_COMPARED[moment]}: {said}."))
+    compared = found.index.unique("editor") if len(found) else []
+    for name in [n for n in rows.editor.unique() if n not in compared]:
+        why = "no question was asked of both after the same number of edits"
+        out.line(_wrapped(f"{name}: not comparable with {other}: {why}."))
+    if len(found):
+        out.line(
+            _wrapped("Differences in points on the same questions, by subject; clear if p < 0.05 by Holm's correction.")
+        )
+
 # %% ../../nbs/12_app/05_runs.ipynb #a567c119
 def print_comparison(
     runs: list,
-    metric: str = "exact_match",  # one of RUN_MEASURES
+    metric: str | None = None,  # one of RUN_MEASURES; by default as `text_measure` says
     out: TableOutput | None = None,  # where the table goes
+    against: str | None = None,  # the run whose answers others are compared with; the unedited model by default
 ):
     "Print the tables of `compare_runs` and `compare_measures`, and what differs between the runs."
     from wbe.runs.records import compare_measures, compare_runs, measure_title
 
+    metric = metric or _shown_measure(runs)
     out, table = out or TableOutput(), compare_runs(runs, metric)
     about, others = table.attrs, compare_measures(runs, metric)
     columns = [c for c in table.columns if table[c].notna().any()] + list(others.columns)
@@ -639,6 +705,7 @@ def print_comparison(
     if about["differ"]:
         differ = ", ".join(about["differ"])
         out.line(f"These runs differ in: {differ}.\nTheir numbers do not belong in one table.")
+    _print_differences(runs, metric, against, out)
     for line in [*about["health"], *about["set_aside"], *about["judged"]]:
         out.line(f"{line}.")
 
@@ -666,9 +733,10 @@ def _print_by_verdict(
 def compare(
     folders: list[Path],  # runs, or folders of runs
     /,
-    metric: str = "exact_match",  # or normalised_match (apart from case, articles, punctuation and spacing; also an
-    # alias), token_accuracy (teacher-forced), natural_end (the model ended its answer by itself), outdated_match (the
-    # answer before the edit), or judged (by `wbe judge`)
+    metric: str | None = None,  # exact_match, or normalised_match (apart from case, articles, punctuation; an alias
+    # counts; the default where all answers are texts), token_accuracy (teacher-forced), natural_end (the model ended
+    # its answer by itself), outdated_match (the answer before the edit), or judged (by `wbe judge`)
+    against: str | None = None,  # name of the run that others are compared with; by default the unedited model
     audit: list[Path] = (),  # folder of `wbe audit`, or one that holds several: also print the scores by verdict
     *,
     out: TableOutput,
@@ -676,22 +744,24 @@ def compare(
     """Compare runs in one table.
 
     The table holds every axis just after the edits and for earlier edits at the end, facts that should stay, and
-    seconds per edit.
+    seconds per edit. Below it stands how each run differs from the unedited model, or from one run, on the same
+    questions: clearly above, clearly below, not told apart, or too few questions (under 200).
 
     For example:  wbe compare wbe-demo/runs --table runs.csv
     """
     from wbe.metrics.answers import RUN_MEASURES
 
-    check_choice(metric, RUN_MEASURES, "metric")
-    runs = _runs_of_timesteps(folders)
+    if metric:
+        check_choice(metric, RUN_MEASURES, "metric")
+    runs = _runs_of_timesteps(folders, [name for name, how in SCHEDULES.items() if how.file == "benchmark"])
     verdicts = None
     if audit:
         from wbe.analysis.rankings import read_verdicts
 
         verdicts = read_verdicts([Path(a) for a in audit])
-    print_comparison(runs, metric, out)
+    print_comparison(runs, metric, out, against)
     if verdicts is not None:
-        _print_by_verdict(runs, verdicts, metric, out)
+        _print_by_verdict(runs, verdicts, metric or _shown_measure(runs), out)
 
 # %% ../../nbs/12_app/05_runs.ipynb #b7e2dd38
 @command("results", "wbe.analysis.report:make_report")

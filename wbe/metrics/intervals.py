@@ -168,13 +168,18 @@ class PairedVerdict:
     subjects: int
     p: float
 
+    @property
+    def kind(self) -> str:
+        "above, below, not told apart, or too few."
+        if self.n < MIN_QUESTIONS:
+            return "too few"
+        return "not told apart" if not self.p < 0.05 else "above" if self.difference > 0 else "below"
+
     def text(self, other: str = "the unedited model") -> str:
         "One of the four sentences."
-        if self.n < MIN_QUESTIONS:
+        if self.kind == "too few":
             return f"too few questions (n = {self.n})"
-        if not self.p < 0.05:
-            return f"not told apart from {other}"
-        return f"clearly {'above' if self.difference > 0 else 'below'} {other}"
+        return f"not told apart from {other}" if self.kind == "not told apart" else f"clearly {self.kind} {other}"
 
     def __repr__(self) -> str:
         p = "" if math.isnan(self.p) else ", p < 0.001" if self.p < 0.001 else f", p = {self.p:.3f}"
@@ -186,7 +191,7 @@ def judge_differences(
 ) -> list[PairedVerdict]:
     "The verdicts of a table, with Holm's correction."
     corrected = holm([p if interval.n >= MIN_QUESTIONS else float("nan") for interval, p in found])
-    return [PairedVerdict(*interval, float(p)) for (interval, _), p in zip(found, corrected)]
+    return [PairedVerdict(*i, float(p) if p == p else math.nan) for (i, _), p in zip(found, corrected)]
 
 # %% ../../nbs/01_metrics/02_intervals.ipynb #56e6a662
 def _cell_of(near, after) -> np.ndarray:

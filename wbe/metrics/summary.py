@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['read_scores', 'with_agreement', 'with_outdated_match', 'summarise', 'format_summary', 'state_matrix',
-           'backward_transfer', 'forgetting', 'change_since_edit']
+           'backward_transfer', 'forgetting', 'changes_of_questions', 'change_since_edit']
 
 # %% ../../nbs/01_metrics/03_summary.ipynb #cell-002
 from collections.abc import Mapping
@@ -261,23 +261,33 @@ def forgetting(matrix: pd.DataFrame) -> pd.Series:
     return _mean_over_earlier_edits(matrix, lambda since, now: np.nanmax(since) - now).rename("forgetting")
 
 # %% ../../nbs/01_metrics/03_summary.ipynb #cell-060
-def change_since_edit(
+def changes_of_questions(
     scores,  # what `read_scores` takes
     subjects: Mapping | None = None,  # edit id -> subject id
     axis: str = "update",
     metric: str = "exact_match",  # or token_accuracy
-    repeats: int = 2000,  # number of resamples
-    level: float = 0.95,  # of confidence
-    seed: int = 0,
 ) -> pd.DataFrame:
-    "After each timestep, the mean change of the questions about earlier edits since their edit, with its interval."
+    "The questions about earlier edits, asked again, with `change`: their score minus that right after their edit."
     rows = read_scores(scores, subjects)
     check_choice(metric, ("exact_match", "token_accuracy"), "metric of a change")
     rows = rows[rows["axis"] == check_choice(axis, ASKED_AXES, "axis")].assign(value=rows[metric].astype(float))
     keys = [c for c in question_columns(rows) if c != "axis"]
     start = rows[rows["when"] == "just edited"].rename(columns=dict(value="start"))[[*keys, "start"]]
     later = rows[rows["when"] == "edited earlier"].merge(start, on=keys)
-    later = later.assign(change=later["value"] - later["start"])
+    return later.assign(change=later["value"] - later["start"])
+
+
+def change_since_edit(
+    scores,  # this and the next three: as for `changes_of_questions`
+    subjects: Mapping | None = None,
+    axis: str = "update",
+    metric: str = "exact_match",
+    repeats: int = 2000,  # number of resamples
+    level: float = 0.95,  # of confidence
+    seed: int = 0,
+) -> pd.DataFrame:
+    "After each timestep, the mean change of the questions about earlier edits since their edit, with its interval."
+    later = changes_of_questions(scores, subjects, axis, metric)
     out = {
         T: bootstrap_interval(part["change"], part["subject_id"], False, repeats, level, seed)
         for T, part in later.groupby("scored_at")

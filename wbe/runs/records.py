@@ -727,7 +727,8 @@ def _comparison_row(run: Run, metric: str, moments: list[str]) -> dict:
     "One row of the comparison: (column, sub-column) -> value."
     nan, means, batches = float("nan"), run.means(metric), run.batches
     row = {(axis, k): means.loc[axis, k] for axis in means.index for k in moments if k in means}
-    lasting = _lasting_values(run.ability, metric)
+    shown = "exact_match" if metric == "normalised_match" else metric  # lasting facts have no names
+    lasting = _lasting_values(run.ability, shown)
     row["lasting facts", "before"] = lasting[0] if lasting else nan
     row["lasting facts", "at the end"] = lasting[-1] if lasting and reached_end(run) else nan
     row |= _ability_columns(run, metric)
@@ -784,6 +785,7 @@ def _describe_judges(runs: list[Run]) -> list[str]:
 def run_differences(runs: list[Run]) -> list[str]:
     "What differs between runs that should be equal in a comparison; empty when they belong together."
     parts = {
+        "schedules": lambda c: c.get("kind", "timesteps"),
         "models": lambda c: c["model"]["fingerprint"],
         "protocols": lambda c: c["protocol"],
         "timesteps": lambda c: tuple(c["timesteps"]),
@@ -808,7 +810,7 @@ def compare_runs(
         raise BadArgument("no runs to compare; `wbe run` makes one")
     differ = run_differences(runs)
     unlike = {"models", "protocols"} & set(differ)  # then each run stands beside its own unedited model
-    moments = [*(["before"] if unlike else []), "just edited", "earlier edits"]
+    moments = [*(["before"] if unlike else []), "right after", "just edited", "earlier edits"]
     rows = {r.name: _comparison_row(r, metric, moments) for r in runs if not r.outcomes.empty}
     if not rows:
         raise StoreError("none of the runs has asked anything yet")

@@ -168,7 +168,7 @@ class CrispEdit(OutputTrainer, KeyValueEditor):
             raise BadArgument(f"{self.name}: no layers are given")
         if hparams.energy >= 1:
             raise BadArgument(f"{self.name}: energy is {hparams.energy}, but it must be below 1")
-        self.corpus_for(lm)
+        TextCorpus.of(self.corpus_for(lm))  # an error for a folder of second moments
 
     def prepare(self, lm: LM):
         h, lm.edits.prepared_for = self.hparams_for(lm), model_fingerprint(lm)

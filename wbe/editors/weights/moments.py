@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import islice
 from pathlib import Path
 
@@ -354,6 +355,12 @@ def write_moments(
     return folder
 
 # %% ../../../nbs/09_editors/weights/02_moments.ipynb #69121933
+@cache
+def _fetched_moments(name: str) -> Path:
+    "The folder of a data set on the hub, which is asked for it once."
+    return fetch_dataset(name, patterns=(MOMENTS_FILE,))
+
+
 def _moments_file(
     corpus,  # as an editor is given it
 ) -> Path | None:  # None for texts
@@ -362,7 +369,7 @@ def _moments_file(
         return None
     if not Path(corpus).is_dir() and Path(corpus).parent.is_dir():
         return None  # a file of texts that is missing
-    path = fetch_dataset(corpus, patterns=(MOMENTS_FILE,)) / MOMENTS_FILE
+    path = (Path(corpus) if Path(corpus).is_dir() else _fetched_moments(str(corpus))) / MOMENTS_FILE
     if not path.exists():
         raise BadArgument(f"{corpus}: it has no {MOMENTS_FILE}; give the folder that wbe export RUN --moments has made")
     return path
