@@ -164,6 +164,10 @@ def shown(path: Path, url: str, toc: str = "") -> dict:
             cell.source = separate_formulas(outside_links(cell.source, path, url))
         if "hide_output" in flags:
             cell.outputs = []
+        for output in cell.get("outputs", []):
+            if text := output.get("data", {}).get("text/markdown"):  # in which Sphinx resolves no links
+                text = re.sub(r"(\]\([^)\s:]+)\.ipynb", r"\1.html", outside_links(text, path, url))
+                output["data"]["text/markdown"] = text
         if "hide_input" in flags:
             cell.metadata["tags"] = ["remove-input"]
         cell.source = re.sub(r"^#\|.*\n?", "", cell.source, flags=re.M).strip("\n")
