@@ -51,13 +51,13 @@ def test_a_run_that_lost_questions_is_found(folders):
     runs = load_runs(folders[0])
     rag = next(r for r in runs if r.editor == "rag")
     others = [r for r in runs if r is not rag]
-    assert all(_verify_run(rag, others).values())
+    assert False not in _verify_run(rag, others).values()
     whole = rag.scores
     try:
         rag.__dict__["scores"] = whole[~((whole.moment == "current") & (whole.edit_id == "t1e3"))]
-        assert [k for k, v in _verify_run(rag, others).items() if not v] == ["each once"]
+        assert [k for k, v in _verify_run(rag, others).items() if v is False] == ["each once"]
         rag.__dict__["scores"] = whole.assign(exact_match=True)
-        assert [k for k, v in _verify_run(rag, others).items() if not v] == ["consistent", "answers", "same model"]
+        assert [k for k, v in _verify_run(rag, others).items() if v is False] == ["consistent", "answers", "same model"]
     finally:
         rag.__dict__["scores"] = whole
 
@@ -91,6 +91,20 @@ def test_a_forged_run_is_not_ranked(tmp_path):
     for name in ("best", "careful"):
         line = re.search(rf"<li>{name}[^<]*</li>", note)[0]
         assert "exact match is what the stored answers give" in line
+
+
+@pytest.mark.parametrize("left_out, answers", [("wrong", False), ("update", None), ("", False)])
+def test_scores_that_were_raised_where_no_answer_is_left_do_not_pass(left_out, answers):
+    "Wrong answers were left out, or all answers to updates, or none; all scores after the edits were raised."
+    run = forged("rome", {})
+    s = run.scores
+    later, gone = s.moment != "before", dict(wrong=~s.exact_match.astype(bool), update=s.axis == "update").get(left_out)
+    if gone is not None:
+        s = s.assign(answer=s.answer.where(~gone))
+    run.scores = s.assign(exact_match=s.exact_match | later, token_accuracy=s.token_accuracy.where(~later, 1.0))
+    if left_out == "update":  # the other axes are as they were
+        run.scores = run.scores.assign(exact_match=run.scores.exact_match.where(s.axis == "update", s.exact_match))
+    assert _verify_run(run)["answers"] is answers
 
 
 def test_runs_from_the_hub(folders, monkeypatch):

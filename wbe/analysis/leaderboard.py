@@ -72,9 +72,14 @@ def _recomputed(run) -> tuple[pd.DataFrame, float]:
 
 
 def _answers_hold(run) -> bool | None:
-    "Whether the scores are those of the stored answers; None where none are stored."
-    wrong = _recomputed(run)[1]
-    return None if wrong != wrong else wrong < 0.01
+    "Whether the scores are those of the stored answers, and no axis lacks some; None where updates have none."
+    wrong, s = _recomputed(run)[1], run.scores
+    if wrong != wrong:
+        return None
+    told = s.answer.notna().groupby(s.axis.astype(str)).mean()
+    if wrong >= 0.01 or told[(told > 0) & (told < 1)].any():
+        return False
+    return None if told.get("update") == 0 else True
 
 # %% ../../nbs/11_analysis/17_leaderboard.ipynb #cell-015
 def _exact_means_right_tokens(run) -> bool:
