@@ -22,7 +22,7 @@ from ..engine import parallel_map
 from ..progress import progress_bar
 from ..records import BadArgument, col, patch, read_table, to_table
 from ..spool import PieceFiles, parquet_piece
-from ..store import Stage, StageFolder, check_disk_space, format_bytes, logger, make_folder
+from ..store import Stage, check_disk_space, format_bytes, logger, make_folder
 from ..wikidata.parse import DumpFolder
 from ..wikidata.text import READ_BYTES, DumpText, TextBatch, text_batches, unescape_xml
 
