@@ -43,6 +43,7 @@ setup(
     cmdclass={"build_py": BuildWithModel},
     package_data={
         "wbe.analysis": ["*.toml", "report.html", "report.js", "results.ipynb", "vendor/*"],
+        "wbe.benchmark": ["*.toml", "card.md", "croissant.json"],
         "wbe.cli": ["old_words.toml"],
         "wbe.editors": ["presets.toml"],
         "wbe.lm": ["*.toml"],

@@ -211,6 +211,21 @@ def get(
         raise BadArgument(f"{name} is no {self.what}: it {fault}{_fitting_hint(self, place)}")
     return found
 
+# %% ../nbs/00_core/08_plugins.ipynb #ec98dbbc
+@patch
+def make(
+    self: Registry,
+    name: str,  # one of `names()`, or module:Class
+    **options,  # of the class
+):
+    "An object of a class by name; an error for options that it does not take."
+    cls = self.get(name)
+    try:
+        inspect.signature(cls).bind(**options)
+    except TypeError as e:
+        raise BadArgument(f"{self.what} {name!r}: {e}") from None
+    return cls(**options)
+
 # %% ../nbs/00_core/08_plugins.ipynb #cell-046
 def _distribution_of(module: str) -> dict:
     "Name and version of the distribution that a module belongs to; empty for a loose file."

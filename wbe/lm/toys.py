@@ -14,11 +14,12 @@ from functools import cache
 
 import torch
 
-from .families import inherit_rows, read_lm_table
+from .families import inherit_rows
 from ..records import check_choice
+from ..texts import package_table
 
 # %% ../../nbs/07_lm/03_toys.ipynb #cell-005
-_TABLE = read_lm_table("toys.toml")
+_TABLE = package_table("lm/toys.toml")
 _CONFIGS = inherit_rows(_TABLE["families"] | _TABLE["others"])
 TOY_CONFIGS = {name: _CONFIGS[name] for name in _TABLE["families"]}  # settings, and the type of the configuration
 OTHER_TOYS = {name: _CONFIGS[name] for name in _TABLE["others"]}

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from ..records import BadArgument, patch
+from ..texts import package_table
 from wbe.world.names import (
     ANIMALS,
     AWARD_FIELDS,
@@ -31,42 +32,15 @@ from wbe.world.names import (
 )
 from .properties import FIRST_QID
 
-# %% ../../nbs/02_world/03_cast.ipynb #cell-005
-_CORE_TABLE = dict(
-    klass="human country city university company sports_club stadium film literary_work musical_group album taxon "
-    "genus award political_party sports_league newspaper public_office continent language currency occupation gender "
-    "music_genre film_genre literary_genre industry sport conservation_status taxonomic_rank academic_discipline "
-    "playing_position cause class",
-    continent="Auremia Borealis Cendria Meridia Oriens",
-    gender="male female",
-    occupation="politician scientist writer actor film_director musician athlete business_executive",
-    music_genre="dub_folk harbour_jazz slow_rock glass_pop chamber_electronica river_blues",
-    film_genre="drama comedy thriller documentary adventure mystery",
-    literary_genre="novel essay poetry memoir fable satire",
-    industry="shipbuilding publishing banking tourism agriculture robotics pharmacy film_industry",
-    sport="association_football basketball rowing ice_hockey",
-    conservation_status="least_concern near_threatened vulnerable endangered critically_endangered extinct",
-    taxonomic_rank="species genus family",
-    academic_discipline="physics law history medicine economics linguistics",
-    playing_position="goalkeeper defender midfielder forward",
-    cause="resignation death divorce dismissal end_of_term",
-    currency="crown dinar thaler peso shell florin",
-)
-_SOURCES = (
-    "World Register of Persons",
-    "Atlas of Places",
-    "Company Gazette",
-    "Annals of Cinema",
-    "Checklist of Species",
-    "The Almanac",
-)
-
 # %% ../../nbs/02_world/03_cast.ipynb #cell-006
+_WORLD = package_table("world/world.toml")
+
+
 def _core_items() -> list[tuple[str, str, str]]:
     "Kind, key and label of all members of the core."
-    items = [(kind, key, key.replace("_", " ")) for kind, keys in _CORE_TABLE.items() for key in keys.split()]
+    items = [(kind, key, key.replace("_", " ")) for kind, keys in _WORLD["core"].items() for key in keys.split()]
     items += [("language", c.name, c.name) for c in CULTURES]
-    return items + [("source", f"source{i}", label) for i, label in enumerate(_SOURCES)]
+    return items + [("source", f"source{i}", label) for i, label in enumerate(_WORLD["sources"])]
 
 
 CORE_ITEMS = _core_items()
@@ -85,20 +59,7 @@ COUNTRY_SIZE = 230  # entities in a country, about
 FIXED_COUNTS = dict(
     country=1, office=1, league=1, newspaper=1, genus=1, list_page=2, category=2, template=1, disambiguation=1
 )
-KIND_SHARES = dict(
-    party=0.013,
-    city=0.08,
-    university=0.018,
-    company=0.07,
-    team=0.04,
-    stadium=0.018,
-    film=0.085,
-    book=0.07,
-    band=0.04,
-    album=0.035,
-    species=0.035,
-    award=0.018,
-)
+KIND_SHARES = _WORLD["kind_shares"]  # of the entities of a country
 WORLD_KINDS = (*FIXED_COUNTS, *KIND_SHARES, "person")
 WIKI_PAGE_KINDS = ("list_page", "category", "template", "disambiguation")  # items about pages of a wiki
 
@@ -216,26 +177,7 @@ class Member:
         return f"Q{FIRST_QID + self.number}"
 
 # %% ../../nbs/02_world/03_cast.ipynb #cell-027
-KIND_FAME = dict(
-    country=9000,
-    city=900,
-    office=300,
-    university=500,
-    company=400,
-    team=600,
-    film=700,
-    book=300,
-    band=500,
-    album=250,
-    person=350,
-    species=150,
-    award=200,
-    party=250,
-    league=500,
-    newspaper=200,
-    stadium=150,
-    genus=60,
-)
+KIND_FAME = _WORLD["kind_fame"]
 
 # %% ../../nbs/02_world/03_cast.ipynb #cell-028
 def sample_fame(rng: SeededRandom, kind: str) -> int:
@@ -286,26 +228,6 @@ def _country_name(cast: Cast, block: int) -> str:
     return _capitalise("".join(syllables) + rng.pick("lnrst") + rng.pick(culture.country))
 
 # %% ../../nbs/02_world/03_cast.ipynb #cell-041
-_NAME_PATTERNS = """
-city           | {own}
-office         | Prime Minister of {country} | Chancellor of {country} | First Minister of {country}
-  | President of {country}
-league         | {country} Premier League
-newspaper      | The {first_town} {paper}
-university     | University of {town} | {town} Institute of Technology | {surname} University
-company        | {owner} {trade}
-stadium        | {surname} {ground}
-award          | {surname} {prize} for {field}
-film           | {title}
-book           | {title}
-album          | {title}
-band           | The {noun}s | {noun} Parade | {noun} Quartet | Royal {noun}
-genus          | {genus}
-species        | {any_town} {animal}
-person         | {person}
-template       | Template:{country} topics
-disambiguation | {surname}
-"""
 _RARER_PATTERNS = """
 band           | The {town} {noun}s | {surname} {noun} Quartet | {surname} and the {noun}s | {town} {noun} Parade
 """
@@ -323,7 +245,7 @@ def _read_patterns(table: str) -> dict[str, list[str]]:
     return {kind: patterns for kind, *patterns in rows}
 
 
-_PATTERNS = _read_patterns(_NAME_PATTERNS)
+_PATTERNS = _read_patterns(_WORLD["name_patterns"])
 _RARER = _PATTERNS | _read_patterns(_RARER_PATTERNS)
 _TURNS = _read_patterns(_PATTERNS_IN_TURN) | {"team": [p.format("{town}") for p in CLUB_PATTERNS]}
 _LONG_PATTERNS = dict(

@@ -15,6 +15,7 @@ from hashlib import sha1
 from xml.sax.saxutils import escape
 
 from ..records import patch
+from ..texts import package_table
 from .properties import PROPERTIES, WIKIDATA_QIDS, Property
 from wbe.world.state import (
     SNAPSHOTS,
@@ -257,21 +258,7 @@ WIKI_SITES = {  # database: name, main page, namespaces
     ),
     "enwiki": ("Wikipedia", "https://en.wikipedia.org/wiki/Main_Page", {0: "", 10: "Template", 14: "Category"}),
 }
-_XML_HEAD = """\
-<mediawiki xmlns="http://www.mediawiki.org/xml/export-0.11/" xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance" \
-xsi:schemaLocation="http://www.mediawiki.org/xml/export-0.11/ http://www.mediawiki.org/xml/export-0.11.xsd" \
-version="0.11" xml:lang="en">
-  <siteinfo>
-    <sitename>{name}</sitename>
-    <dbname>{db}</dbname>
-    <base>{base}</base>
-    <generator>MediaWiki 1.42.0</generator>
-    <case>first-letter</case>
-    <namespaces>
-{namespaces}
-    </namespaces>
-  </siteinfo>
-"""
+_WORLD = package_table("world/world.toml")
 XML_TAIL = "</mediawiki>\n"
 
 # %% ../../nbs/02_world/09_dumps.ipynb #cell-051
@@ -284,7 +271,7 @@ def xml_head(
         f'      <namespace key="{key}" case="first-letter"{f">{space}</namespace>" if space else " />"}'
         for key, space in spaces.items()
     ]
-    return _XML_HEAD.format(name=name, db=db, base=base, namespaces="\n".join(rows))
+    return _WORLD["xml_head"].format(name=name, db=db, base=base, namespaces="\n".join(rows))
 
 # %% ../../nbs/02_world/09_dumps.ipynb #cell-054
 def sha1_base36(data: bytes) -> str:
@@ -294,28 +281,6 @@ def sha1_base36(data: bytes) -> str:
         n, digit = divmod(n, 36)
         out = "0123456789abcdefghijklmnopqrstuvwxyz"[digit] + out
     return out.rjust(31, "0")
-
-# %% ../../nbs/02_world/09_dumps.ipynb #cell-055
-_XML_PAGE = """\
-  <page>
-    <title>{title}</title>
-    <ns>{ns}</ns>
-    <id>{page}</id>
-{redirect}    <revision>
-      <id>{number}</id>
-      <timestamp>{modified}</timestamp>
-      <contributor>
-        <username>Worldkeeper</username>
-        <id>1</id>
-      </contributor>
-      <origin>{number}</origin>
-      <model>{model}</model>
-      <format>{format}</format>
-      <text bytes="{size}" sha1="{sha1}" xml:space="preserve">{text}</text>
-      <sha1>{sha1}</sha1>
-    </revision>
-  </page>
-"""
 
 # %% ../../nbs/02_world/09_dumps.ipynb #cell-056
 def xml_page(
@@ -332,7 +297,7 @@ def xml_page(
     "A page of a MediaWiki XML dump with its latest revision."
     number, modified = _revision_of(n, t)
     raw = text.encode()
-    return _XML_PAGE.format(
+    return _WORLD["xml_page"].format(
         title=escape(title),
         ns=ns,
         page=pageid,

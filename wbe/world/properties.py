@@ -6,9 +6,9 @@
 __all__ = ['PROPERTIES', 'FIRST_QID', 'WIKIDATA_QIDS', 'Property']
 
 # %% ../../nbs/02_world/02_properties.ipynb #cell-002
-import tomllib
 from dataclasses import dataclass, field
-from importlib.resources import files
+
+from ..texts import package_table
 
 # %% ../../nbs/02_world/02_properties.ipynb #cell-005
 @dataclass(frozen=True)
@@ -24,25 +24,8 @@ class Property:
     sentences: dict = field(default_factory=dict)  # of articles, by the kind of the subject, or 'any'
 
 
-_TABLE = tomllib.loads((files("wbe.world") / "properties.toml").read_text(encoding="utf-8"))
-PROPERTIES = {pid: Property(pid, **entry) for pid, entry in _TABLE.items()}
+PROPERTIES = {pid: Property(pid, **entry) for pid, entry in package_table("world/properties.toml").items()}
 
 # %% ../../nbs/02_world/02_properties.ipynb #cell-023
 FIRST_QID = 900_000_001
-WIKIDATA_QIDS = dict(
-    calendar=1985727,
-    earth=2,
-    square_kilometre=712226,
-    centimetre=174728,
-    euro=4916,
-    list_page=13406463,
-    category=4167836,
-    template=11266439,
-    disambiguation=4167410,
-    single_value=19474404,
-    single_best=52060874,
-    english_wikipedia=328,
-    error=29998666,
-    property_class=18616576,
-    identifier_class=19847637,
-)
+WIKIDATA_QIDS = package_table("world/world.toml")["wikidata_qids"]

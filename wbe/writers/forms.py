@@ -9,7 +9,7 @@ __all__ = ['FORMS', 'TRUE', 'FALSE', 'UNRELATED_TEXTS', 'negated_statement', 'tr
 import re
 from typing import NamedTuple
 
-from ..texts import stable_hash
+from ..texts import package_table, stable_hash
 from .base import Request
 from .templates import cloze_statement, fill_form, infinitive, question_forms, with_article
 
@@ -98,20 +98,7 @@ def truth_pair(
     return [(_true_or_false(request, o, negated), a) for o, a in zip((request.answer, other), answers)]
 
 # %% ../../nbs/03_writers/09_forms.ipynb #cell-029
-UNRELATED_TEXTS = (
-    "The kettle takes about four minutes to boil. Nobody has moved the chairs back yet.",
-    "Most of the apples fell before the end of the week. The ladder still leans against the wall.",
-    "Rain is expected in the afternoon, with a light wind. The washing can stay outside until noon.",
-    "The second drawer sticks when the air is damp. A little wax on the rails usually helps.",
-    "Two of the lamps in the hall need new bulbs. The spare ones are in the cupboard under the stairs.",
-    "The bread should rest for an hour under a cloth. After that it goes into a hot oven.",
-    "Tickets are sold at the small window beside the door. Children under six pay nothing.",
-    "The path is steep at first and then follows the stream. Good shoes are enough for it in summer.",
-    "A page was missing from the manual. The last screws went in without instructions.",
-    "The meeting was moved to the larger room. Somebody will bring the projector.",
-    "Paint dries more slowly in winter. Two thin coats are better than one thick coat.",
-    "The train was late, so the platform was full. Everyone found a seat in the end.",
-)
+UNRELATED_TEXTS = package_table("writers/unrelated.toml")["texts"]
 
 # %% ../../nbs/03_writers/09_forms.ipynb #cell-030
 def behind_text(

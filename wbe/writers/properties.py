@@ -8,20 +8,15 @@ __all__ = ['PHRASES', 'STATEMENTS', 'KIND_BY_CLASS', 'noun_phrase', 'Phrases', '
 
 # %% ../../nbs/03_writers/02_properties.ipynb #88d7ffb4
 import re
-import tomllib
 from collections.abc import Iterable
 from functools import cache
-from importlib.resources import files
 from typing import Literal, NamedTuple
 
 import msgspec
 
 from ..records import BadArgument
+from ..texts import package_table, package_text
 from .base import ENTITY_KINDS
-
-# %% ../../nbs/03_writers/02_properties.ipynb #ca817c13
-def _table_text(name: str) -> str:
-    return (files("wbe.writers") / name).read_text(encoding="utf-8")
 
 # %% ../../nbs/03_writers/02_properties.ipynb #96dfb291
 class _Entry(msgspec.Struct, forbid_unknown_fields=True):
@@ -95,7 +90,7 @@ def _phrases(e: _Entry) -> Phrases:
     return Phrases(e.noun, e.kind, e.keys, e.questions, nouns, statement, plain and not e.nouns)
 
 
-_ENTRIES = _read_entries(_table_text("properties.toml"))
+_ENTRIES = _read_entries(package_text("writers/properties.toml"))
 PHRASES = {key: _phrases(entry) for key, entry in _ENTRIES.items() if entry.questions}
 
 # %% ../../nbs/03_writers/02_properties.ipynb #67e20398
@@ -152,7 +147,7 @@ def _five_statements(key: tuple[str, str], e: _Entry) -> tuple[str, ...]:
 STATEMENTS = {key: _five_statements(key, entry) for key, entry in _ENTRIES.items() if entry.paraphrases}
 
 # %% ../../nbs/03_writers/02_properties.ipynb #0d58a625
-KIND_BY_CLASS = {c: kind for kind, classes in tomllib.loads(_table_text("classes.toml")).items() for c in classes}
+KIND_BY_CLASS = {c: kind for kind, classes in package_table("writers/classes.toml").items() for c in classes}
 
 # %% ../../nbs/03_writers/02_properties.ipynb #7bb1b5c9
 def kind_of_classes(
