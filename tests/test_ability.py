@@ -12,7 +12,7 @@ from wbe.runs.plan import RunPlan
 from wbe.runs.records import compare_runs
 
 pytest.importorskip("torch")
-from wbe.lm.ability import AbilityTask, _QuestionTask
+from wbe.lm.ability import AbilityTask, QuestionTask
 from wbe.runs.loop import run_lifelong
 
 
@@ -116,7 +116,7 @@ def test_questions_that_cannot_be_downloaded_stop_the_run_before_any_edit(tmp_pa
         raise OSError("no network")
 
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", unreachable)
-    monkeypatch.setattr("wbe.lm.ability._QuestionTask.english", False)
+    monkeypatch.setattr("wbe.lm.ability.QuestionTask.english", False)
     with pytest.raises(WbeError, match=r"squad: the questions cannot be downloaded \(no network\); give a file"):
         run_lifelong(plan(ability=("squad",)), tmp_path / "run", progress=False)
     assert not (tmp_path / "run").exists()
@@ -131,7 +131,7 @@ def test_the_tiny_model_is_not_asked_about_the_real_world(tmp_path, plan):
 
 
 def test_the_size_is_part_of_what_is_stored(tmp_path, plan):
-    small, large = _QuestionTask("squad", 5), _QuestionTask("squad", 6)
+    small, large = QuestionTask("squad", 5), QuestionTask("squad", 6)
     assert small.key != large.key
     assert plan(ability_size=5).identity() != plan().identity()
     with pytest.raises(BadArgument, match="ability_size is 0"):
@@ -144,5 +144,5 @@ def test_the_names_are_those_of_the_harness():
 
     from wbe.lm.ability import ABILITIES
 
-    ours = {name for name, (place, _) in ABILITIES.own.items() if place.endswith(":_HarnessTask")}
+    ours = {name for name, (place, _) in ABILITIES.own.items() if place.endswith(":HarnessTask")}
     assert {"mmlu", "gsm8k", "ifeval"} == ours <= set(TaskManager().all_tasks)

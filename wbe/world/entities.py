@@ -12,7 +12,7 @@ from datetime import date
 from ..texts import package_table
 from .cast import CORE_ITEMS, Cast, WIKI_PAGE_KINDS, core_index, label_trap
 from .names import Culture, SeededRandom, transliterate
-from .properties import FIRST_QID, WIKIDATA_QIDS
+from .cast import FIRST_QID, WIKIDATA_QIDS
 from .state import CountryState, Entity, add_claim, is_alive
 
 # %% ../../nbs/02_world/05_entities.ipynb #cell-005

@@ -18,7 +18,7 @@ from ..records import patch
 from ..texts import package_table
 from .cast import Cast, core_index
 from .names import SeededRandom, weighted_choice
-from .properties import FIRST_QID, PROPERTIES, WIKIDATA_QIDS
+from .cast import FIRST_QID, PROPERTIES, WIKIDATA_QIDS
 
 # %% ../../nbs/02_world/04_state.ipynb #cell-005
 SNAPSHOTS = tuple(package_table("world/world.toml")["snapshots"])  # days

@@ -13,7 +13,7 @@ from datetime import date
 
 from ..records import VALUE_TYPES, col, coordinate_text, monolingual_text, quantity_text, time_text
 from ..texts import package_table
-from .properties import PROPERTIES
+from .cast import PROPERTIES
 from .cast import WIKI_PAGE_KINDS
 from wbe.world.state import (
     SNAPSHOTS,
