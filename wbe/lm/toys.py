@@ -55,15 +55,7 @@ def toy_model(
     return model.eval()
 
 # %% ../../nbs/07_lm/03_toys.ipynb #cell-015
-_TOY_TEXTS = [
-    "Q: What is the capital of France? A: Paris\n",
-    "answering about people, places and works. ",
-    "Q: Who is the head of government of Karsk? A: Nadia Bellweather\n",
-    "Which river runs through it?\n\n",
-    "The employer of Zoë Łukasz is the University of São Paulo. She was born in 1957, in Orland.\n",
-    "the twin town of Vellmar is Karsk; its mayor was Jon Ashdown, until 2024-03-20. ",
-    "user assistant system Answer with the shortest text possible.",
-]
+_TOY_TEXTS = _TABLE["texts"]
 _LLAMA3_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
     r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"

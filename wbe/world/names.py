@@ -182,23 +182,10 @@ def transliterate(
     return "".join(out).rstrip()
 
 # %% ../../nbs/02_world/01_names.ipynb #cell-038
-_ADJECTIVES = (
-    "Silent Golden Last Hidden Broken Distant Crimson Hollow Endless Winter Quiet Restless Burning Forgotten Paper "
-    "Glass Northern Scarlet Bitter Gentle Wandering Frozen Electric Patient Salted Velvet Iron Lonely Second Borrowed"
-).split()
-TITLE_NOUNS = (
-    "River Garden Harbour Lantern Orchard Mirror Season Letter Bridge Tide Shadow Carnival Compass Meadow Station "
-    "Storm Clock Voyage Island Sparrow Kingdom Threshold Window Echo Fire Road "
-    "Wolf Cathedral Ladder Promise Snow Hunter "
-    "Daughter Archive Moon"
-).split()
-_TITLE_PATTERNS = (
-    "The {a} {n}|{a} {n}|The {n} of {p}|{n} and {m}|A {n} in {p}|The {n}'s {m}|Beyond the {a} {n}|{n}|{a} {n}s of {p}"
-).split("|")
-_RARER_TITLE_PATTERNS = (  # each with a name in it
-    "The {a} {n} of {p}|{f}'s {a} {n}|The {f} {n}|The {n} and the {m} of {p}|A {a} {n} in {p}|From {p} to the {n}|"
-    "{f} and the {a} {m}|Beyond the {a} {n} of {p}|{a} {n}s of {p}"
-).split("|")
+_ADJECTIVES = _WORLD["adjectives"]
+TITLE_NOUNS = _WORLD["title_nouns"]
+_TITLE_PATTERNS = _WORLD["title_patterns"]
+_RARER_TITLE_PATTERNS = _WORLD["rarer_title_patterns"]  # each with a name in it
 
 # %% ../../nbs/02_world/01_names.ipynb #cell-039
 def work_title(
@@ -213,16 +200,11 @@ def work_title(
     return "An" + text[1:] if text[:2] == "A " and text[2] in "AEIOU" else text
 
 # %% ../../nbs/02_world/01_names.ipynb #cell-042
-ANIMALS = "warbler frog beetle orchid gecko sunbird moth bat shrew lily newt falcon skink crab fern hare".split()
-COMPANY_TRADES = (
-    "Motors Foods Systems Airlines Steel Pharma Textiles Energy Logistics Records Press Pictures Bank Robotics "
-    "Shipyards Media"
-).split()
-CLUB_PATTERNS = "FC {}|{} United|{} Rovers|{} Wanderers|Sporting {}|{} Athletic|{} Lions|{} Falcons|Dynamo {}".split(
-    "|"
-)
-AWARD_FIELDS = "Physics Literature Peace Medicine Journalism Architecture Chemistry Poetry Music Engineering".split()
-_LATIN_SYLLABLES = "arv bel cor dal eri fal gor hel ira lac mor nep ost pel qui rus sil tor umb ves".split()
+ANIMALS = _WORLD["animals"]
+COMPANY_TRADES = _WORLD["company_trades"]
+CLUB_PATTERNS = _WORLD["club_patterns"]
+AWARD_FIELDS = _WORLD["award_fields"]
+_LATIN_SYLLABLES = _WORLD["latin_syllables"]
 
 # %% ../../nbs/02_world/01_names.ipynb #cell-043
 def latin_word(

@@ -19,26 +19,8 @@ from .base import Hop, Request, WrittenText
 from .properties import PHRASES, STATEMENTS, Phrases, noun_phrase, object_kind, phrases_for
 
 # %% ../../nbs/03_writers/03_templates.ipynb #cell-005
-_RANKS = (
-    "Prime Minister|President|Chancellor|Mayor|Governor|Minister|King|Queen|Emperor|Secretary|Speaker|Archbishop|Bishop"
-    "|Duke"
-)
-_NEEDS_THE = re.compile(
-    "|".join(
-        (
-            r"^(United (Kingdom|States|Nations|Arab Emirates)|(European|African|Soviet) Union)",
-            r"^(Netherlands|Philippines|Bahamas|Maldives|Gambia)",
-            r"^(Republic|Kingdom|Empire|Duchy|Principality|Commonwealth|University|Ministry|Department) of ",
-            r"^(House|Church|Battle|Siege|Treaty|Order|Isle|Province|Bay|Gulf) of ",
-            rf"^((Deputy |Vice |First |Foreign |Federal |Lord )*({_RANKS})) (of|for) ",
-            r"\w (Republic|Islands|Union|Federation|Kingdom|States|Party|Alliance|Prize|Award|Medal|League)$",
-            r"\w (Committee|Commission|Parliament|War|River|Museum|Senate|Empire|Army|Navy|Contest|Festival)$",
-            r"\b(Party|Alliance|Union|Federation|League) of ",
-            r"\b(Prize|Award|Medal) (for|in|of) ",
-            r"^\d{4}\b.* (Olympics|Cup|election|Championships?|War|elections|Games)$",
-        )
-    )
-)
+_PATTERNS = package_table("writers/patterns.toml")
+_NEEDS_THE = re.compile("|".join(_PATTERNS["takes_the"]))
 
 # %% ../../nbs/03_writers/03_templates.ipynb #cell-007
 _WORDS = {name: frozenset(words.split()) for name, words in package_table("writers/words.toml").items()}
@@ -108,21 +90,9 @@ def _with_indefinite_article(noun: str) -> str:
     return f"{'an' if re.match(r'[aeio]|un[^i]|u[^ns]', noun.lower()) else 'a'} {noun}"
 
 # %% ../../nbs/03_writers/03_templates.ipynb #cell-025
-_PERSON_LABEL = re.compile(
-    r"(person|people|member|^relative|officer|author|editor|director|artist|\bactor|[a-z]{3}ologist|teacher"
-    r"|founder|leader|manager|owner|winner|player|commander|chief|minister|president|secretary|holder"
-    r"|speaker|writer|producer|designer|composer|judge|ruler|consort|godparent|heir|patron saint|candidate"
-    r"|librettist|lyricist|colorist|choreographer|scenographer|photographer|animator|curator|narrator"
-    r"|conductor|contributor|sculptor|jockey|addressee|\bpartner|victim|perpetrator|captain|calligrapher"
-    r"|prosecutor|plaintiff|defendant|lawyer|sidekick|stepparent|colonel-in-chief|pilot|astronaut|referee|umpire"
-    r"|guest|mate|secretary general|funder|driver|letterer|consecrator|representative|investigator|creator|contractor"
-    r"|developer|translator|inventor|discoverer|supporter|opponent|rival|enemy|friend|patron|donor|sponsor|bishop"
-    r"|governor|mayor|senator|ambassador|deputy|trainer|coach|tenant|lender|seller|buyer|beneficiary|signatory"
-    r"|ancestor|descendant|student|pupil|apprentice|bodyguard|guardian|godfather|godmother|nanny|nurse|celebrant"
-    r"|sitter|investor|elector|programmer|bearer|nominee|\bparent|caregiver|arbiter|moderator|presenter|interviewer"
-    r"|interviewee)$"
+_PERSON_LABEL, _PLACE_LABEL = (
+    re.compile(f"({'|'.join(_PATTERNS[name])})$") for name in ("person_labels", "place_labels")
 )
-_PLACE_LABEL = re.compile(r"(place|location|city|country|town|region|territory|village|address|venue|port)$")
 
 # %% ../../nbs/03_writers/03_templates.ipynb #cell-026
 def _kind_of_label(

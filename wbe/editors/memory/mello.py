@@ -26,7 +26,7 @@ from ...lm.endpoint import EndpointLM, TextPrompt
 from ...lm.models import LM
 from ...lm.scoring import decode_first_line
 from ...records import BadArgument, patch
-from ...texts import one_line
+from ...texts import one_line, package_text
 
 # %% ../../../nbs/09_editors/memory/09_mello.ipynb #cell-007
 MELLO_INSTRUCTION = (
@@ -46,26 +46,7 @@ class _MelloStep(NamedTuple):
     answer: str
 
 # %% ../../../nbs/09_editors/memory/09_mello.ipynb #cell-008
-_DEMONSTRATIONS = """
-What is the capital of the country where the Leaning Tower of Pisa stands?
-In which country does the Leaning Tower of Pisa stand? | Italy | The Leaning Tower of Pisa is in Portugal. | Portugal
-What is the capital of Portugal? | Lisbon | The capital of Norway is Bergen. | Lisbon
-
-On which continent was the composer of The Magic Flute born?
-Who composed The Magic Flute? | Wolfgang Mozart | The Magic Flute was composed by Edvard Grieg. | Edvard Grieg
-In which city was Edvard Grieg born? | Bergen | Franz Liszt was born in Lima. | Bergen
-On which continent is Bergen? | Europe | Bergen is on the continent of Asia. | Asia
-
-What is the official language of the country where Kilimanjaro stands?
-In which country does Kilimanjaro stand? | Tanzania | Mount Elbrus stands in the country of Peru. | Tanzania
-What is the official language of Tanzania? | Swahili | The official language of Tanzania is Welsh. | Welsh
-
-What is the capital of the country whose citizen leads the maker of the Walkman?
-Which company made the Walkman? | Sony | The Walkman was made by Nokia. | Nokia
-Who leads Nokia? | Pekka Lundmark | The head of Nokia is Astrid Lindgren. | Astrid Lindgren
-Of which country is Astrid Lindgren a citizen? | Sweden | Selma Lagerlöf is a citizen of Chile. | Sweden
-What is the capital of Sweden? | Stockholm | The capital of Sweden is Malmö. | Malmö
-"""
+_DEMONSTRATIONS = package_text("editors/demonstrations.md")
 
 # %% ../../../nbs/09_editors/memory/09_mello.ipynb #cell-009
 def _read_demonstration(text: str) -> tuple[str, tuple[_MelloStep, ...]]:

@@ -31,7 +31,7 @@ from ...lm.prompts import get_protocol
 from ...progress import progress_bar
 from ...records import BadArgument, patch
 from ...store import explain_read_errors, make_folder, sha256_of, write_text
-from ...texts import one_line
+from ...texts import one_line, package_text
 
 # %% ../../../nbs/09_editors/weights/02_moments.ipynb #cell-005
 def _hash_weights(lm: LM) -> str:
@@ -314,25 +314,7 @@ def second_moments(
 
 # %% ../../../nbs/09_editors/weights/02_moments.ipynb #edde10f7
 MOMENTS_FILE = "moments.safetensors"
-_CARD = """---
-tags: [knowledge-editing, second-moments]
----
-# Second moments of the keys of {model}
-
-For ROME, MEMIT and AlphaEdit. For each layer, `{file}` has `layer.N`: the upper triangle, row by row, of the sum of
-k k' over keys k, what the output projection of the MLP in block N (counted from 0) is given at a token. Divided by
-their number it is the second moment. The file's metadata, JSON in `about`, hold the numbers below.
-
-| layer | directions | keys | texts |
-|---|---|---|---|
-{rows}
-
-Origin of the texts: {origin}
-
-Model: {model}, revision {revision}; SHA-256 of its weights as they were loaded: {fingerprint}
-
-To use them: `wbe run … --editor memit --set corpus=FOLDER`; a data set on the hub is given by its name.
-"""
+_CARD = package_text("editors/moments_card.md")
 
 
 def write_moments(
