@@ -192,7 +192,7 @@ class Measure:
             layers = list(range(1, 4))
         module = theirs("models.memit.memit_main") if self.code else None
         self.contexts(6, module, True, lengths)
-        options = dict(corpus=self.texts, samples=len(self.texts), moment_weight=150.0, ridge=1e-2)
+        options = dict(corpus=self.texts, samples=len(self.texts), moment_weight=150.0, ridge=1e-2, batch=1000)
         ed = editor("memit", preset="as_published", layers=tuple(layers), contexts=lengths, steps=25, **options)
         call = None
         if self.code:

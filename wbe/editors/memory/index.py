@@ -274,7 +274,8 @@ class AnnoyForestIndex(VectorIndex):
         self,
         size: int,
         trees: int = 100,  # in a forest; the paper's code has 100
-        recall: float = 0.99,  # the wanted recall; it determines the number of nodes that are looked at
+        recall: float
+        | None = 0.99,  # the wanted one determines how many nodes are looked at; None: as in the paper's code
         search_k: int | None = None,  # the number of nodes, instead of a recall
         tail: int = 20_000,  # the number of vectors that are compared exactly before they become a forest
         jobs: int = 1,
@@ -291,7 +292,7 @@ class AnnoyForestIndex(VectorIndex):
         self.parts = []  # of forests: start, end, the forest, search_k, measured recall
 
     def _after_add(self):
-        if self.count - self.sealed >= self.tail:
+        if self.recall is not None and self.count - self.sealed >= self.tail:
             self.seal()
 
     def _after_truncate(self):
@@ -331,8 +332,8 @@ def _build_forest(self: AnnoyForestIndex, start: int, end: int) -> dict:
     for n, v in enumerate(self._rows[start:end]):
         forest.add_item(n, v)
     forest.build(self.trees, n_jobs=self.jobs)
-    if self.search_k:
-        return part | dict(forest=forest, search_k=self.search_k, recall=None)
+    if self.search_k or self.recall is None:
+        return part | dict(forest=forest, search_k=self.search_k or 2 * self.trees, recall=None)
     look = lambda queries, k, effort: _search_forest(forest, queries, k, effort)[0]
     k, got = _tune_effort(look, self._rows[start:end], 2 * self.trees, self.trees * (end - start), self.recall)
     return part | dict(forest=forest, search_k=k, recall=got)
@@ -350,6 +351,8 @@ def _search_forest(forest, queries: np.ndarray, k: int, search_k: int) -> tuple[
 # %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-044
 @patch
 def _search(self: AnnoyForestIndex, v: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    if self.recall is None and self.sealed < self.count:
+        self.parts = [self._build_forest(0, self.count)]
     found = [exact_search(v, self._rows[self.sealed : self.count], k)] if self.sealed < self.count else []
     starts = [self.sealed] if found else []
     for p in self.parts:
