@@ -44,7 +44,8 @@ from ..store import StoreError
 from ..texts import package_table
 
 # %% ../../nbs/06_benchmark/11_own.ipynb #67a8cb1c
-_COLUMN_NAMES = package_table("benchmark/columns.toml")
+_LISTED_NAMES = package_table("benchmark/columns.toml")
+_COLUMN_NAMES = _LISTED_NAMES | {name: () for name in PROBE_COLUMNS if name not in _LISTED_NAMES}
 
 # %% ../../nbs/06_benchmark/11_own.ipynb #d914ad6d
 FIELD_MEANINGS = {  # fields that a table may have, for messages

@@ -19,8 +19,8 @@ from wbe.benchmark.reader import (
     EDIT_FIELDS,
     Benchmark,
     Probe,
+    Timestep,
     edit_ids,
-    edit_probes,
     fetch_dataset,
     place_probes,
     read_edits,
@@ -340,8 +340,8 @@ def _detect_format(row: LocatedValue) -> str:
     )
 
 # %% ../../nbs/06_benchmark/08_published.ipynb #cell-071
-class PublishedBenchmark:
-    "A published benchmark in our records."
+class PublishedBenchmark(Timestep):
+    "A published benchmark in our records: one timestep, and what its form has besides."
 
     def __init__(
         self,
@@ -355,26 +355,6 @@ class PublishedBenchmark:
     ):
         self.kind, self.name, self.edits, self.edit_ids = kind, name, edits, ids
         self.extra_probes, self.multi_edits, self.skipped = list(extra_probes), list(multi_edits), dict(skipped)
-
-    def __len__(self) -> int:
-        return len(self.edits)
-
-# %% ../../nbs/06_benchmark/08_published.ipynb #cell-072
-@patch
-def probes(
-    self: PublishedBenchmark,
-    axes=None,  # one name, several, or all by default
-):
-    "An Arrow table with one row for each question: edit_id, axis, probe, question, answer."
-    return edit_probes(self.edits, self.edit_ids, axes, self.extra_probes)
-
-# %% ../../nbs/06_benchmark/08_published.ipynb #cell-073
-@patch
-def to_pandas(self: PublishedBenchmark):
-    "A data frame of the edits, with their ids as the index."
-    import pandas as pd
-
-    return self.edits.to_pandas().set_index(pd.Index(self.edit_ids, name="edit_id"))
 
 # %% ../../nbs/06_benchmark/08_published.ipynb #cell-074
 @patch

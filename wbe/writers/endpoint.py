@@ -13,6 +13,8 @@ import re
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
@@ -668,3 +670,35 @@ def _ask(self: Endpoint, key: str, request: Request) -> CachedAnswer:
                 return got.answer
             logger.info("%s: %s; attempt %d of %d", request.id, got.answer.error, failed, self.retries + 1)
             self._pause(failed, got)
+
+# %% ../../nbs/03_writers/07_endpoint.ipynb #269a1da0
+@patch
+def _guarded_ask(self: Endpoint, key: str, request: Request) -> CachedAnswer:
+    "Ask in a thread; an error stops the other threads."
+    try:
+        return self._ask(key, request)
+    except JobStopped:
+        raise
+    except BaseException as e:
+        self._broken = self._broken or e
+        self._limiter.stop.set()
+        raise
+
+# %% ../../nbs/03_writers/07_endpoint.ipynb #23ac824b
+@patch
+def _start_threads(self: Endpoint, todo: dict[str, Request]) -> tuple[Callable, Callable]:
+    "A function that waits for the answer under a key, and one that ends the work."
+    pool = ThreadPoolExecutor(self.concurrency, thread_name_prefix="wbe-writer")
+    futures = {key: pool.submit(self._guarded_ask, key, request) for key, request in todo.items()}
+
+    def wait_for(key: str) -> CachedAnswer:
+        try:
+            return futures[key].result()
+        except JobStopped:
+            raise self._broken from None
+
+    def end():  # calls under way have been paid for, so their answers are waited for and kept
+        self._limiter.stop.set()
+        pool.shutdown(wait=True, cancel_futures=True)
+
+    return wait_for, end

@@ -13,7 +13,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, NamedTuple
@@ -25,7 +24,6 @@ from .base import Request, WrittenText
 from wbe.writers.endpoint import (
     CallOutcome,
     Endpoint,
-    JobStopped,
     RateLimiter,
     check_least,
     is_cached,
@@ -452,38 +450,6 @@ def _ask_in_batches(self: OpenAIWriter, todo: dict[str, Request], jobs: dict[str
                     answers = self._collect_batch(batches, entry, batch, tries)
                     done |= {key: answer for key, answer in answers if key in todo}
     return done
-
-# %% ../../nbs/03_writers/08_llm.ipynb #cell-044
-@patch
-def _guarded_ask(self: OpenAIWriter, key: str, request: Request) -> CachedAnswer:
-    "Ask in a thread; an error stops the other threads."
-    try:
-        return self._ask(key, request)
-    except JobStopped:
-        raise
-    except BaseException as e:
-        self._broken = self._broken or e
-        self._limiter.stop.set()
-        raise
-
-# %% ../../nbs/03_writers/08_llm.ipynb #cell-045
-@patch
-def _start_threads(self: OpenAIWriter, todo: dict[str, Request]) -> tuple[Callable, Callable]:
-    "A function that waits for the answer under a key, and one that ends the work."
-    pool = ThreadPoolExecutor(self.concurrency, thread_name_prefix="wbe-writer")
-    futures = {key: pool.submit(self._guarded_ask, key, request) for key, request in todo.items()}
-
-    def wait_for(key: str) -> CachedAnswer:
-        try:
-            return futures[key].result()
-        except JobStopped:
-            raise self._broken from None
-
-    def end():  # calls under way have been paid for, so their answers are waited for and kept
-        self._limiter.stop.set()
-        pool.shutdown(wait=True, cancel_futures=True)
-
-    return wait_for, end
 
 # %% ../../nbs/03_writers/08_llm.ipynb #cell-047
 @patch

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['EDIT_KEY_COLUMNS', 'PROMPT_NAMES', 'QUESTION_FORM', 'QUESTIONS', 'kinds_table', 'edit_details', 'edit_key',
-           'fact_requests', 'variant_requests', 'prompt_file', 'ChatPrompt', 'chat_prompt', 'prompt_for', 'BadAnswer',
-           'AnswerForm', 'Task', 'parse_answer']
+           'fact_requests', 'update_request', 'variant_requests', 'prompt_file', 'ChatPrompt', 'chat_prompt',
+           'prompt_for', 'BadAnswer', 'AnswerForm', 'Task', 'parse_answer']
 
 # %% ../../nbs/03_writers/05_requests.ipynb #cell-002
 import hashlib
@@ -20,7 +20,7 @@ from typing import NamedTuple
 from ..records import WbeError, check_choice
 from ..texts import one_line, stable_hash
 from .base import ENTITY_KINDS, PERSONAS, Hop, Request
-from .properties import KIND_BY_CLASS, phrases_for
+from .properties import KIND_BY_CLASS, object_kind, phrases_for
 
 # %% ../../nbs/03_writers/05_requests.ipynb #cell-007
 def kinds_table(e):  # e: an engine
@@ -160,6 +160,14 @@ def fact_requests(row: dict) -> list[Request]:
         hops = (edit, _hop(row, "property2", "object2"))
         out.append(Request(f"{key}/multihop", "multihop", row["subject"], hops, kind))
     return out
+
+# %% ../../nbs/03_writers/05_requests.ipynb #835a9196
+def update_request(
+    fact: dict,  # with the names and the ids of subject, property and object
+) -> Request:
+    "The request for the question about a fact."
+    hop = Hop(fact["property_id"], fact["property"], fact["object"], object_kind(fact["property_id"]))
+    return Request(f"{edit_key(fact)}/update", "update", fact["subject"], (hop,))
 
 # %% ../../nbs/03_writers/05_requests.ipynb #cell-032
 def _sample_persona(
