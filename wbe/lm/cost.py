@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from .ability import score_held_out
-from .decoding import greedy_decode
+from .sharing import greedy_decode
 from .families import BLOCK_PARTS, ModelError
 from .models import LM
 from .tokens import QAItem, StopTokens, encode_items, stop_tokens

@@ -21,7 +21,7 @@ from .retrieval import PairMemory, QAPair
 from ..protocol import Editor
 from ..requests import EditRequest
 from ..results import EditResult
-from ...lm.decoding import greedy_decode
+from ...lm.sharing import greedy_decode
 from ...lm.endpoint import EndpointLM, TextPrompt
 from ...lm.models import LM
 from ...lm.scoring import decode_first_line
