@@ -176,7 +176,11 @@ def test_html_gives_the_benchmark_that_wikitext_gives(calm, dumps, tmp_path):
 
     from wbe.__main__ import app
 
-    bad = [b'{"name": "Karsk", "identif', b'{"name": "Karsk", "identifier": 1}', b"\xff\xfe"]
+    bad = [
+        b'{"name": "Karsk", "identif',
+        b'{"name": "Karsk", "identifier": 1}',
+        b'{"name": "Vellmar", "identifier": 2, "x": "\xff\xfe"}',
+    ]
     name = "enwiki-NS0-{}-ENTERPRISE-HTML.json.tar.gz"
     pages = [
         write_enterprise(path, tmp_path / name.format(day.replace("-", "")), bad if day == DAYS[0] else ())

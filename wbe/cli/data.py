@@ -169,7 +169,7 @@ def texts(
 
     files = _files_of(dumps, fetched or folder / "dumps", (wikipedia,), mirror)
     days = {day.replace("-", ""): found.articles for day, found in dumps_by_day(files, ["wikipedia"]).items()}
-    write_wiki_texts(days, folder, **settings)
+    write_wiki_texts(days, folder, log=print_step, **settings)
     table = texts_table(folder)
     out.table("texts", table.columns, table.astype(object).values.tolist())
     out.line(
