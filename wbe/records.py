@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['VALUE_TYPES', 'RANKS', 'AXES', 'ASKED_AXES', 'PROBE_COLUMNS', 'QUESTION_KEY', 'RECORDS', 'patch', 'WbeError',
-           'BadArgument', 'check_choice', 'install_command', 'col', 'schema', 'time_text', 'quantity_text',
-           'monolingual_text', 'coordinate_text', 'Statement', 'Label', 'Fact', 'Axis', 'choose_axes', 'choose_names',
-           'order_axes', 'Edit', 'Score', 'Probe', 'question_columns', 'SchemaError', 'check_table', 'to_table',
-           'read_table']
+           'BadArgument', 'check_choice', 'is_missing', 'install_command', 'col', 'schema', 'time_text',
+           'quantity_text', 'monolingual_text', 'coordinate_text', 'Statement', 'Label', 'Fact', 'Axis', 'choose_axes',
+           'choose_names', 'order_axes', 'Edit', 'Score', 'Probe', 'question_columns', 'SchemaError', 'check_table',
+           'to_table', 'read_table']
 
 # %% ../nbs/00_core/01_records.ipynb #cell-002
 import builtins
@@ -18,6 +18,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from datetime import date
 from functools import cache, partial
+from numbers import Real
 from typing import NamedTuple, Union, get_args, get_origin, get_type_hints
 
 # %% ../nbs/00_core/01_records.ipynb #cell-005
@@ -56,6 +57,11 @@ def check_choice(
     near = difflib.get_close_matches(str(name), choices, 1)
     hint = f"; did you mean {near[0]!r}?" if near else "."
     raise BadArgument(f"no {what} {name!r}{hint} Choose from: {', '.join(choices)}")
+
+# %% ../nbs/00_core/01_records.ipynb #516616b3
+def is_missing(value) -> bool:
+    "Whether a value stands for nothing: None, NaN, NaT or pandas' NA."
+    return value is None or type(value).__name__ in ("NAType", "NaTType") or isinstance(value, Real) and value != value
 
 # %% ../nbs/00_core/01_records.ipynb #cell-017
 def install_command(extra: str) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from ..records import BadArgument, SchemaError, WbeError, patch
+from ..records import BadArgument, SchemaError, WbeError, is_missing, patch
 from ..store import atomic_write, explain_read_errors
 
 # %% ../../nbs/06_benchmark/04_rows.ipynb #cell-007
@@ -447,13 +447,6 @@ def _csv_rows(
     if header is None or number < 0:
         yield JsonRow(None, 1, None, "empty file", "the table has no rows")
 
-# %% ../../nbs/06_benchmark/04_rows.ipynb #8b5e4429
-def _is_missing(value) -> bool:
-    "Whether a value stands for nothing: None, NaN, NaT or pandas' NA."
-    if value is None or type(value).__name__ in ("NAType", "NaTType"):
-        return True
-    return isinstance(value, float) and value != value
-
 # %% ../../nbs/06_benchmark/04_rows.ipynb #1bafc0bf
 def _without_missing(value):
     "A value with None for what is missing; arrays become lists."
@@ -463,7 +456,7 @@ def _without_missing(value):
         return [_without_missing(v) for v in value]
     if isinstance(value, dict):
         return {str(k): _without_missing(v) for k, v in value.items()}
-    return None if _is_missing(value) else value
+    return None if is_missing(value) else value
 
 # %% ../../nbs/06_benchmark/04_rows.ipynb #bdfe5830
 def _table_dicts(table) -> list[dict]:

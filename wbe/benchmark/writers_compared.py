@@ -20,7 +20,7 @@ from .questions import _drop_namesakes, _gather_edits
 from .series import Series, SeriesStep
 from ..engine import open_engine
 from ..metrics.answers import judged_right
-from ..records import BadArgument, check_choice, col, patch, read_table, to_table
+from ..records import BadArgument, check_choice, col, is_missing, patch, read_table, to_table
 from ..store import Manifest, Stage, StoreError, make_folder, write_table
 from ..texts import stable_hash
 from ..writers.base import ENTITY_KINDS, REQUEST_KINDS, Request, Writer, WrittenText, make_writer
@@ -277,13 +277,8 @@ def compare_writers(
 def _with_verdicts(texts, verdicts):
     "The texts with the verdict on each, or why it has none."
     known = {(v.writer, v.id): v for v in verdicts.itertuples()}
-    found = [known.get((t.writer, t.id)) if _is_missing(t.failed) else None for t in texts.itertuples()]
+    found = [known.get((t.writer, t.id)) if is_missing(t.failed) else None for t in texts.itertuples()]
     return texts.assign(verdict=[v and v.verdict for v in found], unjudged=[v and v.error for v in found])
-
-# %% ../../nbs/06_benchmark/17_writers_compared.ipynb #cell-048
-def _is_missing(x) -> bool:
-    "Whether a cell of a frame is empty."
-    return x is None or x != x
 
 # %% ../../nbs/06_benchmark/17_writers_compared.ipynb #cell-050
 def _rights(texts):
@@ -327,7 +322,7 @@ def reasons(self: _WriterComparison):
     "A frame with the number of texts that each check let fall in the end, by writer and kind of question."
     last = _final_texts(self.texts)
     fallen = last[last.failed.notna()]
-    why = [check if _is_missing(error) else error.split(":")[0] for error, check in zip(fallen.error, fallen.failed)]
+    why = [check if is_missing(error) else error.split(":")[0] for error, check in zip(fallen.error, fallen.failed)]
     return fallen.assign(reason=why).groupby(["writer", "kind", "reason"], sort=False).size().to_frame("texts")
 
 # %% ../../nbs/06_benchmark/17_writers_compared.ipynb #cell-056
@@ -358,5 +353,5 @@ def format_comparison(table):
         share = name in ("at_once", "right") or name.startswith("passed")
         form = "{:.0%}" if share else dict(words="{:.1f}", dollars="${:.4f}", seconds="{:.1f}").get(name, "{}")
         form = "{:,}" if name.endswith("tokens") else form
-        out[name] = [("–" if _is_missing(x) else form.format(x)) for x in table[name]]
+        out[name] = [("–" if is_missing(x) else form.format(x)) for x in table[name]]
     return out.rename(columns=dict(at_once="passed at once", right="right (judge)"))
