@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['MOMENTS_FILE', 'VECTORS_PER_DIRECTION', 'model_fingerprint', 'TextCorpus', 'SecondMoments', 'moments_folder',
-           'prepared_model', 'cached_by_layer', 'second_moments', 'write_moments', 'read_moments', 'KeyValueEditor']
+           'prepared_model', 'cached_by_layer', 'second_moments', 'write_moments', 'KeyValueEditor']
 
 # %% ../../../nbs/09_editors/weights/02_moments.ipynb #cell-002
 import hashlib
@@ -322,7 +322,7 @@ def write_moments(
     lm: LM,
     folder: Path,  # a new one
 ) -> Path:
-    "Write second moments into a folder that `read_moments` takes."
+    "Write second moments into a folder that `_read_moments` takes."
     if Path(folder).exists():
         raise BadArgument(f"{folder}: it exists already; choose another folder")
     folder, layers = make_folder(folder), {n: m.about | dict(tokens=m.count) for n, m in sorted(found.items())}
@@ -357,7 +357,7 @@ def _moments_file(
     return path
 
 
-def read_moments(
+def _read_moments(
     lm: LM,
     place,  # a folder, or the name of a data set on the hub: owner/name
     layers: list[int],
@@ -502,7 +502,7 @@ def moments(
     "The second moments that the editor needs."
     corpus, show, known = self.corpus_for(lm), self.progress, lm.edits.prepared_for
     if _moments_file(corpus):
-        found = read_moments(lm, corpus, layers)
+        found = _read_moments(lm, corpus, layers)
     else:
         found = second_moments(lm, layers, corpus, samples, self.cache, progress=show, fingerprint=known)
     if show and not self.said:
