@@ -110,7 +110,7 @@ def test_rejected_lines_are_no_facts(side, dumps, facts, tmp_path):
     mine[side] = rewritten(dumps[side], tmp_path / "cut", change)
     said = []
     built = build_facts(*mine, tmp_path / "b", rules=False, progress=False, on_step=said.append)
-    assert len(cut) == 10 and any("10 lines could not be read" in text for text in said)
+    assert len(cut) == 10 and any("10 entities could not be read" in text for text in said)
     got = triples(built)
     want = {f for f in facts if f[0] not in cut}
     # where an entity could not be read in the newer dump, it has no name either

@@ -174,9 +174,13 @@ def write_enterprise(dump, path, bad=()):
 def test_html_gives_the_benchmark_that_wikitext_gives(calm, dumps, tmp_path):
     from typer.testing import CliRunner
 
-    from wbe.cli.main import app
+    from wbe.__main__ import app
 
-    bad = [b'{"name": "Karsk", "identif', b'{"name": "Karsk", "identifier": 1}', b"\xff\xfe"]
+    bad = [
+        b'{"name": "Karsk", "identif',
+        b'{"name": "Karsk", "identifier": 1}',
+        b'{"name": "Vellmar", "identifier": 2, "x": "\xff\xfe"}',
+    ]
     name = "enwiki-NS0-{}-ENTERPRISE-HTML.json.tar.gz"
     pages = [
         write_enterprise(path, tmp_path / name.format(day.replace("-", "")), bad if day == DAYS[0] else ())
@@ -209,7 +213,7 @@ def test_texts_stopped_at_any_file_end_with_the_same_bytes(dumps, tmp_path, monk
     "And `wbe run --set texts=` finds them: every timestep of the same days has its texts."
     from typer.testing import CliRunner
 
-    from wbe.cli.main import app
+    from wbe.__main__ import app
     from wbe.editors.text.sources import text_steps
 
     wikipedia = [str(path) for _, path in dumps]

@@ -245,7 +245,7 @@ def test_an_html_dump_gives_the_same_paragraphs_as_wikitext(tmp_path):
 
     from wbe.wikipedia.comparison import compare_wikipedia
     from wbe.wikipedia.plain import plain_text
-    from wbe.wikipedia.pages import parse_enterprise
+    from wbe.wikipedia.pages import parse_wikipedia
 
     page = (
         '<html><head><base href="//en.wikipedia.org/wiki/"/></head><body><section><p><b>A</b> is a '
@@ -257,7 +257,7 @@ def test_an_html_dump_gives_the_same_paragraphs_as_wikitext(tmp_path):
         row = dict(name="A", identifier=1, namespace=dict(identifier=0), version=dict(identifier=i))
         row["article_body"] = dict(html=page.format(number))
         (tmp_path / f"{i}.ndjson").write_text(json.dumps(row))
-        folders.append(parse_enterprise(tmp_path / f"{i}.ndjson", tmp_path / f"html{i}", progress=False))
+        folders.append(parse_wikipedia(tmp_path / f"{i}.ndjson", tmp_path / f"html{i}", html=True, progress=False))
     (article,) = compare_wikipedia(*folders, tmp_path / "compared", progress=False).rows()
     texts = [[p.text for p in plain_text(f"'''A''' is a [[town]] of {n}.<ref>x</ref>")] for n in ("1,000", "1,200")]
     assert [article.previous, article.paragraphs] == texts

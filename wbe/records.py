@@ -4,18 +4,21 @@
 
 # %% auto #0
 __all__ = ['VALUE_TYPES', 'RANKS', 'AXES', 'ASKED_AXES', 'PROBE_COLUMNS', 'QUESTION_KEY', 'RECORDS', 'patch', 'WbeError',
-           'BadArgument', 'check_choice', 'install_command', 'col', 'schema', 'time_text', 'quantity_text',
-           'monolingual_text', 'coordinate_text', 'Statement', 'Label', 'Fact', 'Axis', 'choose_axes', 'order_axes',
-           'Edit', 'Score', 'Probe', 'question_columns', 'SchemaError', 'check_table', 'to_table', 'read_table']
+           'BadArgument', 'check_choice', 'is_missing', 'install_command', 'col', 'schema', 'time_text',
+           'quantity_text', 'monolingual_text', 'coordinate_text', 'Statement', 'Label', 'Fact', 'Axis', 'choose_axes',
+           'choose_names', 'order_axes', 'Edit', 'Score', 'Probe', 'question_columns', 'SchemaError', 'check_table',
+           'to_table', 'read_table']
 
 # %% ../nbs/00_core/01_records.ipynb #cell-002
 import builtins
 import difflib
 import re
 import types
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from datetime import date
 from functools import cache, partial
+from numbers import Real
 from typing import NamedTuple, Union, get_args, get_origin, get_type_hints
 
 # %% ../nbs/00_core/01_records.ipynb #cell-005
@@ -54,6 +57,11 @@ def check_choice(
     near = difflib.get_close_matches(str(name), choices, 1)
     hint = f"; did you mean {near[0]!r}?" if near else "."
     raise BadArgument(f"no {what} {name!r}{hint} Choose from: {', '.join(choices)}")
+
+# %% ../nbs/00_core/01_records.ipynb #516616b3
+def is_missing(value) -> bool:
+    "Whether a value stands for nothing: None, NaN, NaT or pandas' NA."
+    return value is None or type(value).__name__ in ("NAType", "NaTType") or isinstance(value, Real) and value != value
 
 # %% ../nbs/00_core/01_records.ipynb #cell-017
 def install_command(extra: str) -> str:
@@ -272,6 +280,16 @@ def choose_axes(
     "The names of axes, or an error that lists them."
     names = ASKED_AXES if axes is None else [axes] if isinstance(axes, str) else axes
     return [check_choice(a, AXES, "axis") for a in names]
+
+# %% ../nbs/00_core/01_records.ipynb #3a51f912
+def choose_names(
+    names,  # one name, several, or `all`
+    known: Iterable[str],  # all of them, in their order
+    what: str,  # what they are, for messages
+) -> tuple[str, ...]:
+    "The names that are wanted, in their order, or an error that lists them."
+    wanted = {check_choice(n, ("all", *known), what) for n in ([names] if isinstance(names, str) else names)}
+    return tuple(n for n in known if n in wanted or "all" in wanted)
 
 # %% ../nbs/00_core/01_records.ipynb #d43118c8
 def order_axes(

@@ -4,12 +4,15 @@
 
 # %% auto #0
 __all__ = ['one_line', 'question_key', 'stable_hash', 'date_or_none', 'parse_date', 'dates_in_name', 'day_number', 'day_text',
-           'split_sentences', 'text_key']
+           'split_sentences', 'text_key', 'package_text', 'package_table']
 
 # %% ../nbs/00_core/05_texts.ipynb #cell-002
 import hashlib
 import re
+import tomllib
 from datetime import date, datetime
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
 
 from .records import BadArgument
@@ -126,3 +129,18 @@ _QUIET_MARKS = re.compile(r"[.,:](?!\d)|[;!?…\"'“”‘’«»()\[\]*_`]|[-�
 def text_key(text: str) -> str:
     "A sentence or paragraph as it is compared: without capitals, and without punctuation outside numbers."
     return " ".join(_QUIET_MARKS.sub(" ", text.casefold()).split())
+
+# %% ../nbs/00_core/05_texts.ipynb #dc59bcf0
+def package_text(
+    path: str,  # below the package, like writers/words.toml
+) -> str:
+    "A text file of this package."
+    return (files("wbe") / path).read_text(encoding="utf-8")
+
+
+@cache
+def package_table(
+    path: str,  # below the package
+) -> dict:
+    "A table in TOML of this package; it is shared, so nobody may change it."
+    return tomllib.loads(package_text(path))

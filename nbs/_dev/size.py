@@ -56,7 +56,7 @@ def options_of_commands() -> dict[str, int]:
     "How many options and arguments each command has."
     import typer.main
 
-    from wbe.cli.main import app
+    from wbe.__main__ import app
 
     found = {}
 

@@ -40,6 +40,7 @@ from ..engine import ENGINES
 from ..records import BadArgument, Fact, check_choice, patch, read_table, to_table
 from ..store import Manifest, Stage, StoreError, atomic_write, lock, make_folder, write_table
 from ..texts import stable_hash
+from ..wikidata.build import check_pair
 from ..wikidata.entities import FALLBACK
 from ..wikipedia.diffs import CHANGED_CHARACTERS, ChangedText, changed_set
 from ..wikipedia.comparison import WikipediaComparison, compare_wikipedia
@@ -47,7 +48,7 @@ from ..wikipedia.texts import DumpsOfDay, dumps_by_day, parse_articles
 from ..wikipedia.pages import WikipediaSnapshot
 from ..wikipedia.texts import changed_source, snapshot_articles, write_in_pieces, write_texts
 from ..writers.base import WRITERS, make_writer
-from ..writers.passages import CHECKERS, PASSAGE_WRITERS, make_checker, make_passage_writer
+from ..writers.passages import CHECKERS, PASSAGE_WRITERS
 
 # %% ../../nbs/06_benchmark/16_evolving_series.ipynb #cell-005
 @dataclass
@@ -118,10 +119,12 @@ def _write_step_texts(
     engine: str = "duckdb",  # or spark; the files are the same
     workers: int | None = None,
     progress: bool = True,
+    **checks,  # insist and log, of `check_snapshot`
 ) -> Path:  # of the changed set
     "Write the changed set of a timestep, its texts and, where wanted, all articles."
     how, release = dict(engine=engine, workers=workers, progress=progress), make_folder(series.folder / "release")
-    snapshots = {day: _parse_day(series, day, **how) for day in (step.old, step.new)}
+    snapshots = {day: _parse_day(series, day, **how, **checks) for day in (step.old, step.new)}
+    check_pair(*snapshots.values(), **checks)
     changed = _write_changed(series, step, compare_wikipedia(*snapshots.values(), step.work / "compared", **how))
     write_texts(release / f"wiki_texts_{step.name}.parquet", map(changed_source, _changed_rows(changed)))
     for day, snapshot in snapshots.items():
@@ -171,11 +174,11 @@ def _write_step_questions(
 
 # %% ../../nbs/06_benchmark/16_evolving_series.ipynb #cell-027
 def _touched_titles(series: EvolvingSeries) -> set:
-    "The articles that some comparison names."
+    "The articles that some comparison names, or could not read."
     out = set()
     for step in series.steps:
-        table = WikipediaComparison(step.work / "compared")
-        out |= set(_read_titles(table.path))
+        compared = WikipediaComparison(step.work / "compared")
+        out |= {*_read_titles(compared.path), *compared.unread()}
     return out
 
 # %% ../../nbs/06_benchmark/16_evolving_series.ipynb #cell-028
@@ -312,7 +315,7 @@ def _complete_evolving(
     todo, s = [step for step in series.steps if not step.released], series.settings
     for step in todo:
         log(f"{step.name}: what was written")
-        _write_step_texts(series, step, engine, workers, progress)
+        _write_step_texts(series, step, engine, workers, progress, insist=insist, log=log)
     if s["source"] == "facts":
         _build_facts(series, todo, dict(engine=engine, memory=memory), workers, progress, log, insist=insist)
     series.save()
@@ -389,7 +392,7 @@ def _evolving_settings(folder: Path, given: dict) -> dict:
 # %% ../../nbs/06_benchmark/16_evolving_series.ipynb #cell-047
 def _evolving_models(settings: dict, given: dict, writer_options: dict | None) -> tuple:
     "The writer and the checker of a benchmark."
-    make = make_passage_writer if settings["source"] == "passages" else make_writer
+    make = PASSAGE_WRITERS.make if settings["source"] == "passages" else make_writer
     for name in ("writer", "checker"):
         stored, now = (options.get(name) or {} for options in (settings, given))
         if "***" in stored.get("base_url", "") and "base_url" not in now:
@@ -401,7 +404,7 @@ def _evolving_models(settings: dict, given: dict, writer_options: dict | None) -
     if writer["name"] == "template" and options and not settings["checker"]:
         raise BadArgument("a budget and prices are for a paid writer or checker; the templates cost nothing")
     made = make(**writer | (options if writer["name"] != "template" else {}))
-    return made, make_checker(**whole("checker") | options) if settings["checker"] else None
+    return made, CHECKERS.make(**whole("checker") | options) if settings["checker"] else None
 
 # %% ../../nbs/06_benchmark/16_evolving_series.ipynb #cell-048
 def evolve_benchmark(

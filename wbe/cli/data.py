@@ -169,7 +169,7 @@ def texts(
 
     files = _files_of(dumps, fetched or folder / "dumps", (wikipedia,), mirror)
     days = {day.replace("-", ""): found.articles for day, found in dumps_by_day(files, ["wikipedia"]).items()}
-    write_wiki_texts(days, folder, **settings)
+    write_wiki_texts(days, folder, log=print_step, **settings)
     table = texts_table(folder)
     out.table("texts", table.columns, table.astype(object).values.tolist())
     out.line(
@@ -249,12 +249,12 @@ def verbalise(
     """
     from wbe.benchmark.wikifactdiff import facts_to_verbalise
     from wbe.engine import open_engine
-    from wbe.writers.verbalisation import make_verbaliser, mine_templates, write_sentences, write_templates
+    from wbe.writers.verbalisation import VERBALISERS, mine_templates, write_sentences, write_templates
 
     if writer != "table" and not model:
         raise BadArgument(f"--writer {writer} needs a model: add --model NAME")
     options = {k: v for k, v in dict(model=model, base_url=base_url, budget=budget).items() if v is not None}
-    made = make_verbaliser(writer, **options, **(dict(confirm=True) if yes else {}))
+    made = VERBALISERS.make(writer, **options, **(dict(confirm=True) if yes else {}))
     with open_engine("duckdb") as e:
         facts = facts_to_verbalise(e, snapshot, views=[Path(v) for v in views], **settings)
     answers = list(write_sentences(made, facts, progress=True))

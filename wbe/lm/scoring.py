@@ -21,7 +21,7 @@ from pathlib import Path
 
 from ..benchmark.reader import Benchmark
 from ..benchmark.release import retired_probes
-from .decoding import Generation, greedy_decode
+from .sharing import Generation, greedy_decode
 from .models import LM
 from .passes import ForcedAnswer
 from .prompts import get_protocol, prompt_notes

@@ -5,10 +5,9 @@
 # %% auto #0
 __all__ = ['MEASURES', 'RUN_MEASURES', 'OPTIONAL_MEASURES', 'VERDICTS', 'SPLIT', 'aligned_arrays', 'token_accuracy',
            'normalise_answer', 'exact_match', 'f1', 'alias_match', 'alias_f1', 'comparable_form', 'normalised_match',
-           'to_list', 'normalised_matches', 'outdated_matches', 'Measure', 'answer_probability', 'Preference',
-           'generalisation', 'efficacy', 'bleed_over', 'tokenise_words', 'ngram_entropy', 'fluency', 'rank_updated',
-           'agreement', 'retention', 'parse_verdict', 'combine_readings', 'judged_right', 'cohen_kappa', 'Steadiness',
-           'reading_agreement']
+           'to_list', 'normalised_matches', 'outdated_matches', 'Measure', 'answer_probability', 'generalisation',
+           'efficacy', 'bleed_over', 'tokenise_words', 'ngram_entropy', 'fluency', 'rank_updated', 'agreement',
+           'retention', 'parse_verdict', 'combine_readings', 'judged_right', 'cohen_kappa', 'reading_agreement']
 
 # %% ../../nbs/01_metrics/01_answers.ipynb #cell-002
 import re
@@ -216,7 +215,7 @@ def answer_probability(
     return np.exp(log_probability if tokens is None else log_probability / np.asarray(tokens))[()]
 
 # %% ../../nbs/01_metrics/01_answers.ipynb #cell-083
-class Preference(NamedTuple):
+class _Preference(NamedTuple):
     "By how much the new object is preferred to the old one."
 
     difference: float  # of the probabilities, -1 to 1
@@ -226,15 +225,15 @@ class Preference(NamedTuple):
 def generalisation(
     new: Sequence[float],  # probability of the new object in each cloze test
     old: Sequence[float],  # probability of the old object
-) -> Preference:
+) -> _Preference:
     "Over cloze tests that were not edited: mean difference, and share of successes."
     new, old = aligned_arrays(
         np.atleast_1d(np.asarray(new, float)), np.atleast_1d(np.asarray(old, float)), "generalisation"
     )
-    return Preference(float(np.mean(new - old)), float(np.mean(new > old)))
+    return _Preference(float(np.mean(new - old)), float(np.mean(new > old)))
 
 # %% ../../nbs/01_metrics/01_answers.ipynb #cell-085
-def efficacy(new: float, old: float) -> Preference:
+def efficacy(new: float, old: float) -> _Preference:
     "In the cloze test that was edited: difference, and success (0 or 1)."
     return generalisation(new, old)
 
@@ -344,7 +343,7 @@ def cohen_kappa(said, read, weights=None):  # several rows of answers give sever
         return np.where(chance < 1, (agree - chance) / (1 - chance), np.nan)[()]
 
 # %% ../../nbs/01_metrics/01_answers.ipynb #c8fcc843
-class Steadiness(NamedTuple):
+class _Steadiness(NamedTuple):
     "How far the two readings of a judge agree."
 
     pairs: int  # with two verdicts
@@ -357,11 +356,11 @@ class Steadiness(NamedTuple):
 def reading_agreement(
     first: Sequence,  # verdicts with the expected answer first; None where there is none
     turned: Sequence,  # with the given answer first
-) -> Steadiness:
+) -> _Steadiness:
     "How far two readings agree, over the pairs that have both verdicts."
     known = [(a, b) for a, b in zip(first, turned, strict=True) if isinstance(a, str) and isinstance(b, str)]
     a, b = aligned_arrays([x for x, _ in known], [y for _, y in known], "readings")
     one, other = a == "right", b == "right"
-    return Steadiness(
+    return _Steadiness(
         len(a), float((a == b).mean()), float(cohen_kappa(one, other)), float(one.mean()), float(other.mean())
     )

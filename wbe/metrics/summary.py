@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['read_scores', 'with_agreement', 'with_outdated_match', 'summarise', 'format_summary', 'state_matrix',
-           'backward_transfer', 'forgetting', 'changes_of_questions', 'change_since_edit']
+           'backward_transfer', 'forgetting', 'changes_of_questions']
 
 # %% ../../nbs/01_metrics/03_summary.ipynb #cell-002
 from collections.abc import Mapping
@@ -285,7 +285,7 @@ def changes_of_questions(
     return later.assign(change=later["value"] - later["start"])
 
 
-def change_since_edit(
+def _change_since_edit(
     scores,  # this and the next three: as for `changes_of_questions`
     subjects: Mapping | None = None,
     axis: str = "update",

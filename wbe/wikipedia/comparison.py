@@ -7,8 +7,8 @@ __all__ = ['KIND_LETTERS', 'PAIRS_PER_PIECE', 'COMPARISON_VERSION', 'ChangedArti
            'compare_wikipedia']
 
 # %% ../../nbs/05_wikipedia/04_comparison.ipynb #cell-002
+import json
 import os
-import re
 from collections import Counter
 from dataclasses import dataclass
 from functools import partial
@@ -19,7 +19,7 @@ import numpy as np
 
 from ..records import BadArgument, col, patch, read_table, to_table
 from ..engine import parallel_map
-from ..store import Stage, StageFolder, format_bytes
+from ..store import Stage, StageFolder, format_bytes, write_text
 from ..spool import PieceFiles, parquet_piece
 from .plain import Paragraph, page_paragraphs
 from .pages import WikipediaSnapshot
@@ -36,6 +36,11 @@ class _PageIndex:
 
     def __len__(self) -> int:
         return len(self.id)
+
+    def without(self, ids) -> "_PageIndex":
+        "The index without some pages."
+        kept = ~np.isin(self.id, ids)
+        return _PageIndex(*(column[kept] for column in vars(self).values()))
 
 # %% ../../nbs/05_wikipedia/04_comparison.ipynb #cell-008
 def _checksum_numbers(sha1: list[str]) -> list[int]:
@@ -69,33 +74,36 @@ class _PagePairs:
     same: int  # how many articles have the same text
 
 # %% ../../nbs/05_wikipedia/04_comparison.ipynb #cell-014
-_DAMAGED_ID = re.compile(r'<id>(\d+)</id>|"identifier":\s*(\d+)')
+def _pages_with(snapshot: WikipediaSnapshot, column: str, values) -> list[dict]:
+    "Number, title and redirect of the pages of a snapshot with some numbers or titles."
+    import pyarrow as pa
+    import pyarrow.compute as pc
 
-
-def _damaged_ids(snapshot: WikipediaSnapshot) -> np.ndarray:
-    "The numbers of pages that could not be read, where they are legible."
-    found = (_DAMAGED_ID.search(r["text"]) for r in snapshot.rejected())
-    return np.array(sorted({int(m[1] or m[2]) for m in found if m}), np.int64)
+    if not len(values):
+        return []
+    table = snapshot.pages(["id", "title", "redirect"])
+    return table.filter(pc.is_in(table[column], pa.array(list(values)))).to_pylist()
 
 
 def _unread_ids(
     snapshot: WikipediaSnapshot,
     own: _PageIndex,  # its articles
     other: _PageIndex,  # those of the snapshot that it is compared with
+    there: WikipediaSnapshot,
 ) -> np.ndarray:
-    "The numbers of pages that a snapshot may hold and could not give."
-    return np.setdiff1d(other.id, own.id) if snapshot.damage else _damaged_ids(snapshot)
+    "The numbers of pages that a snapshot may hold and could not give: any, where it is damaged or a page is nameless."
+    lost = snapshot.rejected()
+    if snapshot.damage or any(r["id"] is None and not r["title"] for r in lost):
+        return np.setdiff1d(other.id, own.id)
+    named = _pages_with(there, "title", {r["title"] for r in lost if r["id"] is None})
+    return np.array(sorted({r["id"] for r in lost + named} - {None}), np.int64)
 
 # %% ../../nbs/05_wikipedia/04_comparison.ipynb #cell-015
-def _pair_pages(
-    old: _PageIndex,
-    new: _PageIndex,
-    unread=((), ()),  # numbers of pages of each that could not be read
-) -> _PagePairs:
+def _pair_pages(old: _PageIndex, new: _PageIndex) -> _PagePairs:
     "The articles that are new, changed or gone, in the order of the newer snapshot; those that are gone come last."
     _, a, b = np.intersect1d(old.id, new.id, assume_unique=True, return_indices=True)
     differ = old.checksum[a] != new.checksum[b]
-    came, went = ~np.isin(new.id, unread[0]), ~np.isin(old.id, unread[1])
+    came, went = np.ones(len(new), bool), np.ones(len(old), bool)
     came[b], went[a] = False, False
     came, went = np.flatnonzero(came), np.flatnonzero(went)
     olds = np.concatenate([a[differ], np.full(len(came), -1)])
@@ -236,14 +244,20 @@ def rows(self: WikipediaComparison):
         for g in range(file.num_row_groups):
             yield from (ChangedArticle(**row) for row in file.read_row_group(g).to_pylist())
 
+# %% ../../nbs/05_wikipedia/04_comparison.ipynb #99084950
+@patch
+def unread(self: WikipediaComparison) -> list[str]:
+    "The titles of the articles that one snapshot has and the other could not give."
+    return json.loads((self.folder / "unread.json").read_text(encoding="utf-8"))
+
 # %% ../../nbs/05_wikipedia/04_comparison.ipynb #cell-034
-def _unread_counts(indexes, unread) -> dict:
-    "How many articles of one snapshot could not be read in the other, as a count of the stage."
-    lost = sum(int(np.isin(index.id, ids).sum()) for index, ids in zip(indexes[::-1], unread))
-    return {"unread in the other": lost} if lost else {}
+def _lost_titles(old: WikipediaSnapshot, new: WikipediaSnapshot, unread) -> list[str]:
+    "The titles of the articles that one snapshot has and the other could not give."
+    found = [r for s in (old, new) for r in _pages_with(s, "id", unread)]
+    return sorted({r["title"] for r in found if not r["redirect"]})
 
 # %% ../../nbs/05_wikipedia/04_comparison.ipynb #cell-038
-COMPARISON_VERSION = 3  # raised with every change that alters the files
+COMPARISON_VERSION = 4  # raised with every change that alters the files
 
 
 def compare_wikipedia(
@@ -263,13 +277,17 @@ def compare_wikipedia(
         raise BadArgument(f"the number of workers is at least 1, not {workers}")
     old, new = (s if isinstance(s, WikipediaSnapshot) else WikipediaSnapshot(s) for s in (old, new))
     params = dict(tables=tables, size=size, version=COMPARISON_VERSION)
-    stage = Stage(Path(folder), "comparison", params, [old.path, new.path])
+    stage = Stage(
+        Path(folder), "comparison", params, [f for s in (old, new) for f in (s.path, s.folder / "rejected.jsonl.gz")]
+    )
     if stage.done and not force:
         return WikipediaComparison(folder)
     with stage:
         indexes = before, after = _page_index(old), _page_index(new)
-        unread = _unread_ids(old, before, after), _unread_ids(new, after, before)
-        pairs = _pair_pages(before, after, unread)
+        unread = np.concatenate([_unread_ids(old, before, after, new), _unread_ids(new, after, before, old)])
+        lost = _lost_titles(old, new, unread)
+        before, after = (index.without(unread) for index in indexes)
+        pairs = _pair_pages(before, after)
         workers = workers or (1 if len(pairs.new) < 2_000 else os.cpu_count() or 1)
         with PieceFiles(stage.folder, {"articles": ChangedArticle}, stage.key(), every=every) as files:
             if not files.state["ended"]:
@@ -277,6 +295,10 @@ def compare_wikipedia(
                 work = partial(_comparison_piece, old=str(old.path), new=str(new.path), tables=tables)
                 made = parallel_map(work, todo, workers, engine)
                 files.fill(made, "comparing articles", len(pairs.new), progress)
-        stage.counts.update({"same": pairs.same, **files.state["counts"], **_unread_counts(indexes, unread)})
+        stage.counts.update(
+            {"same": pairs.same, **files.state["counts"], **({"unread in the other": len(lost)} if lost else {})}
+        )
+        write_text(stage.folder / "unread.json", json.dumps(lost, ensure_ascii=False) + "\n")
+        stage.outputs.append(stage.folder / "unread.json")
         stage.outputs += files.publish()
     return WikipediaComparison(folder)

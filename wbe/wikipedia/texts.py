@@ -19,10 +19,10 @@ from ..engine import check_engine
 from ..records import BadArgument, col, schema, to_table
 from ..store import Manifest, Stage, atomic_write, lock, make_folder
 from ..texts import stable_hash
-from ..wikidata.build import dump_date
+from ..wikidata.build import check_pair, check_snapshot, dump_date
 from .comparison import compare_wikipedia
 from .diffs import ChangedText, Diffset, write_diffset
-from .pages import WikipediaSnapshot, parse_enterprise, parse_wikipedia
+from .pages import WikipediaSnapshot, parse_wikipedia
 from .plain import page_paragraphs
 
 # %% ../../nbs/05_wikipedia/06_texts.ipynb #cell-005
@@ -229,12 +229,14 @@ def parse_articles(
     engine: str = "duckdb",  # or spark: its machines parse, and the files are the same
     workers: int | None = None,  # processes; by default one for small dumps and one per core for large ones
     progress: bool = True,
+    insist: bool = False,  # use dumps that are damaged or not whole
+    log=lambda text: None,  # is called with a line for what is wrong or could not be read
 ) -> WikipediaSnapshot:
-    "Write the articles of a day to Parquet; killed work is resumed."
-    how = dict(engine=check_engine(engine), progress=progress)
-    if _is_enterprise(files[0]):
-        return parse_enterprise(files[0], folder, workers=workers or 1, **how)
-    return parse_wikipedia(files, folder, workers=workers, **how)
+    "Write the articles of a day to Parquet; killed work is resumed, and damage is an error."
+    how = dict(engine=check_engine(engine), progress=progress, html=_is_enterprise(files[0]))
+    snapshot = parse_wikipedia(files, folder, workers=workers, warn=False, **how)
+    check_snapshot(snapshot, insist, log)
+    return snapshot
 
 # %% ../../nbs/05_wikipedia/06_texts.ipynb #ecfe6ce5
 def _diffset_texts(diffset: Diffset):
@@ -249,12 +251,14 @@ def _write_once(
     name: str,  # of the file, without its ending
     source: Path,  # what the texts are made from
     texts,  # a function that gives them
+    lost: int = 0,  # how many could not be read
 ):
     "Write a file of texts, or do nothing when that is done."
     stage = Stage(folder, name, dict(version=1), [source])
     if not stage.done:
         with stage:
             stage.outputs.append(write_texts(folder / f"{name}.parquet", texts()))
+            stage.counts["left out"] = lost
 
 # %% ../../nbs/05_wikipedia/06_texts.ipynb #a33a5629
 def _parsed_days(
@@ -286,19 +290,30 @@ def write_wiki_texts(
     engine: str = "duckdb",  # or spark
     workers: int | None = None,  # processes; by default one for small dumps and one per core for large ones
     progress: bool = True,
+    insist: bool = False,  # use dumps that are damaged or not whole
+    log=lambda text: None,  # is called with a line for what is wrong or could not be read
 ) -> Path:  # the folder
     "Write the texts of all timesteps between dumps; called again, it continues or adds the days that are new."
     folder = Path(folder)
     work, how = Path(work or folder / "work"), dict(engine=engine, workers=workers, progress=progress)
-    days = _days_of_texts(dumps, work)
+    days, checks = _days_of_texts(dumps, work), dict(insist=insist, log=log)
     with lock(make_folder(folder) / ".texts.lock"):
-        parsed = {day: _parsed_day(dumps.get(day), work / f"pages_{day}", how) for day in days}
+        parsed = {day: _parsed_day(dumps.get(day), work / f"pages_{day}", how | checks) for day in days}
+        compared = {pair: work / f"compared_{pair[0]}_{pair[1]}" for pair in zip(days, days[1:])}
+        for old, new in compared:
+            if old in dumps or new in dumps or not Manifest.of(compared[old, new], "comparison"):
+                for day in {old, new} - {*dumps}:
+                    check_snapshot(parsed[day], **checks)
+                check_pair(parsed[old], parsed[new], **checks)
         for day in days if articles else ():
-            _write_once(folder, f"wiki_articles_{day}", parsed[day].path, partial(snapshot_articles, parsed[day]))
-        for old, new in zip(days, days[1:]):
-            compared = compare_wikipedia(parsed[old], parsed[new], work / f"compared_{old}_{new}", **how)
-            diffset = write_diffset(compared, work / f"diffset_{old}_{new}", as_published, progress=progress)
-            _write_once(folder, f"wiki_texts_{old}_{new}", diffset.path, partial(_diffset_texts, diffset))
+            texts = partial(snapshot_articles, parsed[day])
+            _write_once(folder, f"wiki_articles_{day}", parsed[day].path, texts, parsed[day].unread)
+        for (old, new), place in compared.items():
+            found = compare_wikipedia(parsed[old], parsed[new], place, **how)
+            if lost := found.counts.get("unread in the other", 0):
+                log(f"{old} to {new}: {lost:,} articles are left out, because one of the dumps could not give them")
+            diffset = write_diffset(found, work / f"diffset_{old}_{new}", as_published, progress=progress)
+            _write_once(folder, f"wiki_texts_{old}_{new}", diffset.path, partial(_diffset_texts, diffset), lost)
     return folder
 
 # %% ../../nbs/05_wikipedia/06_texts.ipynb #a1821e2c
@@ -310,7 +325,7 @@ def _parsed_day(files, folder: Path, how: dict) -> WikipediaSnapshot:
 
 # %% ../../nbs/05_wikipedia/06_texts.ipynb #703b5909
 def texts_table(folder):
-    "A data frame with a row for each file of texts: articles and words."
+    "A data frame with a row for each file of texts: articles, words, and articles that no dump could give."
     import pandas as pd
     import pyarrow.parquet as pq
 
@@ -320,5 +335,7 @@ def texts_table(folder):
         with pq.ParquetFile(path) as file:
             words = sum(len(t.split()) for b in file.iter_batches(1_000, columns=["text"]) for t in b[0].to_pylist())
             what = "what is new" if kind == "texts" else "all articles"
-            rows.append(dict(name=name, holds=what, articles=file.metadata.num_rows, words=words))
-    return pd.DataFrame(rows, columns=["name", "holds", "articles", "words"])
+            about = Manifest.of(folder, path.stem)
+            lost = about.counts.get("left out", 0) if about else 0
+            rows.append(dict(name=name, holds=what, articles=file.metadata.num_rows, words=words, left_out=lost))
+    return pd.DataFrame(rows, columns=["name", "holds", "articles", "words", "left_out"])

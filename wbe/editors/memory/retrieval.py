@@ -257,7 +257,7 @@ class RetrievalHParams(HParams):
     embedder: str = hp(PAPER_EMBEDDER)
     index: str = hp("annoy", choices=INDEX_CLASSES)
     trees: int | None = hp(100, minimum=1)  # of Annoy
-    recall: float | None = hp(0.99, minimum=0)  # of approximate search
+    recall: float | None = hp(0.99, minimum=0)  # of approximate search; None: one forest with Annoy's own effort
 
 # %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-047
 _LOADED_EMBEDDERS = {}  # by name
@@ -277,7 +277,8 @@ class _PairRetriever:
         settings: dict,  # hyper-parameters
     ):
         own = {"annoy": ("trees", "recall"), "exact": ()}.get(settings["index"], ("recall",))
-        embed, options = _cached_embedder(settings["embedder"]), {n: settings[n] for n in own}
+        embed, annoy = _cached_embedder(settings["embedder"]), settings["index"] == "annoy"
+        options = {n: settings[n] for n in own if annoy or settings[n] is not None}
         memory = PairMemory(embed, settings["index"], settings["replace"], settings["subjects"], **options)
         self.settings, self.memory = settings, memory
         self.seconds, self.questions = 0.0, 0  # spent on searching, for so many questions
@@ -417,7 +418,8 @@ class RetrievalEditor(Editor):
 
     def _embedder_of_preset(self) -> str:
         label = "wbe-tiny" if Path(self.model_name).name.startswith("wbe-tiny") else ""
-        return self.presets.get(label, ({}, ""))[0].get("embedder", PAPER_EMBEDDER)
+        presets = self.named_presets[self.preset].values if self.preset else self.presets
+        return presets.get(label, ({}, ""))[0].get("embedder", PAPER_EMBEDDER)
 
     def check(self, lm: LM, hparams: RetrievalHParams):
         _cached_embedder(hparams.embedder)
