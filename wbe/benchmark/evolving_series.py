@@ -360,6 +360,7 @@ _EVOLVING_DEFAULTS = dict(
     language="en",
     fallback=list(FALLBACK),
     ended="drop",  # facts that ended before the newer snapshot, or with a life
+    values=True,  # also facts whose value is a date or a quantity
 )
 
 # %% ../../nbs/06_benchmark/16_evolving_series.ipynb #cell-045
@@ -382,7 +383,7 @@ def _evolving_settings(folder: Path, given: dict) -> dict:
     public = {k: public_writer(v) if k in ("writer", "checker") and v else v for k, v in given.items() if v is not None}
     if not (folder / "evolving.json").exists():
         return _EVOLVING_DEFAULTS | public
-    begun = _EVOLVING_DEFAULTS | EvolvingSeries.load(folder).settings
+    begun = _EVOLVING_DEFAULTS | dict(values=False) | EvolvingSeries.load(folder).settings  # older ones had none
     was = {k: begun.get(k) for k, v in public.items() if v != begun.get(k)}
     if was:
         remedy = "choose another folder, or leave them out"

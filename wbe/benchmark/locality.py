@@ -27,6 +27,7 @@ from ..engine import open_engine
 from ..records import BadArgument, check_choice, col, patch, schema
 from ..spool import Spool
 from ..store import Manifest, Stage, atomic_write, write_table, write_text
+from ..texts import stable_hash
 
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-010
 def _as_paths(paths) -> list[Path]:
@@ -268,11 +269,16 @@ def _neighbourhoods(
 def entity_numbers(
     ids,  # an Arrow array
 ):
-    "Q-ids as their numbers; a P-id is no Q-id of the same number."
+    "Q-ids as their numbers; a P-id is no Q-id of the same number, and another value has a number of its text."
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
 
+    values = ~pc.match_substring_regex(ids, r"^[QP]\d+$").to_numpy(zero_copy_only=False)
+    if values.any():  # dates and quantities
+        of_id = lambda id: int(id[1:]) + (0 if id[0] == "Q" else 1 << 39)
+        of_value = lambda text: (1 << 40) + stable_hash(text) % (1 << 40)
+        return np.array([of_value(v) if value else of_id(v) for v, value in zip(ids.to_pylist(), values)])
     numbers = pc.cast(pc.utf8_slice_codeunits(ids, 1), pa.int64()).to_numpy()
     return numbers + np.where(pc.starts_with(ids, "Q").to_numpy(zero_copy_only=False), 0, 1 << 39)
 

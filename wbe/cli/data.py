@@ -85,6 +85,7 @@ _SERIES = [
     Setting("unchanged", int, 1000, "questions about what no month changed, at most"),
     Setting("tuning", int, 2000, "others for light tuning, at most"),
     Setting("articles", bool, True, "also write all articles of each day, for learners that read them"),
+    Setting("values", bool, True, "also ask about facts whose value is a date or a quantity"),
     Setting("seed", int, 0, "random seed: which unchanged facts are asked about"),
     Setting("language", str, "en", "of the labels"),
     Setting("fallback", list, (), "languages to use where a text is missing"),

@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['MEASURES', 'RUN_MEASURES', 'OPTIONAL_MEASURES', 'VERDICTS', 'SPLIT', 'aligned_arrays', 'token_accuracy',
            'normalise_answer', 'exact_match', 'f1', 'alias_match', 'alias_f1', 'comparable_form', 'normalised_match',
-           'normalised_matches', 'outdated_matches', 'Measure', 'answer_probability', 'generalisation', 'efficacy',
-           'bleed_over', 'tokenise_words', 'ngram_entropy', 'fluency', 'rank_updated', 'agreement', 'retention',
-           'parse_verdict', 'combine_readings', 'judged_right', 'cohen_kappa', 'reading_agreement']
+           'to_list', 'normalised_matches', 'outdated_matches', 'Measure', 'answer_probability', 'generalisation',
+           'efficacy', 'bleed_over', 'tokenise_words', 'ngram_entropy', 'fluency', 'rank_updated', 'agreement',
+           'retention', 'parse_verdict', 'combine_readings', 'judged_right', 'cohen_kappa', 'reading_agreement']
 
 # %% ../../nbs/01_metrics/01_answers.ipynb #cell-002
 import re
@@ -137,6 +137,11 @@ def normalised_match(
     return bool(given) and any(given == comparable_form(name) for name in names)
 
 # %% ../../nbs/01_metrics/01_answers.ipynb #cell-044
+def to_list(values: Iterable) -> list:
+    "A list of values; of a column of strings in Arrow's form without making each by itself, which is slower."
+    return values.to_numpy(object).tolist() if hasattr(values, "to_numpy") else list(values)
+
+
 def normalised_matches(
     answers: Iterable,  # generated texts; None where none was generated
     expected: Iterable[str],
@@ -144,9 +149,9 @@ def normalised_matches(
     exact: Iterable | None = None,  # for each question whether the tokens are exactly the expected ones
 ) -> list[float]:  # 1, 0 or NaN
     "Whether each answer is a name of the expected one."
-    answers, expected = list(answers), list(expected)
-    aliases = [None] * len(answers) if aliases is None else list(aliases)
-    exact = [False] * len(answers) if exact is None else list(exact)
+    answers, expected = to_list(answers), to_list(expected)
+    aliases = [None] * len(answers) if aliases is None else to_list(aliases)
+    exact = [False] * len(answers) if exact is None else to_list(exact)
     out = []
     for answer, name, others, right in zip(answers, expected, aliases, exact, strict=True):
         others = () if others is None or isinstance(others, float) else others
@@ -162,7 +167,8 @@ def outdated_matches(
     right: Iterable | None = None,  # for each question whether the text is a name of the expected answer
 ) -> list[float]:  # 1, 0 or NaN
     "Whether each answer is a name of the answer before the edit, and none of the expected answer."
-    answers, previous = list(answers), [p if isinstance(p, str) and p.strip() else None for p in previous]
+    answers = to_list(answers)
+    previous = [p if isinstance(p, str) and p.strip() else None for p in to_list(previous)]
     right = [False] * len(answers) if right is None else [r == 1 for r in right]
     found = normalised_matches(answers, previous, aliases)
     return [m if m != m else float(m == 1 and not new) for m, new in zip(found, right, strict=True)]

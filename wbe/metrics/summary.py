@@ -14,7 +14,15 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from .answers import MEASURES, OPTIONAL_MEASURES, alias_f1, exact_match, normalised_matches, outdated_matches
+from wbe.metrics.answers import (
+    MEASURES,
+    OPTIONAL_MEASURES,
+    alias_f1,
+    exact_match,
+    normalised_matches,
+    outdated_matches,
+    to_list,
+)
 from .intervals import bootstrap_interval
 from ..records import ASKED_AXES, AXES, BadArgument, Score, check_choice, question_columns, read_table, to_table
 
@@ -121,7 +129,7 @@ def _locality_metrics(frame: pd.DataFrame) -> pd.DataFrame:
     later, before = locality[asked], first.loc[keys[asked]]
     same = [
         float(exact_match(a, b)) if isinstance(a, str) and isinstance(b, str) else np.nan
-        for a, b in zip(before["answer"], later["answer"])
+        for a, b in zip(to_list(before["answer"]), to_list(later["answer"]))
     ]
     kept = np.where(before["exact_match"] == 1, later["exact_match"], np.nan)
     return pd.DataFrame(dict(agreement=np.array(same, float), kept=kept), index=later.index)
