@@ -50,7 +50,7 @@ def demo(tmp_path_factory) -> tuple:
         "def refuse(*a): raise OSError('the demo asked for the network')\n"
         "socket.socket.connect = socket.create_connection = socket.getaddrinfo = refuse\n"
         f"sys.argv = ['wbe', 'demo', '--editors', 'rag', *{SMALL_DEMO}]\n"
-        "from wbe.__main__ import main; main()"
+        "from wbe.cli.main import main; main()"
     )
     return tmp, *on_terminal(["-c", script], cwd=tmp, start=processes.on_terminal)
 
@@ -205,7 +205,7 @@ def test_a_truncated_dump_is_refused_and_read_to_its_end_when_somebody_insists(t
 @pytest.fixture
 def command(monkeypatch, capsys, tmp_path):
     "Call the entry point in an empty folder; returns exit code, standard output and standard error."
-    from wbe.__main__ import main
+    from wbe.cli.main import main
 
     for name in ("FORCE_COLOR", "CLICOLOR_FORCE", "WBE_DEBUG"):
         monkeypatch.delenv(name, raising=False)
@@ -342,7 +342,7 @@ def test_tables_fit_80_columns_and_lose_nothing(command, two_dumps):
 def test_every_help_fits_80_columns():
     from typer.main import get_command
 
-    from wbe.__main__ import app
+    from wbe.cli.main import app
 
     def walk(group, *before):
         for name, one in group.commands.items():
@@ -378,7 +378,7 @@ def test_words_of_earlier_versions_are_read(old, new):
     from typer.main import get_command
 
     from wbe.cli.app import todays_words
-    from wbe.__main__ import app
+    from wbe.cli.main import app
 
     got = todays_words(get_command(app), old.split())
     assert [w for w in new.split() if w not in got] == [] and got[0] == new.split()[0]
@@ -435,7 +435,7 @@ def test_a_repeated_demo_says_at_once_what_there_is(demo):
     words = ("demo", *SMALL_DEMO, "--editors", "rag")
     stamps = {p: p.stat().st_mtime_ns for p in (folder / "wbe-demo").rglob("*") if p.is_file()}
     code = (
-        "import sys, time; start = time.process_time(); from wbe.__main__ import main\n"
+        "import sys, time; start = time.process_time(); from wbe.cli.main import main\n"
         "try: main()\n"
         "except SystemExit: pass\n"
         "heavy = [m for m in ('torch', 'pandas', 'duckdb', 'matplotlib') if m in sys.modules]\n"

@@ -174,7 +174,7 @@ def write_enterprise(dump, path, bad=()):
 def test_html_gives_the_benchmark_that_wikitext_gives(calm, dumps, tmp_path):
     from typer.testing import CliRunner
 
-    from wbe.__main__ import app
+    from wbe.cli.main import app
 
     bad = [
         b'{"name": "Karsk", "identif',
@@ -213,7 +213,7 @@ def test_texts_stopped_at_any_file_end_with_the_same_bytes(dumps, tmp_path, monk
     "And `wbe run --set texts=` finds them: every timestep of the same days has its texts."
     from typer.testing import CliRunner
 
-    from wbe.__main__ import app
+    from wbe.cli.main import app
     from wbe.editors.text.sources import text_steps
 
     wikipedia = [str(path) for _, path in dumps]

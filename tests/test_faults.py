@@ -87,7 +87,7 @@ def test_a_full_disk_is_reported_and_leaves_no_partial_file(tmp_path):
     code = """
 import signal, sys
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-from wbe.__main__ import main
+from wbe.cli.main import main
 sys.argv = ["wbe", "world", sys.argv[1]]
 main()
 """
@@ -170,7 +170,7 @@ def work():
         rows.write_parquet(sys.argv[2])
 """
 MAIN = """
-import wbe.__main__ as cli
+import wbe.cli.main as cli
 cli.app = work
 cli.main()
 """

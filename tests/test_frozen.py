@@ -546,7 +546,7 @@ def command_options(command) -> dict:
 def make_commands() -> dict:
     import typer
 
-    import wbe.__main__  # noqa: F401  it registers the commands
+    from wbe.cli import main  # noqa: F401  it registers the commands
     from wbe.cli.app import app
 
     def walk(command, path: str) -> dict:

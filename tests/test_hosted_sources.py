@@ -78,7 +78,7 @@ def test_the_notebook_is_given_them():
 def test_options_of_the_command():
     typer = pytest.importorskip("typer")
     from wbe.cli.app import read_settings
-    from wbe.__main__ import app
+    from wbe.cli.main import app
 
     report = typer.main.get_command(app).commands["report"]
     pairs = ["corpus=infini-gram", "views=wikimedia", "contact=me@example.org"]

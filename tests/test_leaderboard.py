@@ -128,7 +128,7 @@ def test_runs_from_the_hub(folders, monkeypatch):
 
 def test_the_workflow_calls_a_command_of_ours():
     typer = pytest.importorskip("typer")
-    from wbe.__main__ import app
+    from wbe.cli.main import app
 
     job = yaml.safe_load(WORKFLOW.read_text(encoding="utf-8"))["jobs"]["leaderboard"]
     line = next(s["run"] for s in job["steps"] if "wbe leaderboard" in s.get("run", ""))

@@ -43,7 +43,7 @@ def work(folder: Path, words: tuple):
 
     processes.time_answers_briefly()
     module.run_lifelong = partial(module.run_lifelong, checkpoint_seconds=0.0)
-    from wbe.__main__ import main
+    from wbe.cli.main import main
 
     printed = os.open(f"{folder}.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for stream in (1, 2):

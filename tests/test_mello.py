@@ -267,7 +267,7 @@ def test_the_recall_filter_keeps_the_chains_that_the_model_knows(chains, tmp_pat
 def test_the_command_runs_mello_with_a_budget_and_bad_options_are_clear(chains, tmp_path, monkeypatch):
     from typer.testing import CliRunner
 
-    from wbe.__main__ import app
+    from wbe.cli.main import app
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with FaultyServer(reply=obedient) as server:

@@ -180,7 +180,7 @@ def test_published_instances_are_read_and_run(tmp_path):
 def test_the_command_prints_the_tables_and_continues(chains, tmp_path):
     from typer.testing import CliRunner
 
-    from wbe.__main__ import app
+    from wbe.cli.main import app
 
     words = ["run", chains, "--schedule", "mquake", "-e", "graph", "--set", "mquake.k=1,2", "--sample", "2"]
     words += ["--protocol", "zero-shot"]
@@ -198,7 +198,7 @@ def test_the_command_prints_the_tables_and_continues(chains, tmp_path):
 def test_runs_lists_a_run_of_mquake_compare_leaves_it_out_and_report_has_a_section(chains, tmp_path):
     from typer.testing import CliRunner
 
-    from wbe.__main__ import app
+    from wbe.cli.main import app
 
     runs = tmp_path / "runs"
     carry_out(

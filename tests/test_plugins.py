@@ -263,7 +263,7 @@ def test_a_sweep_runs_own_editors_in_its_processes(here, site, monkeypatch):
 
 def test_the_command_line_finds_a_file_beside_the_data(here):
     "The script `wbe` does not have the current folder on its path, unlike `python -m wbe`."
-    code = "import sys; sys.path.remove(''); sys.argv[0] = 'wbe'; from wbe.__main__ import main; main()"
+    code = "import sys; sys.path.remove(''); sys.argv[0] = 'wbe'; from wbe.cli.main import main; main()"
     words = f"run {BENCH} -e own_prompt:Mine --max-edits 2 --axes update --runs runs --name mine".split()
     env = {**os.environ, "OMP_NUM_THREADS": "1", "WBE_PROGRESS_SECONDS": "0"}
     done = processes.run(["-c", code, *words], env=env)

@@ -265,7 +265,7 @@ def test_files(reported):
 
 def test_command_is_one_of_ours():
     typer = pytest.importorskip("typer")
-    from wbe.__main__ import app
+    from wbe.cli.main import app
 
     words = command_of_run(made_up("rag", timesteps=2, edits=4, sample=2, first=4, every=2)).split()
     context = typer.main.get_command(app).commands["run"].make_context("run", words[2:])

@@ -105,7 +105,7 @@ def test_compare_shows_an_open_run_as_open(folder, runs):
     assert table.loc["large-rome", ("lasting facts", "before")] == 0.65
     assert pd.isna(table.loc["large-rome", ("reading, exact_match", "at the end")])
     assert {("update", "before"), ("locality", "before")} <= set(table.columns)  # each run beside its own model
-    import wbe.__main__  # noqa: F401  it registers the commands
+    from wbe.cli import main  # noqa: F401  it registers the commands
     from wbe.cli.app import app
 
     out = CliRunner().invoke(app, ["compare", str(folder)], env=dict(COLUMNS="400")).output

@@ -194,7 +194,7 @@ def test_a_quantised_model_is_refused_by_a_learner_of_all_weights(texts):
 def test_the_command_line_takes_a_folder_of_texts(tmp_path, texts):
     from typer.testing import CliRunner
 
-    from wbe.__main__ import app
+    from wbe.cli.main import app
 
     words = ["run", str(texts / "bench"), "-e", "text-diff", "--runs", str(tmp_path), "--device", "cpu"]
     words += "--max-edits 2 --axes update --set steps=1 --set batch_size=1 --name learnt".split()

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from wbe.analysis.rankings import read_verdicts, scores_by_verdict
-from wbe.__main__ import app
+from wbe.cli.main import app
 from wbe.runs.records import Run
 from wbe.store import Stage, StoreError, sha256_of, write_table
 

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 pytest.importorskip("torch")
 import torch
 
-from wbe.__main__ import app
+from wbe.cli.main import app
 from wbe.editors.protocol import editor
 from wbe.editors.requests import EditRequest
 from wbe.editors.results import EditResult

@@ -66,7 +66,7 @@ def test_the_demo_from_the_wheel(wheel, tmp_path):
     code = (
         f"import sys; sys.modules.update(dict.fromkeys({sorted(DEVELOPERS)!r}))\n"
         "import wbe; assert wbe.__file__.startswith(sys.prefix), wbe.__file__\n"
-        "from wbe.__main__ import main; main()"
+        "from wbe.cli.main import main; main()"
     )
     small = ["--entities", "500", "--timesteps", "2"]
     for words in (["--version"], ["demo", "out", "--editors", "", *small], ["status", "out"]):

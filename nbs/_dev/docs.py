@@ -271,7 +271,7 @@ def modules() -> dict[str, str]:
 def command_line() -> str:
     "The page of the command line, from its own help texts."
     done = subprocess.run(
-        [sys.executable, "-m", "typer", "wbe.__main__", "utils", "docs", "--name", "wbe"],
+        [sys.executable, "-m", "typer", "wbe.cli.main", "utils", "docs", "--name", "wbe"],
         capture_output=True, text=True, check=True, env={**__import__("os").environ, "TERM": "dumb", "NO_COLOR": "1"},
     )  # fmt: skip
     return re.sub(r"^# `wbe`", "# Command line", done.stdout, count=1)

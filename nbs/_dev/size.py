@@ -56,7 +56,7 @@ def options_of_commands() -> dict[str, int]:
     "How many options and arguments each command has."
     import typer.main
 
-    from wbe.__main__ import app
+    from wbe.cli.main import app
 
     found = {}
 

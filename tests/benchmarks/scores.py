@@ -22,7 +22,7 @@ RECORDED = Path(__file__).parents[2] / "data_samples" / "runs" / "rag"
 AXES, STEPS = ("update", "rephrase", "persona", "multi-hop", "locality"), 40
 CLI = """
 import resource, sys, time
-from wbe.__main__ import main
+from wbe.cli.main import main
 try:
     sys.argv[0] = "wbe"; main()
 except SystemExit as e:
