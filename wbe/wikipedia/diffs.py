@@ -92,7 +92,7 @@ def article_parts(
 
 # %% ../../nbs/05_wikipedia/05_diffs.ipynb #cell-021
 PUBLISHED_FAULTS = {
-    "anchors": "an unchanged paragraph is looked for from the beginning again, so what stands between two may be nothing",
+    "anchors": "an unchanged paragraph is looked for from the beginning again, so order may be lost",
     "ends": "text before the first and after the last unchanged paragraph is never compared",
     "stops": "sentences are split at every full stop",
     "plus": "a piece with a plus sign anywhere counts as new",
