@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['BACKENDS', 'LMState', 'LM', 'require_weights', 'first_input', 'PartHook', 'Backend', 'builtin_folder',
-           'check_load_options', 'load', 'limited_threads', 'check_compiler', 'compile_blocks']
+           'check_load_options', 'load', 'as_lm', 'limited_threads', 'check_compiler', 'compile_blocks']
 
 # %% ../../nbs/07_lm/02_models.ipynb #cell-002
 import copy
@@ -641,6 +641,18 @@ def load(
         model = model.to(device)
     commit = getattr(config, "_commit_hash", None) or revision
     return LM.of(model, tokenizer, name_or_path, family, revision=commit, quant=quant)
+
+# %% ../../nbs/07_lm/02_models.ipynb #48c8521c
+def as_lm(lm) -> LM:
+    "A model; a name or a folder is loaded."
+    if isinstance(lm, str | Path):
+        return load(lm)
+    if hasattr(lm, "parameters") and not hasattr(lm, "family"):
+        kind = type(lm).__name__
+        raise BadArgument(
+            f"a {kind} without its tokenizer; `load(NAME)` or `LM.of(model, tokenizer)` gives what wbe takes"
+        )
+    return lm
 
 # %% ../../nbs/07_lm/02_models.ipynb #cell-080
 def _describe_lm(lm: LM) -> dict:
