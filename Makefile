@@ -15,7 +15,8 @@ PIP := $(BIN)/python -m pip install --no-compile --quiet --disable-pip-version-c
 # A module is compiled when it is first imported: one in five of those installed ever is.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help demo test extras test-extras check style export readme notebooks lab samples runs study real bench docs wheel clean
+EXTRA_TESTS := test-extras-files test-extras-notebooks
+.PHONY: help demo test extras test-extras $(EXTRA_TESTS) check style export readme notebooks lab samples runs study real bench docs wheel clean
 
 help:
 	@echo "make demo          set up, then the demo: offline, no GPU"
@@ -56,17 +57,23 @@ demo: $(READY)
 	$(BIN)/wbe demo
 
 # Two processes with a thread for each core between them are slower than two with one thread each.
-test test-extras: export OMP_NUM_THREADS ?= 1
+test $(EXTRA_TESTS): export OMP_NUM_THREADS ?= 1
 
 test: $(READY)
 	$(BIN)/python nbs/_dev/notebooks.py test
-	$(BIN)/python -m pytest tests --forks 2
+	$(BIN)/python -m pytest tests --forks 3  # some wait for a server or for another process
 
 # Skipped elsewhere, run here: a test that is skipped for an unexpected reason fails (see tests/conftest.py).
-test-extras: export WBE_STRICT = 1
-test-extras: export WBE_EXTRAS = 1
-test-extras: $(EXTRAS_READY)
+$(EXTRA_TESTS): export WBE_STRICT = 1
+$(EXTRA_TESTS): export WBE_EXTRAS = 1
+
+# `make test-extras -j 2` runs both beside each other: much of their time is Java's.
+test-extras: $(EXTRA_TESTS)
+
+test-extras-files: $(EXTRAS_READY)
 	$(EXTRAS)/bin/python -m pytest tests -m extra --forks 2
+
+test-extras-notebooks: $(EXTRAS_READY)
 	$(EXTRAS)/bin/python nbs/_dev/extras.py notebooks
 
 check: $(READY)

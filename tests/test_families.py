@@ -16,7 +16,7 @@ from notebook_runner import definitions
 
 from wbe.editors.protocol import editor
 from wbe.editors.requests import EditRequest
-from wbe.lm.decoding import greedy_decode
+from wbe.lm.sharing import greedy_decode
 from wbe.lm.families import Family, ModelError
 from wbe.lm.models import LM, load
 from wbe.lm.scoring import score

@@ -1014,7 +1014,7 @@ def test_redirects_are_followed_but_never_from_https_to_http(server, mirror, tmp
     request = httpx.Request("GET", "https://127.0.0.1/x.gz")
     back_to_http = httpx.Response(302, headers={"Location": "http://127.0.0.1/x.gz"}, request=request)
     with pytest.raises(FetchError, match="not safe to follow"):
-        http.check_redirect(back_to_http)
+        http._check_redirect(back_to_http)
 
 
 def test_the_note_describes_the_partial_file(server, mirror, tmp_path):

@@ -13,7 +13,7 @@ from wbe.records import BadArgument
 from wbe.runs.loop import run_lifelong
 from wbe.runs.plan import RunPlan
 from wbe.runs.records import Run, compare_runs
-from wbe.writers.forms import FORMS
+from wbe.benchmark.near_probes import FORMS
 
 ROWS = [  # two timesteps of an invented world; Q-ids higher than any of Wikidata's
     [("Orland", "P36", "capital", "Karsk"), ("Velmark", "P36", "capital", "Holm")],

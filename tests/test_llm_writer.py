@@ -329,15 +329,15 @@ def test_a_batch_outlives_the_process(tmp_path):
 def test_killed_at_any_step_of_submission(tmp_path):
     "Stopped after each step that the server sees: the next run creates no batch twice and repeats no request."
     from wbe.writers.ledger import AnswerCache
-    from wbe.writers.llm import BatchJobs
+    from wbe.writers.llm import _BatchJobs
 
     moments = (
-        (BatchJobs, "plan", 1),
+        (_BatchJobs, "plan", 1),
         (AnswerCache, "begin", 3),
-        (BatchJobs, "_create", 1),
-        (BatchJobs, "_note", 2),
-        (BatchJobs, "_note", 3),
-        (BatchJobs, "submit", 1),
+        (_BatchJobs, "_create", 1),
+        (_BatchJobs, "_note", 2),
+        (_BatchJobs, "_note", 3),
+        (_BatchJobs, "submit", 1),
     )
     for where, step, time_ in moments:
         with FaultyServer() as server:

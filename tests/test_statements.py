@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from wbe.writers.properties import STATEMENTS, label_stems
+from wbe.writers.properties import STATEMENTS, _label_stems
 from wbe.writers.templates import statement_prompts
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
@@ -26,7 +26,7 @@ def test_templates_say_what_the_label_of_the_real_property_says():
     texts = Counter()
     for (pid, _), forms in STATEMENTS.items():
         if pid in labels:
-            stems = (OTHER_WORDS[pid],) if pid in OTHER_WORDS else label_stems(labels[pid])
+            stems = (OTHER_WORDS[pid],) if pid in OTHER_WORDS else _label_stems(labels[pid])
             texts[pid, labels[pid]] += any(stem in " ".join(forms).lower() for stem in stems)
     assert len(texts) > 280
     assert [key for key, n in texts.items() if not n] == []

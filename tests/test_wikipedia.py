@@ -18,7 +18,7 @@ from wbe.wikipedia.diffs import write_diffset
 from wbe.wikipedia.plain import plain_text
 from wbe.texts import split_sentences
 from wbe.wikipedia.pages import parse_wikipedia
-from wbe.world.articles import ARTICLE_SENTENCES
+from wbe.world.dumps import ARTICLE_SENTENCES
 
 MONTHS = "January February March April May June July August September October November December".split()
 

@@ -11,7 +11,7 @@ from qwikidata.entity import WikidataItem
 from qwikidata.json_dump import WikidataJsonDump
 
 from wbe import records as rec
-from wbe.world.properties import PROPERTIES
+from wbe.world.cast import PROPERTIES
 from wbe.world.state import SNAPSHOTS, TIMESTEPS
 
 

@@ -13,8 +13,8 @@ from openai_server import FaultyServer
 from wbe.benchmark.series import Series, extend_benchmark, make_benchmark
 from wbe.benchmark.writers_compared import (
     compare_writers,
-    comparison_requests,
-    fact_row,
+    _comparison_requests,
+    _fact_row,
     facts_to_compare,
     series_facts,
 )
@@ -105,7 +105,7 @@ def fields_of(body) -> dict:
 
 def test_numbers_by_hand(tmp_path):
     "Four facts: one text passes at once, one after feedback, one never, one is refused; the judge likes one of two."
-    facts = [fact_row(f"{name} City", "capital", f"{name}ville") for name in ("Ann", "Ben", "Cid", "Dan")]
+    facts = [_fact_row(f"{name} City", "capital", f"{name}ville") for name in ("Ann", "Ben", "Cid", "Dan")]
 
     def write(body):
         f = fields_of(body)
@@ -149,7 +149,7 @@ def test_numbers_by_hand(tmp_path):
 
 def test_a_budget_for_all(tmp_path):
     "Two writers and a judge of one job spend of one limit, whoever is first."
-    facts = [fact_row(f"Town {i}.", "capital", f"Ville {i}.") for i in range(20)]
+    facts = [_fact_row(f"Town {i}.", "capital", f"Ville {i}.") for i in range(20)]
     with FaultyServer() as server:
         options = dict(cache=tmp_path / "c.sqlite", prices=(1, 4), confirm=True, budget=0.02, job="all")
         writers = {m: OpenAIWriter(m, server.url, **options) for m in ("a", "b")}
@@ -167,7 +167,7 @@ def test_a_budget_for_all_kinds_in_pieces(tmp_path):
         settings = parse_writers([f"openai:a@{server.url}", f"multihop=openai:b@{server.url}"])
         writer, texts = make_kind_writer(settings, options), []
         for piece in range(6):
-            rows = [fact_row(f"Town {piece} {i}.", "mayor", "Ann", "birthplace", "Arvik") for i in range(5)]
-            texts += writer.write(comparison_requests(rows, ["update", "multihop"]))
+            rows = [_fact_row(f"Town {piece} {i}.", "mayor", "Ann", "birthplace", "Arvik") for i in range(5)]
+            texts += writer.write(_comparison_requests(rows, ["update", "multihop"]))
         spent = (server.input_tokens + 4 * server.output_tokens) / 1e6
         assert 0.015 < spent <= 0.03 and sum((t.error or "").startswith("budget") for t in texts) > 10

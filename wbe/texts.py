@@ -4,12 +4,16 @@
 
 # %% auto #0
 __all__ = ['one_line', 'question_key', 'stable_hash', 'date_or_none', 'parse_date', 'dates_in_name', 'day_number', 'day_text',
-           'split_sentences', 'text_key']
+           'value_label', 'value_spellings', 'split_sentences', 'text_key', 'package_text', 'package_table']
 
 # %% ../nbs/00_core/05_texts.ipynb #cell-002
+import calendar
 import hashlib
 import re
+import tomllib
 from datetime import date, datetime
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
 
 from .records import BadArgument
@@ -82,6 +86,65 @@ def day_text(
         return None
     return f"{'-' if n < 0 else ''}{abs(n // 10_000):04d}-{n % 10_000 // 100:02d}-{n % 100:02d}"
 
+# %% ../nbs/00_core/05_texts.ipynb #b1be9ead
+_TIME_FORM = re.compile(r"([+-])(\d+)-(\d\d)-(\d\d)T[\d:]+Z/(\d+)")
+_QUANTITY_FORM = re.compile(r"[+]?(-?\d+)(\.\d+)?(?: (Q\d+))?")
+
+
+_UNITS = {  # where a dump does not hold the unit
+    **{"Q11573": "metre", "Q174728": "centimetre", "Q174789": "millimetre", "Q828224": "kilometre", "Q3710": "foot"},
+    **{"Q25343": "square metre", "Q712226": "square kilometre", "Q35852": "hectare", "Q11229": "percent"},
+    **{"Q11570": "kilogram", "Q41803": "gram", "Q191118": "tonne", "Q180154": "kilometre per hour"},
+    **{"Q11574": "second", "Q7727": "minute", "Q25235": "hour", "Q573": "day", "Q577": "year"},
+    **{"Q4916": "euro", "Q4917": "United States dollar", "Q25224": "pound sterling", "Q8146": "Japanese yen"},
+}
+
+
+def _ordinal(n: int) -> str:
+    "1st, 2nd, 3rd, 4th, …"
+    return f"{n}{'th' if 10 < n % 100 < 14 else {1: 'st', 2: 'nd', 3: 'rd'}.get(n % 10, 'th')}"
+
+
+def _date_label(sign: str, year: int, month: int, day: int, precision: int) -> str | None:
+    "A date as precisely as it is known; None for millions of years, and for days that are none."
+    if precision < 6 or precision > 9 and not 1 <= month <= 12 or precision > 10 and not 1 <= day <= 31:
+        return None
+    span = {6: (1000, "millennium"), 7: (100, "century")}.get(precision)
+    out = (
+        f"{_ordinal(-(-year // span[0]))} {span[1]}" if span else f"{year // 10 * 10}s" if precision == 8 else f"{year}"
+    )
+    out = f"{calendar.month_name[month]} {out}" if precision > 9 else out
+    return (f"{day} {out}" if precision > 10 else out) + (" BCE" if sign == "-" else "")
+
+
+def value_label(
+    value: str,  # in the text form of the tables
+    units: dict[str, str] | None = None,  # labels of units, by their Q-ids
+) -> str | None:
+    "A date or a quantity as Wikidata shows it in English; None for others, and where the unit has no label."
+    if found := _TIME_FORM.fullmatch(value):
+        return _date_label(found[1], *map(int, found.groups()[1:]))
+    if not (found := _QUANTITY_FORM.fullmatch(value)):
+        return None
+    number, unit = f"{int(found[1]):,}{found[2] or ''}", found[3]
+    number = f"-{number}" if found[1].startswith("-0") else number
+    name = (units or {}).get(unit) or _UNITS.get(unit)
+    return number if unit is None else f"{number} {name}" if name else None
+
+# %% ../nbs/00_core/05_texts.ipynb #eb4f7ad3
+def value_spellings(label: str | None) -> list[str]:
+    "Other spellings of what `value_label` returns."
+    day = re.fullmatch(r"(\d+) ([A-Z][a-z]+) (\d+)", label or "")
+    number = re.fullmatch(r"(-?[\d,]+(?:\.\d+)?)( .+)?", label or "")
+    if day:
+        month = list(calendar.month_name).index(day[2])
+        return [f"{day[2]} {day[1]}, {day[3]}", f"{int(day[3]):04d}-{month:02d}-{int(day[1]):02d}"]
+    if not number:
+        return []
+    units = [number[2], f"{number[2]}s"] if number[2] else [""]
+    every = [f"{n}{unit}" for unit in units for n in (number[1], number[1].replace(",", ""))]
+    return [text for text in dict.fromkeys(every) if text != label]
+
 # %% ../nbs/00_core/05_texts.ipynb #a101658a
 _ABBREVIATIONS = frozenset(
     "mr mrs ms dr prof st ste sr jr vs v etc eg ie cf al no nos nr vol vols pp fig approx ca gen col lt capt cpt "
@@ -126,3 +189,18 @@ _QUIET_MARKS = re.compile(r"[.,:](?!\d)|[;!?…\"'“”‘’«»()\[\]*_`]|[-�
 def text_key(text: str) -> str:
     "A sentence or paragraph as it is compared: without capitals, and without punctuation outside numbers."
     return " ".join(_QUIET_MARKS.sub(" ", text.casefold()).split())
+
+# %% ../nbs/00_core/05_texts.ipynb #dc59bcf0
+def package_text(
+    path: str,  # below the package, like writers/words.toml
+) -> str:
+    "A text file of this package."
+    return (files("wbe") / path).read_text(encoding="utf-8")
+
+
+@cache
+def package_table(
+    path: str,  # below the package
+) -> dict:
+    "A table in TOML of this package; it is shared, so nobody may change it."
+    return tomllib.loads(package_text(path))

@@ -21,7 +21,7 @@ from retrieval import invented_facts, questions
 
 from wbe.editors.protocol import editor
 from wbe.editors.requests import EditRequest
-from wbe.lm.cost import never_stopping, time_rounds, timing_summary
+from wbe.lm.cost import _never_stopping, time_rounds, timing_summary
 from wbe.lm.models import LM
 from wbe.lm.scoring import score
 from wbe.lm.tokens import QAItem, encode_items
@@ -40,7 +40,7 @@ def shaped() -> LM:
 def together(lm: LM, asked: list[str]) -> float:
     "CPU milliseconds of a question among others, with its generated text."
     items, took = [QAItem(q, "?") for q in asked], []
-    with never_stopping(lm):
+    with _never_stopping(lm):
         for _ in range(ROUNDS + 1):
             start = time.process_time()
             score(lm, items, PROTOCOL, generate=True, max_tokens=TOKENS, progress=False)

@@ -38,7 +38,7 @@ from wbe.editors.protocol import editor
 from wbe.editors.requests import requests_from_rows
 from wbe.editors.weights.keys import context_templates
 from wbe.editors.weights.moments import second_moments
-from wbe.lm.models import LM, fuse_activations
+from wbe.lm.models import LM, _fuse_activations
 from wbe.lm.scoring import score
 
 SAMPLES = Path(__file__).parents[2] / "data_samples"
@@ -116,7 +116,7 @@ class Measure:
     def __init__(self, lm: LM, step, edits: int, batch: int, code: Path | None):
         self.lm, self.code = lm, code
         self.other = LM.of(copy.deepcopy(lm.model), lm.tokenizer, lm.name)  # EasyEdit's, as transformers made it
-        fuse_activations(lm.model)  # as `load` does
+        _fuse_activations(lm.model)  # as `load` does
         rows = requests_from_rows(step.edits, step.edit_ids)
         self.requests = list({r.question: r for r in rows}.values())
         self.one_by_one = [[r] for r in self.requests[:edits]]

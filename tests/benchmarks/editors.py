@@ -26,7 +26,7 @@ import transformers
 from wbe.benchmark.reader import Benchmark
 from wbe.editors.protocol import editor
 from wbe.editors.requests import requests_from_rows
-from wbe.editors.weights.keys import context_templates, encode_in_contexts, encode_kl_prompt
+from wbe.editors.weights.keys import context_templates, encode_in_contexts, _encode_kl_prompt
 from wbe.editors.weights.moments import second_moments
 from wbe.lm.models import LM, load
 from wbe.lm.scoring import score
@@ -60,7 +60,7 @@ def seen_at(lm: LM, texts, module, side: str) -> torch.Tensor:
 
 def value(lm: LM, request, texts, layer: int, h, part: str = "mlp_out") -> torch.Tensor:
     "The value with which the model generates the answer; every step runs the whole model."
-    kl, module = encode_kl_prompt(lm, request), lm.module(part, layer)
+    kl, module = _encode_kl_prompt(lm, request), lm.module(part, layer)
     rows, start, before = [*texts, kl], None, None
     start = seen_at(lm, texts[:1], module, "out")[0]
     delta = torch.zeros_like(start, requires_grad=True)

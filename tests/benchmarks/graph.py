@@ -63,10 +63,10 @@ def spent_on(act, times: dict, name: str):
 def retriever_of(graph: FactGraph):
     "The memory of the editor around a graph."
     from wbe.editors.memory.connected import GraphHParams, GraphRetriever
-    from wbe.editors.memory.connected import LearntThreshold
+    from wbe.editors.memory.connected import _LearntThreshold
 
     settings = {name: getattr(GraphHParams(), name) for name in GraphHParams.__dataclass_fields__}
-    retriever = GraphRetriever(settings, LearntThreshold(0.0, 0, 0, 0.0, 0.0))
+    retriever = GraphRetriever(settings, _LearntThreshold(0.0, 0, 0, 0.0, 0.0))
     retriever.graph = graph
     return retriever
 

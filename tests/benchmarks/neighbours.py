@@ -20,7 +20,7 @@ def measure(entities: int):
     "Print entities, updates, CPU seconds of the two steps, and the highest memory of this process in MB."
     import pyarrow as pa
 
-    from wbe.benchmark.neighbours import nearest_entities, query_vectors, write_vectors
+    from wbe.benchmark.neighbours import _nearest_entities, _query_vectors, _write_vectors
     from wbe.engine import DuckDB
 
     rng, count = np.random.default_rng(0), 8 * entities
@@ -31,11 +31,11 @@ def measure(entities: int):
         items = e.keep(e.table(pa.table(dict(entity=entity, property=prop, object=objects))))
         del entity, prop, objects
         start = time.process_time()
-        n = write_vectors(e, items, work)
+        n = _write_vectors(e, items, work)
         subjects = e.table(pa.table(dict(entity=np.arange(1, entities, 20))))
-        query_vectors(e, subjects, items, items, work, n)
+        _query_vectors(e, subjects, items, items, work, n)
         middle = time.process_time()
-        nearest_entities(e, work, n=100, postings=1_000)
+        _nearest_entities(e, work, n=100, postings=1_000)
         end = time.process_time()
     memory = psutil.Process().memory_info()
     peak = getattr(memory, "peak_wset", 0) or resource_peak()

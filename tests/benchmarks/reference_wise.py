@@ -14,7 +14,7 @@ import torch
 from wbe.benchmark.reader import Benchmark
 from wbe.editors.memory.routing import shard_mask
 from wbe.editors.memory.routing import Shard, activation_score, prompt_positions
-from wbe.editors.memory.wise import WiseEdit, margin_loss, unrelated_prompts
+from wbe.editors.memory.wise import WiseEdit, _margin_loss, unrelated_prompts
 from wbe.editors.protocol import editor, frozen_model
 from wbe.editors.requests import requests_from_rows
 from wbe.editors.training.finetune import answer_nll, answer_positions
@@ -62,7 +62,7 @@ def plain_wise(lm, request, h, delta, mask, made: int) -> float:
     for _ in range(h.steps):
         logits, active = _through(lm, texts, h, delta, prompt_lengths)
         loss = answer_nll(logits[list(rows), list(columns)], answer, weight)
-        loss = loss + margin_loss(active[: len(coded)], active[len(coded) :], h.alpha, h.beta, h.gamma)
+        loss = loss + _margin_loss(active[: len(coded)], active[len(coded) :], h.alpha, h.beta, h.gamma)
         (grad,) = torch.autograd.grad(loss, [delta])
         with torch.no_grad():
             delta.sub_(grad * mask, alpha=h.lr)

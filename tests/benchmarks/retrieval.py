@@ -25,7 +25,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # must be set before numpy is imp
 import numpy as np
 
 from wbe.editors.memory.embed import embedder
-from wbe.editors.memory.index import IndexLibraryMissing, exact_search, search_recall, vector_index
+from wbe.editors.memory.index import _IndexLibraryMissing, _exact_search, _search_recall, vector_index
 from wbe.store import format_bytes
 
 WAYS = {
@@ -105,7 +105,7 @@ def measure(folder: Path, way: str, repeat: int) -> dict:
     import torch
 
     torch.set_num_threads(1)
-    exact_search(queries[:2], np.asarray(keys[:100]), 2)  # warm up: loading at first use is not measured
+    _exact_search(queries[:2], np.asarray(keys[:100]), 2)  # warm up: loading at first use is not measured
     before, start = resident(), time.perf_counter()
     made = build(way, keys)
     built, grown = time.perf_counter() - start, resident() - before
@@ -113,8 +113,9 @@ def measure(folder: Path, way: str, repeat: int) -> dict:
     many = timed(lambda: answers(made, queries, BATCH), repeat, len(queries))
     one = timed(lambda: answers(made, queries[:20], 1), repeat, 20)
     row = dict(keys=len(keys), index=way, build_s=built, query_ms=many["ms"], low_ms=many["low"], high_ms=many["high"])
-    row |= dict(single_ms=one["ms"], recall_1=search_recall(found[:, :1], true[:, :1]))
-    row |= dict(recall_2=search_recall(answers(made, queries, BATCH), true[:, :2]), recall_5=search_recall(found, true))
+    row |= dict(single_ms=one["ms"], recall_1=_search_recall(found[:, :1], true[:, :1]))
+    recall_2 = _search_recall(answers(made, queries, BATCH), true[:, :2])
+    row |= dict(recall_2=recall_2, recall_5=_search_recall(found, true))
     row |= dict(memory_mb=grown / 1e6, settings=repr(made)) | change(made, keys, repeat, queries)
     return row | dict(peak_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e3)
 
@@ -134,7 +135,7 @@ def prepare(folder: Path, n: int, embed: str):
     for i in range(0, n, 100_000):
         keys[i : i + 100_000] = h.embed(kept[i : i + 100_000])
     queries = h.embed(asked)
-    for name, data in dict(queries=queries, true=exact_search(queries, keys, 5)[0]).items():
+    for name, data in dict(queries=queries, true=_exact_search(queries, keys, 5)[0]).items():
         np.save(folder / name, data)
     print(f"{n:,} keys, embedded in {time.perf_counter() - start:.0f} s, vectors of {format_bytes(keys.nbytes)}")
 
@@ -166,7 +167,7 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--one"]:
         try:
             print(json.dumps(measure(Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]))))
-        except IndexLibraryMissing as e:
+        except _IndexLibraryMissing as e:
             sys.exit(str(e))
     else:
         parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

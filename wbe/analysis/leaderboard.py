@@ -37,7 +37,7 @@ from ..metrics.intervals import bootstrap_interval
 from ..records import question_columns
 from ..runs.records import left_out_line, reached_end
 from ..store import StoreError, write_text
-from ..writers.forms import FORMS
+from ..benchmark.near_probes import FORMS
 
 # %% ../../nbs/11_analysis/17_leaderboard.ipynb #cell-013
 def _each_once(run) -> bool:

@@ -20,7 +20,7 @@ from ..benchmark.near_probes import NEAR_AXES
 from ..metrics.answers import MEASURES
 from ..metrics.intervals import Interval, difference_interval, holm, judge_differences, p_value
 from ..records import QUESTION_KEY, BadArgument, check_choice
-from ..writers.forms import FORMS
+from ..benchmark.near_probes import FORMS
 
 # %% ../../nbs/11_analysis/12_leakage.ipynb #cell-007
 def _fair_questions(run) -> pd.DataFrame:

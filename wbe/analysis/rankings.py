@@ -25,7 +25,7 @@ from ..records import ASKED_AXES, BadArgument, check_choice
 from ..runs.records import Run
 from ..store import StoreError, find_manifests
 from ..wikidata.audit import AUDIT_VERDICTS, SUPPORTED_VERDICTS, Audit
-from ..writers.forms import FORMS
+from ..benchmark.near_probes import FORMS
 from ..writers.judge import JudgeRequest, judge_answers
 
 # %% ../../nbs/11_analysis/16_rankings.ipynb #cell-010

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from .questions import BenchmarkRow, write_checked
 from ..records import BadArgument, col, patch, to_table
-from ..texts import question_key, split_sentences, stable_hash
+from ..texts import question_key, split_sentences, stable_hash, value_spellings
 from ..wikipedia.comparison import WikipediaComparison
 from ..wikipedia.diffs import ChangedText, Diffset, article_parts, salient_spans
 from ..wikipedia.pages import WikipediaSnapshot
@@ -66,24 +66,30 @@ def _holds_name(
     "Whether a name stands in a text."
     if as_published:
         return name.lower() in text.lower()
-    return bool(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text, re.I))
+    return bool(re.search(rf"(?<!\w)(?<!\d[.,]){re.escape(name)}(?!\w|[.,]\d)", text, re.I))
 
 # %% ../../nbs/06_benchmark/15_evolving.ipynb #cell-009
-def _with_name(texts: Iterable[str], name: str) -> str | None:
-    "The texts that have a name, in one; None if there are none."
-    return "\n".join(text for text in texts if _holds_name(text, name)) or None
+def _stated_names(id: str | None, label: str, aliases) -> list[str]:
+    "By which names a text states an answer: by its label, and a date or a number in any spelling."
+    return [label, *(aliases or ())] if re.match(r"[+-]\d", id or "") else [label]
+
+
+def _with_name(texts: Iterable[str], *names: str) -> str | None:
+    "The texts that have one of the names, in one; None if there are none."
+    return "\n".join(text for text in texts if any(_holds_name(text, name) for name in names)) or None
 
 # %% ../../nbs/06_benchmark/15_evolving.ipynb #cell-010
 def _changed_passages(fact: dict, article: ChangedText | None) -> dict | str:
     "The category and the passages of a changed fact, or why the text does not state it."
     if article is None:
         return "article not in the changed set"
-    passage = _with_name(article.updated, fact["object"])
+    passage = _with_name(article.updated, *_stated_names(fact["object_id"], fact["object"], fact.get("object_aliases")))
     if passage is None:
         return "not stated in the update"
     if fact["tag"] != "update":
         return dict(category="new", passage=passage, outdated_passage=None)
-    before = _with_name(article.outdated, fact["previous"]) if fact["previous"] else None
+    earlier = fact.get("previous_id"), fact["previous"], fact.get("previous_aliases")
+    before = _with_name(article.outdated, *_stated_names(*earlier)) if fact["previous"] else None
     if before is None:
         return "the earlier answer not stated before"
     return dict(category="edited", passage=passage, outdated_passage=before)
@@ -115,7 +121,8 @@ def unchanged_facts_in(
     out = []
     for article in articles:
         for fact in wanted.get(article.title, ()):
-            if passage := _with_name(article.text.split("\n"), fact["object"]):
+            names = _stated_names(fact["object_id"], fact["object"], fact.get("object_aliases"))
+            if passage := _with_name(article.text.split("\n"), *names):
                 out.append(fact | dict(category="unchanged", passage=passage, outdated_passage=None))
     return sorted(out, key=_fact_key)
 
@@ -157,6 +164,17 @@ order by f.subject_id, f.property_id, f.object_id
 """
 
 # %% ../../nbs/06_benchmark/15_evolving.ipynb #cell-023
+def _with_spellings(fact: dict) -> dict:
+    "A fact; a date or a quantity has other spellings as its other names."
+    for id, label, aliases in (
+        ("object_id", "object", "object_aliases"),
+        ("previous_id", "previous", "previous_aliases"),
+    ):
+        if re.match(r"[+-]\d", fact[id] or ""):
+            fact[aliases] = value_spellings(fact[label])
+    return fact
+
+
 def evolving_facts(
     facts,  # facts.parquet
     static,  # static_facts.parquet: namesakes are looked for there, too
@@ -172,7 +190,7 @@ def evolving_facts(
     with duckdb.connect(config=dict(memory_limit=memory) if memory else {}) as con:
         con.execute("set enable_progress_bar = false")
         rows = con.sql(_EVOLVING_FACTS, params={k: str(v) for k, v in files.items()}).to_arrow_table().to_pylist()
-    alone = [row for row in rows if not row.pop("namesake")]
+    alone = [_with_spellings(row) for row in rows if not row.pop("namesake")]
     return alone, len(rows) - len(alone)
 
 # %% ../../nbs/06_benchmark/15_evolving.ipynb #cell-036
@@ -298,7 +316,7 @@ def ask_passages(
 # %% ../../nbs/06_benchmark/15_evolving.ipynb #cell-054
 def _rule_fault(row: EvolvingQuestion) -> str | None:
     "Why a question is dropped without asking a model; None if it stays."
-    if not _holds_name(row.passage, row.answer):
+    if not _with_name([row.passage], *_stated_names(row.object_id, row.answer, row.answer_aliases)):
         return "not supported"
     if row.outdated is None:
         return None
@@ -308,7 +326,8 @@ def _rule_fault(row: EvolvingQuestion) -> str | None:
     )
     if now & before:
         return "same meaning"
-    return None if _holds_name(row.outdated_passage, row.outdated) else "not supported"
+    names = _stated_names(row.previous_id, row.outdated, row.outdated_aliases)
+    return None if _with_name([row.outdated_passage], *names) else "not supported"
 
 # %% ../../nbs/06_benchmark/15_evolving.ipynb #cell-057
 def _checks_of(row: EvolvingQuestion, id: str) -> list[FactCheck]:

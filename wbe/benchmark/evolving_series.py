@@ -48,7 +48,7 @@ from ..wikipedia.texts import DumpsOfDay, dumps_by_day, parse_articles
 from ..wikipedia.pages import WikipediaSnapshot
 from ..wikipedia.texts import changed_source, snapshot_articles, write_in_pieces, write_texts
 from ..writers.base import WRITERS, make_writer
-from ..writers.passages import CHECKERS, PASSAGE_WRITERS, make_checker, make_passage_writer
+from ..writers.passages import CHECKERS, PASSAGE_WRITERS
 
 # %% ../../nbs/06_benchmark/16_evolving_series.ipynb #cell-005
 @dataclass
@@ -360,6 +360,7 @@ _EVOLVING_DEFAULTS = dict(
     language="en",
     fallback=list(FALLBACK),
     ended="drop",  # facts that ended before the newer snapshot, or with a life
+    values=True,  # also facts whose value is a date or a quantity
 )
 
 # %% ../../nbs/06_benchmark/16_evolving_series.ipynb #cell-045
@@ -382,7 +383,7 @@ def _evolving_settings(folder: Path, given: dict) -> dict:
     public = {k: public_writer(v) if k in ("writer", "checker") and v else v for k, v in given.items() if v is not None}
     if not (folder / "evolving.json").exists():
         return _EVOLVING_DEFAULTS | public
-    begun = _EVOLVING_DEFAULTS | EvolvingSeries.load(folder).settings
+    begun = _EVOLVING_DEFAULTS | dict(values=False) | EvolvingSeries.load(folder).settings  # older ones had none
     was = {k: begun.get(k) for k, v in public.items() if v != begun.get(k)}
     if was:
         remedy = "choose another folder, or leave them out"
@@ -392,7 +393,7 @@ def _evolving_settings(folder: Path, given: dict) -> dict:
 # %% ../../nbs/06_benchmark/16_evolving_series.ipynb #cell-047
 def _evolving_models(settings: dict, given: dict, writer_options: dict | None) -> tuple:
     "The writer and the checker of a benchmark."
-    make = make_passage_writer if settings["source"] == "passages" else make_writer
+    make = PASSAGE_WRITERS.make if settings["source"] == "passages" else make_writer
     for name in ("writer", "checker"):
         stored, now = (options.get(name) or {} for options in (settings, given))
         if "***" in stored.get("base_url", "") and "base_url" not in now:
@@ -404,7 +405,7 @@ def _evolving_models(settings: dict, given: dict, writer_options: dict | None) -
     if writer["name"] == "template" and options and not settings["checker"]:
         raise BadArgument("a budget and prices are for a paid writer or checker; the templates cost nothing")
     made = make(**writer | (options if writer["name"] != "template" else {}))
-    return made, make_checker(**whole("checker") | options) if settings["checker"] else None
+    return made, CHECKERS.make(**whole("checker") | options) if settings["checker"] else None
 
 # %% ../../nbs/06_benchmark/16_evolving_series.ipynb #cell-048
 def evolve_benchmark(

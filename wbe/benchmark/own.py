@@ -41,37 +41,11 @@ from wbe.benchmark.rows import (
 )
 from ..records import ASKED_AXES, AXES, PROBE_COLUMNS, BadArgument, check_choice
 from ..store import StoreError
+from ..texts import package_table
 
 # %% ../../nbs/06_benchmark/11_own.ipynb #67a8cb1c
-_COLUMN_NAMES = {  # field: names of columns that hold it, in lower case with _ between the words
-    "update": ("question", "prompt", "src", "query"),
-    "ans": ("answer", "answers", "target_new", "new_answer", "target"),
-    "subject": ("entity", "subject_label", "subject_name"),
-    "rephrase": (
-        *("rephrases", "rephrase_prompt", "rephrase_prompts", "rephrased_question", "rephrase_question"),
-        *("paraphrase", "paraphrases", "paraphrase_prompt", "paraphrase_prompts"),
-    ),
-    "personas": ("persona", "persona_prompt", "persona_question"),
-    "loc": ("locality", "locality_prompt", "locality_prompts", "locality_question", "loc_question", "locality_inputs"),
-    "loc_ans": ("locality_ground_truth", "locality_answer", "locality_answers", "loc_answer"),
-    "mhop": (
-        *("multi_hop", "multihop", "multi_hop_question", "multihop_question", "mhop_question"),
-        *("portability", "portability_prompt", "portability_prompts", "portability_question", "portability_inputs"),
-    ),
-    "mhop_ans": (
-        *("multi_hop_answer", "multihop_answer", "mhop_answer"),
-        *("portability_ground_truth", "portability_answer", "portability_answers"),
-    ),
-    "previous": ("ground_truth", "target_true", "old_answer", "previous_answer"),
-    "relation": ("property", "predicate"),
-    "relation_id": ("property_id", "predicate_id"),
-    "object": ("object_label",),
-    "edit_id": ("id", "case_id"),
-    "timestep": ("time_step",),
-    **{name: () for name in ("tag", "subject_id", "object_id", "previous_id", "valid_from", "valid_until")},
-}
-for name in PROBE_COLUMNS:
-    _COLUMN_NAMES.setdefault(name, ())
+_LISTED_NAMES = package_table("benchmark/columns.toml")
+_COLUMN_NAMES = _LISTED_NAMES | {name: () for name in PROBE_COLUMNS if name not in _LISTED_NAMES}
 
 # %% ../../nbs/06_benchmark/11_own.ipynb #d914ad6d
 FIELD_MEANINGS = {  # fields that a table may have, for messages

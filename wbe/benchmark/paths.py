@@ -14,6 +14,7 @@ from pathlib import Path
 from ..engine import open_engine
 from ..records import col
 from ..store import Manifest, Stage, write_table
+from ..texts import package_table
 
 # %% ../../nbs/06_benchmark/03_paths.ipynb #e22b4b4e
 _EXCLUDED_PROPERTIES = ("P31",)  # instance of
@@ -104,28 +105,8 @@ def find_two_hops(
         stage.outputs.append(path)
     return stage.manifest
 
-# %% ../../nbs/06_benchmark/03_paths.ipynb #cell-007
-_PROPERTIES_BY_KIND = dict(  # what the object of a property is
-    country="P17 P27 P495",
-    location="P19 P20 P30 P36 P115 P131 P159 P183 P276 P551 P740 P937 P1071 P2842",
-    person="P6 P22 P25 P26 P35 P40 P50 P57 P58 P61 P84 P86 P98 P110 P112 P161 P162 P169 P170 P175 P286 P371 P488 P676 "
-    "P1037 P1075 P1308",
-    organisation="P54 P69 P102 P108 P118 P123 P127 P137 P176 P178 P264 P272 P449 P463 P749 P1027",
-    language="P37 P103 P364 P407 P1412",
-    work="P144 P800 P179 P361",
-    occupation="P106 P101 P812",
-    position="P39 P413 P1906",
-    genre="P136",
-    sport="P641",
-    religion="P140",
-    currency="P38",
-    industry="P452",
-    taxon="P171",
-    status="P141",
-)
-
 # %% ../../nbs/06_benchmark/03_paths.ipynb #cell-008
-KIND_OF_PROPERTY = {p: kind for kind, ids in _PROPERTIES_BY_KIND.items() for p in ids.split()}
+KIND_OF_PROPERTY = {p: kind for kind, ids in package_table("benchmark/object_kinds.toml").items() for p in ids}
 
 # %% ../../nbs/06_benchmark/03_paths.ipynb #cell-009
 PLACE_KINDS = ("country", "location")

@@ -17,6 +17,7 @@ from ..progress import progress_bar
 from ..records import ASKED_AXES, AXES, Edit, col, schema, to_table
 from ..spool import Spool
 from ..store import Manifest, Stage, make_folder, stream_to_parquet
+from ..texts import value_spellings
 from ..wikidata.classes import answer_classes
 from ..writers.base import REQUEST_KINDS, Request, Writer, WrittenText, make_writer, written_by
 from ..writers.checks import TEXT_CHECKS, Dropped, dropped_row, feedback_on, first_failed_check
@@ -158,7 +159,9 @@ def _benchmark_row(
     key = edit_key(row)
     text = lambda kind: getattr(texts.get(f"{key}/{kind}"), "text", None)
     edit = {k: row.get(k) for k in _KEPT_FIELDS} | dict(relation=row["property"], relation_id=row["property_id"])
-    edit |= dict(ans_aliases=row.get("object_aliases"), ans_classes=row.get("object_classes"))
+    named = row["object_id"].startswith(("Q", "P"))  # others are dates and quantities
+    aliases = row.get("object_aliases") if named else value_spellings(row["object"])
+    edit |= dict(ans_aliases=aliases, ans_classes=row.get("object_classes"))
     edit |= dict(ans=row["object"], persona=persona if text("persona") else None)
     for kind, axis in _AXIS_OF_KIND.items():
         edit |= _probe_fields(row, axis, text(kind))

@@ -20,7 +20,7 @@ from .reader import add_statements, edit_id, parse_timestep_name, read_edits, ti
 from .rows import write_json_rows
 from ..records import ASKED_AXES, AXES, BadArgument, check_table, read_table, schema
 from ..store import Stage, StoreError, atomic_write, make_folder, sha256_of, write_table, write_text
-from ..texts import one_line
+from ..texts import one_line, package_text
 from ..writers.base import writers_of_row
 from ..writers.verbalisation import read_templates
 
@@ -134,62 +134,6 @@ def _release_table(
     rows = [_table_row(f"T{i}", n) for i, n in enumerate(numbers, 1)] + [_table_row("all", every)]
     return pd.DataFrame(rows).set_index("timestep")
 
-# %% ../../nbs/06_benchmark/09_release.ipynb #cell-031
-_CARD_HEAD = """---
-license: cc0-1.0
-language: [{language}]
-pretty_name: {title}
-task_categories: [question-answering]
-tags: [knowledge-editing, lifelong-learning, wikidata]
-size_categories: [{size}]
-configs:
-- config_name: default
-  data_files:
-{splits}
----
-"""
-
-# %% ../../nbs/06_benchmark/09_release.ipynb #cell-033
-_CARD_BODY = """# {title}
-
-Changes of facts between snapshots of {source}, as questions and answers for lifelong knowledge editing. Every \
-timestep holds the facts that are
-new or changed in the newer of two snapshots. Each is asked for on up to five axes: the update itself, a rephrase, a \
-persona's voice, a
-question over two facts (multi-hop), and a close fact that must stay as it is (locality).
-
-{table}
-
-Tokens are words, numbers and marks. Shares are of the samples of a timestep. Written by: {writers}.
-
-## Use
-
-```python
-from wbe.benchmark.reader import Benchmark
-bench = Benchmark.load("{where}")
-```
-
-or `datasets.load_dataset("{where}")`, with one split for each timestep.
-
-## Fields
-
-{fields}
-
-## What to know
-
-- Facts carry the ids of Wikidata, and each row the id of the statement that supports it in the newer snapshot; `wbe \
-audit` checks the rows against a dump.
-- A lifetime of edits meets the same facts again: where a later timestep touches what a question of an earlier one \
-asks for, `retired.json` names the edit, the
-  axes, and since which timestep the answer is not certain any more. `wbe` leaves such questions out when it scores a \
-model after that timestep.
-- A released timestep is never rewritten. `SHA256SUMS` has the checksums: `sha256sum -c SHA256SUMS`.
-{left_out}
-## Licence
-
-{rights} Texts of a language model may be under terms of its provider.
-"""
-
 # %% ../../nbs/06_benchmark/09_release.ipynb #cell-034
 WIKIDATA_SOURCE = "Wikidata"
 WORLD_SOURCE = "a controlled, invented world in Wikidata's format (its entities and their ids do not exist in Wikidata)"
@@ -268,11 +212,12 @@ def _dataset_card(
     paths, table = release_files(release), _release_table(release)
     split = lambda p: f"  - split: t{p.stem.removeprefix('wiki_big_edit_')}\n    path: {p.name}"
     size = _size_category(int(table.loc["all", "samples"]))
-    head = _CARD_HEAD.format(
-        title=json.dumps(title, ensure_ascii=False), size=size, splits="\n".join(map(split, paths)), language=language
-    )
-    body = _CARD_BODY.format(
+    return package_text("benchmark/card.md").format(
+        quoted_title=json.dumps(title, ensure_ascii=False),
         title=title,
+        size=size,
+        splits="\n".join(map(split, paths)),
+        language=language,
         table=_markdown_rows(table),
         writers=", ".join(_writers_of(paths)),
         fields="\n".join(f"- `{name}`: {doc}" for name, doc in _field_docs(paths).items()),
@@ -281,48 +226,9 @@ def _dataset_card(
         left_out=_left_out_text(left_out or {}, namesakes) + more,
         rights=_LICENCE_TEXTS.get(source, f"The facts are from {source}; see there for their licence."),
     )
-    return head + "\n" + body
 
 # %% ../../nbs/06_benchmark/09_release.ipynb #cell-050
 _CROISSANT_TYPES = {"string": "sc:Text", "double": "sc:Float", "int64": "sc:Integer", "bool": "sc:Boolean"}
-
-# %% ../../nbs/06_benchmark/09_release.ipynb #cell-051
-_CROISSANT_CONTEXT = {
-    "@language": "en",
-    "@vocab": "https://schema.org/",
-    "citeAs": "cr:citeAs",
-    "column": "cr:column",
-    "conformsTo": "dct:conformsTo",
-    "cr": "http://mlcommons.org/croissant/",
-    "rai": "http://mlcommons.org/croissant/RAI/",
-    "data": {"@id": "cr:data", "@type": "@json"},
-    "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
-    "dct": "http://purl.org/dc/terms/",
-    "examples": {"@id": "cr:examples", "@type": "@json"},
-    "extract": "cr:extract",
-    "field": "cr:field",
-    "fileProperty": "cr:fileProperty",
-    "fileObject": "cr:fileObject",
-    "fileSet": "cr:fileSet",
-    "format": "cr:format",
-    "includes": "cr:includes",
-    "isLiveDataset": "cr:isLiveDataset",
-    "jsonPath": "cr:jsonPath",
-    "key": "cr:key",
-    "md5": "cr:md5",
-    "parentField": "cr:parentField",
-    "path": "cr:path",
-    "recordSet": "cr:recordSet",
-    "references": "cr:references",
-    "regex": "cr:regex",
-    "repeated": "cr:repeated",
-    "replace": "cr:replace",
-    "sc": "https://schema.org/",
-    "separator": "cr:separator",
-    "source": "cr:source",
-    "subField": "cr:subField",
-    "transform": "cr:transform",
-}
 
 # %% ../../nbs/06_benchmark/09_release.ipynb #cell-052
 def _croissant_file(path: Path) -> dict:
@@ -354,7 +260,7 @@ def _croissant_metadata(
     paths = release_files(release)
     what = "as questions and answers for lifelong knowledge editing"
     return {
-        "@context": _CROISSANT_CONTEXT,
+        "@context": json.loads(package_text("benchmark/croissant.json")),
         "@type": "sc:Dataset",
         "name": title,
         "conformsTo": "http://mlcommons.org/croissant/1.0",

@@ -173,7 +173,7 @@ def _build_facts(
     how = dict(language=series.settings["language"], fallback=tuple(series.settings["fallback"]), insist=insist)
     how |= dict(roles=roles, on_step=lambda text: log(text) if "could not be read" in text else None)
     how |= dict(parsed=series.folder / "work" / "parsed", rules=False, workers=workers, progress=progress)
-    how |= dict(ended=series.settings.get("ended", "keep"))
+    how |= dict(ended=series.settings.get("ended", "keep"), values=series.settings.get("values", False))
     for step in todo:
         log(f"{step.name}: facts")
         built = build_facts(step.old_dump, step.new_dump, step.work, dates=(step.old, step.new), **use, **how)
@@ -440,6 +440,7 @@ def make_benchmark(
     insist: bool = False,  # use dumps that are damaged or not whole
     popular: float | None = None,  # share of the entities, those with most pages, that a chain may pass through
     statements: bool = False,  # also sentences that the answers complete, in two columns
+    values: bool = False,  # also facts whose value is a date or a quantity; the paper has entities only
 ) -> Release:
     "From a series of dumps to a released benchmark; called again, it continues where it was."
     writer = writer or dict(name="template")
@@ -448,7 +449,7 @@ def make_benchmark(
     writer_options = whole | (writer_options or {})
     settings |= dict(title=title, source=source, seed=seed, language=language, fallback=list(fallback))
     settings |= dict(namesakes=namesakes, ended=ended) | ({} if popular is None else dict(popular=popular))
-    settings |= dict(statements=True) if statements else {}
+    settings |= (dict(statements=True) if statements else {}) | (dict(values=True) if values else {})
     _check_settings(settings, engine)
     _open_series(folder, settings)
     files = locate_dumps(dumps, folder / "dumps", mirror, kind, progress, log)

@@ -55,19 +55,6 @@ def _entry_rows(X):
     "The row of each stored entry of a sparse matrix."
     return np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
 
-# %% ../../nbs/06_benchmark/01_similarity.ipynb #cell-017
-def _keep_columns(
-    X,
-    keep,  # for each column whether it stays
-):
-    "A sparse matrix with some of its columns."
-    from scipy.sparse import csr_array
-
-    kept = keep[X.indices]
-    ends = np.concatenate([[0], np.cumsum(kept)])[X.indptr]
-    column = (np.cumsum(keep) - 1)[X.indices[kept]].astype(np.int32)
-    return csr_array((X.data[kept], column, ends), shape=(X.shape[0], int(keep.sum())))
-
 # %% ../../nbs/06_benchmark/01_similarity.ipynb #cell-019
 def _occurrences(
     rows,  # the row of each occurrence
@@ -128,7 +115,7 @@ def vectors(
     X.data *= (np.log((1 + self.n) / (1 + found)) + 1).astype(np.float32)[X.indices]
     length = np.sqrt(np.bincount(_entry_rows(X), X.data.astype(np.float64) ** 2, n))
     X.data /= np.repeat(np.where(length > 0, length, 1), np.diff(X.indptr)).astype(np.float32)
-    X = _keep_columns(X, found > 1)
+    X = X[:, np.flatnonzero(found > 1)]
     column = np.searchsorted(self.features, known[found > 1]).astype(np.int32)
     return csr_array((X.data, column[X.indices], X.indptr), shape=(n, len(self.features)))
 

@@ -97,7 +97,7 @@ def _half_probes(row: dict, bad) -> Iterator[tuple]:
 # %% ../../nbs/06_benchmark/12_validator.ipynb #cell-014
 _ID_PATTERNS = {
     "subject_id": re.compile(r"Q[1-9]\d*"),
-    "object_id": re.compile(r"[QP][1-9]\d*"),
+    "object_id": re.compile(r"[QP][1-9]\d*|[+-]\d[^/]*(/\d+)?"),  # the other form is a date's or a quantity's
     "relation_id": re.compile(r"P[1-9]\d*"),
 }
 

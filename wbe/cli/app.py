@@ -13,14 +13,12 @@ import os
 import re
 import shlex
 import tempfile
-import tomllib
 import types
 import typing
 from collections.abc import Callable
 from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from importlib import import_module
-from importlib.resources import files
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
@@ -32,6 +30,7 @@ from typer.core import TyperCommand, TyperGroup
 import wbe
 from .tables import TableOutput
 from ..records import BadArgument, check_choice, patch
+from ..texts import package_table
 
 # %% ../../nbs/12_app/03_app.ipynb #a5732877
 @cache
@@ -218,7 +217,7 @@ def take(
     return {k: v for k, v in given.items() if k in names[0]}
 
 # %% ../../nbs/12_app/03_app.ipynb #e7832a9c
-_OLD = tomllib.loads((files("wbe.cli") / "old_words.toml").read_text(encoding="utf-8"))
+_OLD = package_table("cli/old_words.toml")
 _OLD_COMMANDS, _OLD_OPTIONS = _OLD["commands"], _OLD["options"]
 _YES_NO = "--roles --insist --force --quick --chains --yes --cot --recall --shared --no-paper".split()
 

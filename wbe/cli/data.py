@@ -85,6 +85,7 @@ _SERIES = [
     Setting("unchanged", int, 1000, "questions about what no month changed, at most"),
     Setting("tuning", int, 2000, "others for light tuning, at most"),
     Setting("articles", bool, True, "also write all articles of each day, for learners that read them"),
+    Setting("values", bool, True, "also ask about facts whose value is a date or a quantity"),
     Setting("seed", int, 0, "random seed: which unchanged facts are asked about"),
     Setting("language", str, "en", "of the labels"),
     Setting("fallback", list, (), "languages to use where a text is missing"),
@@ -249,12 +250,12 @@ def verbalise(
     """
     from wbe.benchmark.wikifactdiff import facts_to_verbalise
     from wbe.engine import open_engine
-    from wbe.writers.verbalisation import make_verbaliser, mine_templates, write_sentences, write_templates
+    from wbe.writers.verbalisation import VERBALISERS, mine_templates, write_sentences, write_templates
 
     if writer != "table" and not model:
         raise BadArgument(f"--writer {writer} needs a model: add --model NAME")
     options = {k: v for k, v in dict(model=model, base_url=base_url, budget=budget).items() if v is not None}
-    made = make_verbaliser(writer, **options, **(dict(confirm=True) if yes else {}))
+    made = VERBALISERS.make(writer, **options, **(dict(confirm=True) if yes else {}))
     with open_engine("duckdb") as e:
         facts = facts_to_verbalise(e, snapshot, views=[Path(v) for v in views], **settings)
     answers = list(write_sentences(made, facts, progress=True))

@@ -16,12 +16,8 @@ from pathlib import Path
 
 import typer
 
-from ..records import BadArgument, patch
+from ..records import BadArgument, is_missing, patch
 from ..store import write_text
-
-# %% ../../nbs/12_app/02_tables.ipynb #cell-012
-def _is_missing(x) -> bool:
-    return x is None or (not isinstance(x, str) and str(x) in ("nan", "<NA>", "NaT"))
 
 # %% ../../nbs/12_app/02_tables.ipynb #cell-013
 def _cell_text(
@@ -29,7 +25,7 @@ def _cell_text(
     floats: str = ",.3g",  # format of floats
 ) -> str:
     "A value as people read it."
-    if _is_missing(x):
+    if is_missing(x):
         return ""
     if str(x) in ("True", "False"):
         return "yes" if x else "no"
@@ -40,7 +36,7 @@ def _cell_text(
 # %% ../../nbs/12_app/02_tables.ipynb #cell-015
 def plain_value(x):
     "A value as JSON holds it: numbers unrounded, missing values as null."
-    if _is_missing(x):
+    if is_missing(x):
         return None
     if hasattr(x, "item"):  # a number of numpy
         x = x.item()

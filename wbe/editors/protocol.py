@@ -34,7 +34,7 @@ from wbe.editors.results import (
     combine_edits,
 )
 from ..lm.families import BLOCK_PARTS, ModelError
-from ..lm.models import LM
+from ..lm.models import LM, as_lm
 from ..plugins import Registry
 from ..progress import progress_bar
 from ..records import BadArgument, check_choice, patch
@@ -369,12 +369,13 @@ def _checked_requests(self: Editor, requests) -> list[EditRequest]:
 @patch
 def edit(
     self: Editor,
-    lm: LM,
-    requests,  # EditRequests
+    lm: LM,  # or its name, or its folder
+    requests,  # EditRequests, dicts of their fields, or rows of a benchmark; or one of these
     progress: bool = False,  # whether to show a progress bar
 ) -> EditResult:
     "Compute the edits; the model is unchanged until the result is applied."
-    requests, hparams = self._checked_requests(requests), self.hparams_for(lm)
+    lm, requests = as_lm(lm), self._checked_requests(requests)
+    hparams = self.hparams_for(lm)
     self._check_model(lm)
     self._check_parts(lm, hparams)
     size, results, in_effect = 1 if self.one_by_one else self.batch or len(requests), [], []

@@ -10,12 +10,12 @@ __all__ = ['EditRequest', 'subject_span', 'check_requests', 'requests_from_rows'
 import re
 import unicodedata
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import NamedTuple
 
 from ..benchmark.reader import row_probes
-from ..records import BadArgument, Probe, patch
+from ..records import BadArgument, Probe, check_choice, patch
 from ..texts import question_key
 
 # %% ../../nbs/09_editors/01_requests.ipynb #cell-005
@@ -71,10 +71,6 @@ def _check_request(
     need_subject: bool = True,  # whether the subject must be in the question
 ):
     "Raise BadArgument if a request cannot be edited."
-    if not isinstance(r, EditRequest):
-        raise BadArgument(
-            f"edit {n}: {r!r} is not an EditRequest; requests_from_rows(rows) makes them from rows of a benchmark"
-        )
     for part in ("question", "answer"):
         text = getattr(r, part)
         if not isinstance(text, str) or not text.strip():
@@ -90,13 +86,33 @@ def _check_request(
             "write the question with it, or leave the edit out"
         )
 
+# %% ../../nbs/09_editors/01_requests.ipynb #fd3315ed
+def _as_request(n: int, r) -> EditRequest:
+    "A request, from itself, a dict of its fields, or a row of a benchmark."
+    if isinstance(r, EditRequest):
+        return r
+    if not isinstance(r, dict):
+        raise BadArgument(
+            f"edit {n}: {r!r} is not an EditRequest; give one, or a dict such as "
+            "dict(question=…, answer=…, subject=…), or a row of a benchmark"
+        )
+    if "update" in r:
+        return requests_from_rows([r], need_subject=False)[0]
+    for name in r:
+        check_choice(name, [f.name for f in fields(EditRequest)], f"part of edit {n}:")
+    for name in ("question", "answer"):
+        if name not in r:
+            raise BadArgument(f"edit {n}: the {name} is missing; an edit has question, answer and subject")
+    return EditRequest(**r)
+
 # %% ../../nbs/09_editors/01_requests.ipynb #cell-015
 def check_requests(
-    requests,  # EditRequests
+    requests,  # EditRequests, dicts of their fields, or rows of a benchmark; or one of these
     need_subject: bool = True,  # whether each subject must be in its question
 ) -> list[EditRequest]:
     "The requests as a list; BadArgument names the first one that cannot be edited."
-    requests, answers = list(requests), {}
+    requests = [requests] if isinstance(requests, EditRequest | dict | str) else requests
+    requests, answers = [_as_request(n, r) for n, r in enumerate(requests)], {}
     for n, r in enumerate(requests):
         _check_request(n, r, need_subject)
         first, answer = answers.setdefault(question_key(r.question), (n, r.answer.strip()))

@@ -22,7 +22,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from .families import read_lm_table
 from .models import LM
 from .scoring import score
 from .tokens import QAItem, pad_tokens
@@ -32,8 +31,9 @@ from ..metrics.perplexity import HeldOutText, sliding_windows
 from ..plugins import Registry
 from ..records import BadArgument, WbeError, check_choice, install_command, patch
 from ..store import explain_read_errors, sha256_of
-from ..writers.base import Hop, Request, make_writer
-from ..writers.properties import object_kind
+from ..texts import package_table
+from ..writers.base import make_writer
+from ..writers.requests import update_request
 
 # %% ../../nbs/07_lm/11_ability.ipynb #cell-007
 def _encode_text(tokenizer, text: str, counts: Callable | None) -> tuple[list[int], np.ndarray]:
@@ -100,16 +100,9 @@ def score_held_out(
 # %% ../../nbs/07_lm/11_ability.ipynb #98a2af17
 def lasting_facts() -> list[QAItem]:
     "Questions about lasting facts, with their answers."
-    tables = read_lm_table("lasting_facts.toml").items()
+    tables = package_table("lm/lasting_facts.toml").items()
     asked = [(question.format(name), answer) for question, pairs in tables for name, answer in pairs.items()]
     return [QAItem(q, a, id=f"lasting/{i}") for i, (q, a) in enumerate(asked)]
-
-# %% ../../nbs/07_lm/11_ability.ipynb #8a714d4b
-def _fact_request(r: dict) -> Request:
-    "The request for a question about a fact."
-    hop = Hop(r["property_id"], r["property"], r["object"], object_kind(r["property_id"]))
-    name = f"{r['subject_id']}/{r['property_id']}/{r['object_id']}/update"
-    return Request(name, "update", r["subject"], (hop,))
 
 # %% ../../nbs/07_lm/11_ability.ipynb #e92bea6c
 def static_items(
@@ -128,7 +121,7 @@ def static_items(
     of_subject = {}
     for r in rows:
         of_subject.setdefault(r["subject_id"], r)
-    requests = [_fact_request(r) for r in list(of_subject.values())[:n]]
+    requests = [update_request(r) for r in list(of_subject.values())[:n]]
     texts = make_writer("template").write(requests)
     return [QAItem(t.text, r.answer, id=r.id.removesuffix("/update")) for r, t in zip(requests, texts)]
 

@@ -8,7 +8,6 @@ __all__ = ['TextPrompt', 'TextEndpoint', 'EndpointLM']
 # %% ../../nbs/07_lm/14_endpoint.ipynb #cell-002
 import hashlib
 import json
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import torch
@@ -23,7 +22,6 @@ from wbe.writers.endpoint import (
     RESPONSE_FORMATS,
     CallOutcome,
     Endpoint,
-    JobStopped,
     RateLimiter,
     _counted_tokens,
     redact_key,
@@ -125,7 +123,7 @@ def _open_account(self: TextEndpoint):
     "The spending limit, with what the job has spent before; and a new rate limiter."
     if self._limit is None:
         self._limit = SpendingLimit(self.budget, self._cache.spent_by(self.job) if self.job else 0.0)
-    self._limiter = RateLimiter(self.requests_per_minute)
+    self._limiter, self._broken = RateLimiter(self.requests_per_minute), None
 
 # %% ../../nbs/07_lm/14_endpoint.ipynb #cell-020
 _FAILURES_OF_MODEL = ("refused", "empty answer")
@@ -144,31 +142,15 @@ def complete(
     todo = {k: p for k, p in zip(keys, prompts) if k not in known}
     self.stats.requests += len(prompts)
     self.stats.known += len(prompts) - len(todo)
-    answers = known | self._ask_in_threads(todo, progress)
+    wait_for, end = self._start_threads(todo)
+    try:
+        answers = known | {k: wait_for(k) for k in progress_bar(todo, "texts", len(todo), show=progress)}
+    finally:
+        end()
     for a in answers.values():
         if a.text is None and not a.error.startswith(_FAILURES_OF_MODEL):
             raise WriterError(f"{self!r}: {a.error}. What was answered is kept in {self._cache.path}: repeat to go on")
     return [p.cut(answers[k].text or "") for k, p in zip(keys, prompts)]
-
-# %% ../../nbs/07_lm/14_endpoint.ipynb #cell-021
-@patch
-def _ask_in_threads(self: TextEndpoint, todo: dict[str, TextPrompt], progress: bool) -> dict[str, CachedAnswer]:
-    "The answers for prompts, by key; the first error stops all threads."
-    errors = []
-
-    def work(key: str) -> CachedAnswer | None:
-        try:
-            return self._ask(key, todo[key])
-        except BaseException as e:
-            errors.extend([e] if not isinstance(e, JobStopped) else [])
-            self._limiter.stop.set()
-
-    with ThreadPoolExecutor(self.concurrency, thread_name_prefix="wbe-texts") as pool:
-        done = progress_bar(pool.map(work, todo), "texts", len(todo), show=progress)
-        answers = dict(zip(todo, done))
-    if errors:
-        raise errors[0]
-    return answers
 
 # %% ../../nbs/07_lm/14_endpoint.ipynb #cell-028
 _NO_PARTS = Family(name="endpoint", block="{}", embed="", lacks="its weights are behind an endpoint")

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['BACKENDS', 'LMState', 'LM', 'require_weights', 'first_input', 'PartHook', 'Backend', 'builtin_folder',
-           'check_load_options', 'fuse_activations', 'load', 'limited_threads', 'check_compiler', 'compile_blocks']
+           'check_load_options', 'load', 'as_lm', 'limited_threads', 'check_compiler', 'compile_blocks']
 
 # %% ../../nbs/07_lm/02_models.ipynb #cell-002
 import copy
@@ -526,7 +526,7 @@ def check_load_options(
     _quantisation_options(quant, _resolve_dtype(dtype, device, quant))
 
 # %% ../../nbs/07_lm/02_models.ipynb #01430282
-def fuse_activations(model) -> int:  # how many were replaced
+def _fuse_activations(model) -> int:  # how many were replaced
     "Compute the activation of GPT-2's family in one step."
     from transformers.activations import GELUTanh, NewGELUActivation
 
@@ -636,11 +636,23 @@ def load(
         config, model, tokenizer = _from_pretrained(source, options, model_options)
     except (OSError, ValueError, ImportError, KeyError, SafetensorError) as e:
         raise _load_error(name_or_path, e, revision) from e
-    fuse_activations(model)
+    _fuse_activations(model)
     if "device_map" not in model_options:
         model = model.to(device)
     commit = getattr(config, "_commit_hash", None) or revision
     return LM.of(model, tokenizer, name_or_path, family, revision=commit, quant=quant)
+
+# %% ../../nbs/07_lm/02_models.ipynb #48c8521c
+def as_lm(lm) -> LM:
+    "A model; a name or a folder is loaded."
+    if isinstance(lm, str | Path):
+        return load(lm)
+    if hasattr(lm, "parameters") and not hasattr(lm, "family"):
+        kind = type(lm).__name__
+        raise BadArgument(
+            f"a {kind} without its tokenizer; `load(NAME)` or `LM.of(model, tokenizer)` gives what wbe takes"
+        )
+    return lm
 
 # %% ../../nbs/07_lm/02_models.ipynb #cell-080
 def _describe_lm(lm: LM) -> dict:

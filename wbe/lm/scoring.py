@@ -21,8 +21,8 @@ from pathlib import Path
 
 from ..benchmark.reader import Benchmark
 from ..benchmark.release import retired_probes
-from .decoding import Generation, greedy_decode
-from .models import LM
+from .sharing import Generation, greedy_decode
+from .models import LM, as_lm
 from .passes import ForcedAnswer
 from .prompts import get_protocol, prompt_notes
 from .sharing import SHARING_MODES, teacher_forced_all
@@ -342,16 +342,18 @@ def score(
 
 # %% ../../nbs/07_lm/09_scoring.ipynb #cell-076
 def ask(
-    lm: LM,
-    questions,
+    lm: LM,  # or its name, or its folder
+    questions,  # or one question
     protocol="paper",  # a protocol, or its name
     max_tokens: int = 32,
     context=None,  # one for each question
     progress: bool = True,
     too_long: str = "error",  # or truncate: leave out the beginning of prompts that do not fit
-) -> list[str]:
+) -> list[str] | str:  # one answer for one question
     "What a model generates after questions by greedy decoding, up to the end of the line."
-    questions = list(questions)
+    if isinstance(questions, str):
+        return ask(lm, [questions], protocol, max_tokens, None if context is None else [context], False, too_long)[0]
+    lm, questions = as_lm(lm), list(questions)
     contexts = list(context) if context is not None else [None] * len(questions)
     if len(contexts) != len(questions):
         raise BadArgument(f"{len(questions)} questions, but {len(contexts)} contexts: give one for each")

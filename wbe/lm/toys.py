@@ -14,11 +14,12 @@ from functools import cache
 
 import torch
 
-from .families import inherit_rows, read_lm_table
+from .families import inherit_rows
 from ..records import check_choice
+from ..texts import package_table
 
 # %% ../../nbs/07_lm/03_toys.ipynb #cell-005
-_TABLE = read_lm_table("toys.toml")
+_TABLE = package_table("lm/toys.toml")
 _CONFIGS = inherit_rows(_TABLE["families"] | _TABLE["others"])
 TOY_CONFIGS = {name: _CONFIGS[name] for name in _TABLE["families"]}  # settings, and the type of the configuration
 OTHER_TOYS = {name: _CONFIGS[name] for name in _TABLE["others"]}
@@ -54,15 +55,7 @@ def toy_model(
     return model.eval()
 
 # %% ../../nbs/07_lm/03_toys.ipynb #cell-015
-_TOY_TEXTS = [
-    "Q: What is the capital of France? A: Paris\n",
-    "answering about people, places and works. ",
-    "Q: Who is the head of government of Karsk? A: Nadia Bellweather\n",
-    "Which river runs through it?\n\n",
-    "The employer of Zoë Łukasz is the University of São Paulo. She was born in 1957, in Orland.\n",
-    "the twin town of Vellmar is Karsk; its mayor was Jon Ashdown, until 2024-03-20. ",
-    "user assistant system Answer with the shortest text possible.",
-]
+_TOY_TEXTS = _TABLE["texts"]
 _LLAMA3_SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
     r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"

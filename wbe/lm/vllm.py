@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from .decoding import Generation
+from .sharing import Generation
 from .families import ModelError
 from .models import _NO_WEIGHTS, LM, Backend
 from .passes import ForcedAnswer

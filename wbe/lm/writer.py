@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator
 
-from .decoding import greedy_decode
+from .sharing import greedy_decode
 from .models import LM, load
 from .scoring import decode_first_line
 from ..progress import progress_bar

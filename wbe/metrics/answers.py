@@ -5,10 +5,9 @@
 # %% auto #0
 __all__ = ['MEASURES', 'RUN_MEASURES', 'OPTIONAL_MEASURES', 'VERDICTS', 'SPLIT', 'aligned_arrays', 'token_accuracy',
            'normalise_answer', 'exact_match', 'f1', 'alias_match', 'alias_f1', 'comparable_form', 'normalised_match',
-           'normalised_matches', 'outdated_matches', 'Measure', 'answer_probability', 'Preference', 'generalisation',
+           'to_list', 'normalised_matches', 'outdated_matches', 'Measure', 'answer_probability', 'generalisation',
            'efficacy', 'bleed_over', 'tokenise_words', 'ngram_entropy', 'fluency', 'rank_updated', 'agreement',
-           'retention', 'parse_verdict', 'combine_readings', 'judged_right', 'cohen_kappa', 'Steadiness',
-           'reading_agreement']
+           'retention', 'parse_verdict', 'combine_readings', 'judged_right', 'cohen_kappa', 'reading_agreement']
 
 # %% ../../nbs/01_metrics/01_answers.ipynb #cell-002
 import re
@@ -138,6 +137,11 @@ def normalised_match(
     return bool(given) and any(given == comparable_form(name) for name in names)
 
 # %% ../../nbs/01_metrics/01_answers.ipynb #cell-044
+def to_list(values: Iterable) -> list:
+    "A list of values; of a column of strings in Arrow's form without making each by itself, which is slower."
+    return values.to_numpy(object).tolist() if hasattr(values, "to_numpy") else list(values)
+
+
 def normalised_matches(
     answers: Iterable,  # generated texts; None where none was generated
     expected: Iterable[str],
@@ -145,9 +149,9 @@ def normalised_matches(
     exact: Iterable | None = None,  # for each question whether the tokens are exactly the expected ones
 ) -> list[float]:  # 1, 0 or NaN
     "Whether each answer is a name of the expected one."
-    answers, expected = list(answers), list(expected)
-    aliases = [None] * len(answers) if aliases is None else list(aliases)
-    exact = [False] * len(answers) if exact is None else list(exact)
+    answers, expected = to_list(answers), to_list(expected)
+    aliases = [None] * len(answers) if aliases is None else to_list(aliases)
+    exact = [False] * len(answers) if exact is None else to_list(exact)
     out = []
     for answer, name, others, right in zip(answers, expected, aliases, exact, strict=True):
         others = () if others is None or isinstance(others, float) else others
@@ -163,7 +167,8 @@ def outdated_matches(
     right: Iterable | None = None,  # for each question whether the text is a name of the expected answer
 ) -> list[float]:  # 1, 0 or NaN
     "Whether each answer is a name of the answer before the edit, and none of the expected answer."
-    answers, previous = list(answers), [p if isinstance(p, str) and p.strip() else None for p in previous]
+    answers = to_list(answers)
+    previous = [p if isinstance(p, str) and p.strip() else None for p in to_list(previous)]
     right = [False] * len(answers) if right is None else [r == 1 for r in right]
     found = normalised_matches(answers, previous, aliases)
     return [m if m != m else float(m == 1 and not new) for m, new in zip(found, right, strict=True)]
@@ -210,7 +215,7 @@ def answer_probability(
     return np.exp(log_probability if tokens is None else log_probability / np.asarray(tokens))[()]
 
 # %% ../../nbs/01_metrics/01_answers.ipynb #cell-083
-class Preference(NamedTuple):
+class _Preference(NamedTuple):
     "By how much the new object is preferred to the old one."
 
     difference: float  # of the probabilities, -1 to 1
@@ -220,15 +225,15 @@ class Preference(NamedTuple):
 def generalisation(
     new: Sequence[float],  # probability of the new object in each cloze test
     old: Sequence[float],  # probability of the old object
-) -> Preference:
+) -> _Preference:
     "Over cloze tests that were not edited: mean difference, and share of successes."
     new, old = aligned_arrays(
         np.atleast_1d(np.asarray(new, float)), np.atleast_1d(np.asarray(old, float)), "generalisation"
     )
-    return Preference(float(np.mean(new - old)), float(np.mean(new > old)))
+    return _Preference(float(np.mean(new - old)), float(np.mean(new > old)))
 
 # %% ../../nbs/01_metrics/01_answers.ipynb #cell-085
-def efficacy(new: float, old: float) -> Preference:
+def efficacy(new: float, old: float) -> _Preference:
     "In the cloze test that was edited: difference, and success (0 or 1)."
     return generalisation(new, old)
 
@@ -338,7 +343,7 @@ def cohen_kappa(said, read, weights=None):  # several rows of answers give sever
         return np.where(chance < 1, (agree - chance) / (1 - chance), np.nan)[()]
 
 # %% ../../nbs/01_metrics/01_answers.ipynb #c8fcc843
-class Steadiness(NamedTuple):
+class _Steadiness(NamedTuple):
     "How far the two readings of a judge agree."
 
     pairs: int  # with two verdicts
@@ -351,11 +356,11 @@ class Steadiness(NamedTuple):
 def reading_agreement(
     first: Sequence,  # verdicts with the expected answer first; None where there is none
     turned: Sequence,  # with the given answer first
-) -> Steadiness:
+) -> _Steadiness:
     "How far two readings agree, over the pairs that have both verdicts."
     known = [(a, b) for a, b in zip(first, turned, strict=True) if isinstance(a, str) and isinstance(b, str)]
     a, b = aligned_arrays([x for x, _ in known], [y for _, y in known], "readings")
     one, other = a == "right", b == "right"
-    return Steadiness(
+    return _Steadiness(
         len(a), float((a == b).mean()), float(cohen_kappa(one, other)), float(one.mean()), float(other.mean())
     )

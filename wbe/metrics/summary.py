@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['read_scores', 'with_agreement', 'with_outdated_match', 'summarise', 'format_summary', 'state_matrix',
-           'backward_transfer', 'forgetting', 'changes_of_questions', 'change_since_edit']
+           'backward_transfer', 'forgetting', 'changes_of_questions']
 
 # %% ../../nbs/01_metrics/03_summary.ipynb #cell-002
 from collections.abc import Mapping
@@ -14,7 +14,15 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from .answers import MEASURES, OPTIONAL_MEASURES, alias_f1, exact_match, normalised_matches, outdated_matches
+from wbe.metrics.answers import (
+    MEASURES,
+    OPTIONAL_MEASURES,
+    alias_f1,
+    exact_match,
+    normalised_matches,
+    outdated_matches,
+    to_list,
+)
 from .intervals import bootstrap_interval
 from ..records import ASKED_AXES, AXES, BadArgument, Score, check_choice, question_columns, read_table, to_table
 
@@ -121,7 +129,7 @@ def _locality_metrics(frame: pd.DataFrame) -> pd.DataFrame:
     later, before = locality[asked], first.loc[keys[asked]]
     same = [
         float(exact_match(a, b)) if isinstance(a, str) and isinstance(b, str) else np.nan
-        for a, b in zip(before["answer"], later["answer"])
+        for a, b in zip(to_list(before["answer"]), to_list(later["answer"]))
     ]
     kept = np.where(before["exact_match"] == 1, later["exact_match"], np.nan)
     return pd.DataFrame(dict(agreement=np.array(same, float), kept=kept), index=later.index)
@@ -275,22 +283,3 @@ def changes_of_questions(
     start = rows[rows["when"] == "just edited"].rename(columns=dict(value="start"))[[*keys, "start"]]
     later = rows[rows["when"] == "edited earlier"].merge(start, on=keys)
     return later.assign(change=later["value"] - later["start"])
-
-
-def change_since_edit(
-    scores,  # this and the next three: as for `changes_of_questions`
-    subjects: Mapping | None = None,
-    axis: str = "update",
-    metric: str = "exact_match",
-    repeats: int = 2000,  # number of resamples
-    level: float = 0.95,  # of confidence
-    seed: int = 0,
-) -> pd.DataFrame:
-    "After each timestep, the mean change of the questions about earlier edits since their edit, with its interval."
-    later = changes_of_questions(scores, subjects, axis, metric)
-    out = {
-        T: bootstrap_interval(part["change"], part["subject_id"], False, repeats, level, seed)
-        for T, part in later.groupby("scored_at")
-    }
-    columns = ["change", "low", "high", "n", "subjects"]
-    return pd.DataFrame.from_dict(out, "index", columns=columns).rename_axis("asked after")

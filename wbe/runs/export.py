@@ -18,6 +18,7 @@ from .schedule import _load_model
 from .plan import SCHEDULES, RunPlan, plan_editor, plan_settings
 from .records import Run
 from ..store import StoreError, make_folder, versions, write_text
+from ..texts import package_text
 
 # %% ../../nbs/10_runs/12_export.ipynb #cell-007
 def _results_beside(
@@ -82,32 +83,7 @@ def _settings_lines(hparams: dict) -> str:
     return "\n".join(f"- {name}: {value}" for name, value in hparams.items() if name != "source")
 
 # %% ../../nbs/10_runs/12_export.ipynb #cell-016
-_CARD = """---
-{front}library_name: transformers
-tags: [knowledge-editing, wikibigedit]
----
-# {model}, edited by {editor}
-
-{model} after {edits:,} edits of the benchmark {benchmark} (timesteps {first} to {last}), made by `{editor}` with
-wbe {version}. {refused}
-
-Load it as any model: `AutoModelForCausalLM.from_pretrained(folder)`. Questions were asked in the protocol `{protocol}`.
-
-## Scores
-
-Exact answers: before any edit, just after the edits of a timestep, and of earlier timesteps at the end.
-
-{scores}
-
-The edits change what the model answers to these questions. They may have done harm elsewhere: see the axis
-`locality`, and test what you need.
-
-## Settings
-
-Source of the hyper-parameters: {source}
-
-{settings}
-"""
+_CARD = package_text("runs/card.md")
 
 # %% ../../nbs/10_runs/12_export.ipynb #cell-017
 def _model_card(run: Run) -> str:

@@ -25,6 +25,7 @@ from ..metrics.answers import alias_match
 from ..records import BadArgument, patch, check_choice
 from .schedule import Part, Study, edit_batches
 from ..store import explain_read_errors, sha256_of, versions, write_text
+from ..texts import package_text
 from ..writers.endpoint import split_parameters
 
 # %% ../../nbs/10_runs/09_mquake.ipynb #cell-007
@@ -172,32 +173,7 @@ def _ask_once(lm: LM, texts: list[str], under, max_tokens: int = 32) -> dict[str
     return dict(zip(texts, ask(lm, texts, under, max_tokens, progress=False, too_long="truncate")))
 
 # %% ../../nbs/10_runs/09_mquake.ipynb #cell-030
-_THOUGHTS = """
-What is the capital of the country where the Taj Mahal stands?
-The Taj Mahal stands in India. The capital of India is New Delhi.
-New Delhi
-In which language did the author of Faust write?
-Faust was written by Johann Wolfgang von Goethe. Johann Wolfgang von Goethe wrote in German.
-German
-On which continent was the painter of Guernica born?
-Guernica was painted by Pablo Picasso. Pablo Picasso was born in Málaga. Málaga is in Europe.
-Europe
-Who wrote the play in which Ophelia appears?
-Ophelia appears in Hamlet. Hamlet was written by William Shakespeare.
-William Shakespeare
-In which country was the inventor of dynamite born?
-Dynamite was invented by Alfred Nobel. Alfred Nobel was born in Stockholm. Stockholm is in Sweden.
-Sweden
-What is the official language of the country whose capital is Lima?
-Lima is the capital of Peru. The official language of Peru is Spanish.
-Spanish
-Which river runs through the city where Mozart died?
-Mozart died in Vienna. The river that runs through Vienna is the Danube.
-Danube
-What is the currency of the country that the emperor Hirohito ruled?
-The emperor Hirohito ruled Japan. The currency of Japan is the yen.
-yen
-"""  # by turns a question, thoughts and the answer
+_THOUGHTS = package_text("runs/thoughts.md")  # by turns a question, thoughts and the answer
 
 # %% ../../nbs/10_runs/09_mquake.ipynb #cell-031
 _CHAIN_OF_THOUGHT = Protocol(

@@ -90,14 +90,13 @@ class RunPlan(MeasureSettings, AskSettings, EditSettings, ModelSettings):
     schedule = "timesteps"  # the name of its schedule, see SCHEDULES
 
     def __post_init__(self):
-        from wbe.benchmark.near_probes import choose_forms
-        from wbe.benchmark.near_probes import choose_near
-        from wbe.records import choose_axes
+        from wbe.benchmark.near_probes import FORMS, NEAR_AXES
+        from wbe.records import choose_axes, choose_names
 
         _check_numbers(self)
         choose_axes(self.axes or None)
-        object.__setattr__(self, "forms", choose_forms(self.forms))
-        object.__setattr__(self, "near", choose_near(self.near))
+        object.__setattr__(self, "forms", choose_names(self.forms, FORMS, "form"))
+        object.__setattr__(self, "near", choose_names(self.near, NEAR_AXES, "axis"))
         _check_timesteps(self)
         _check_schedule(self)
 

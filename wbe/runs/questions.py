@@ -22,7 +22,7 @@ from ..lm.ability import lasting_facts, static_items
 from ..records import AXES, BadArgument, Probe, patch
 from .plan import SCHEDULES, RunPlan
 from ..store import atomic_write
-from ..writers.forms import FORMS
+from ..benchmark.near_probes import FORMS
 
 # %% ../../nbs/10_runs/03_questions.ipynb #cell-005
 def sample_ids(

@@ -19,7 +19,7 @@ from ..editors.protocol import EDITOR_CLASSES, Editor, editor, editor_class
 from ..editors.requests import EditRequest
 from ..editors.trials import Trial, try_edit, warm_up_edit
 from ..editors.weights.moments import model_fingerprint
-from ..lm.decoding import greedy_decode
+from ..lm.sharing import greedy_decode
 from ..lm.models import LM
 from ..lm.prompts import Protocol
 from ..lm.scoring import score

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from ..lm.prompts import PROTOCOLS, Protocol, get_protocol
 from ..records import patch
-from ..texts import one_line, stable_hash
+from ..texts import one_line, package_table, stable_hash
 from wbe.tiny.facts import (
     EASY_PROPERTY_WEIGHTS,
     FactPool,
@@ -329,38 +329,8 @@ class _TrainingStage(NamedTuple):
     reading: dict  # arguments of `reading_document`
 
 # %% ../../nbs/08_tiny/02_corpus.ipynb #cell-078
-TRAINING_STAGES = (
-    _TrainingStage(
-        0.03,
-        0.25,
-        dict(recall=25, reading=45, echo=30),
-        dict(same=0.7, words=0.5, sizes=(1, 1, 2), strange=1.0, relevant=1.0),
-    ),
-    _TrainingStage(
-        0.12,
-        0.25,
-        dict(recall=40, reading=34, echo=4, biography=7, fact_list=7, excerpt=4, chain=4),
-        dict(same=0.3, words=0.2, sizes=(1, 1, 2, 2, 3)),
-    ),
-    _TrainingStage(
-        0.50,
-        1.0,
-        dict(recall=36, reading=33, biography=8, fact_list=9, excerpt=8, chain=6),
-        dict(same=0.1, words=0.1, sizes=(1, 2, 2, 3, 3), relevant=0.7),
-    ),
-    _TrainingStage(
-        0.82,
-        1.0,
-        dict(recall=26, reading=52, biography=4, fact_list=6, excerpt=6, chain=6),
-        dict(same=0.2, words=0.2, sizes=(1, 2, 2, 3, 3), relevant=0.75),
-    ),
-    _TrainingStage(
-        1.01,
-        1.0,
-        dict(recall=29, reading=48, biography=4, fact_list=6, excerpt=6, chain=7),
-        dict(sizes=(1, 2, 2, 3, 3), relevant=0.7, strange=0.4),
-    ),
-)
+_STAGES = package_table("tiny/stages.toml")
+TRAINING_STAGES = tuple(_TrainingStage(**stage) for stage in _STAGES["stages"])
 
 # %% ../../nbs/08_tiny/02_corpus.ipynb #cell-081
 def _stage_with_chains(stage: _TrainingStage) -> _TrainingStage:
@@ -375,12 +345,7 @@ def _stage_with_chains(stage: _TrainingStage) -> _TrainingStage:
 _CHAIN_STAGES = tuple(map(_stage_with_chains, TRAINING_STAGES))
 
 # %% ../../nbs/08_tiny/02_corpus.ipynb #cell-083
-CONTINUED_STAGE = _TrainingStage(
-    1.01,
-    1.0,
-    dict(recall=19, reading=19, biography=2, fact_list=3, excerpt=3, chain=10, chain_reading=44),
-    dict(sizes=(1, 1, 2, 2, 3), relevant=0.75, strange=0.4, examples=0.5),
-)
+CONTINUED_STAGE = _TrainingStage(**_STAGES["continued"])
 
 # %% ../../nbs/08_tiny/02_corpus.ipynb #cell-085
 _DOCUMENT_TOKENS = dict(recall=74, reading=72, echo=60, biography=31, fact_list=40, excerpt=53, chain=67)  # about

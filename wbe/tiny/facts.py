@@ -18,12 +18,12 @@ from ..lm.scoring import score
 from ..lm.tokens import QAItem
 from ..records import patch
 from ..texts import stable_hash
-from ..world.articles import article_sentences, count_repeats, fame_floor
+from ..world.dumps import article_sentences, count_repeats, fame_floor
 from ..world.cast import WIKI_PAGE_KINDS
 from ..world.files import World
 from ..world.edits import simulate_history
 from ..world.names import SeededRandom
-from ..world.properties import PROPERTIES
+from ..world.cast import PROPERTIES
 from ..world.truth import is_latin
 from ..writers.base import PERSONAS, Hop, Request
 from ..writers.properties import kind_of_classes

@@ -160,7 +160,7 @@ def _read_row(raw, decode) -> tuple[dict, str | None]:  # the fields, and why th
         row = decode(raw)
     except ValueError as e:  # of msgspec, too
         return dict.fromkeys(AUDIT_FIELDS), f"{e}"
-    if not _ENTITY_ID.fullmatch(row["object_id"] or ""):
+    if not _ENTITY_ID.fullmatch(row["object_id"] or "") and not re.match(r"[+-]\d", row["object_id"] or ""):
         row["object_id"] = None
     return row, _row_fault(row)
 

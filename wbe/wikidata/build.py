@@ -252,12 +252,13 @@ def _snapshot_dates(files, dates) -> tuple:
     return t_old, t_new
 
 # %% ../../nbs/04_wikidata/12_build.ipynb #cell-032
-def _filter_both(out, parsed, engine, memory, until, on_step) -> dict:
+def _filter_both(out, parsed, engine, memory, until, on_step, values: bool = False) -> dict:
     "The facts that changed and those that stayed, filtered; the counts of both."
     counts = {}
     for which, step in (("changed", "filter"), ("static", "filter static")):
         on_step(f"filter the {which} facts")
-        counts[step] = filter_facts(out / "changes", parsed, out / "facts", which, engine, memory, until=until).counts
+        how = dict(engine=engine, memory=memory, until=until, values=values)
+        counts[step] = filter_facts(out / "changes", parsed, out / "facts", which, **how).counts
     return counts
 
 # %% ../../nbs/04_wikidata/12_build.ipynb #cell-034
@@ -278,6 +279,7 @@ def build_facts(
     kind: str = "auto",  # of dumps that are fetched: json.gz, json.bz2, xml.bz2, json, xml, or the first that is there
     insist: bool = False,  # use dumps that are damaged or not whole
     ended: str = "keep",  # facts that ended before the newer snapshot, or with a life: drop or keep
+    values: bool = False,  # also facts whose value is a date or a quantity
     workers: int | None = None,  # processes that parse
     progress: bool = True,  # show progress bars
     on_step: Callable[[str], None] = lambda text: None,  # is called before every step
@@ -297,7 +299,7 @@ def build_facts(
     if rules:
         on_step("classify by the rules of WikiFactDiff")
         counts["classify"] = dict(classify(*parsed, out / "rules", t_old, t_new, engine, views=views).counts)
-    counts |= _filter_both(out, parsed[1], engine, memory, until, on_step)
+    counts |= _filter_both(out, parsed[1], engine, memory, until, on_step, values)
     if counts["filter"]["facts"] == 0:
         on_step("no facts are left, so there is nothing to audit")
         return BuiltFacts(out, counts | {"audit": {}})

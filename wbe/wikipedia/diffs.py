@@ -10,7 +10,6 @@ __all__ = ['PUBLISHED_FAULTS', 'DIFFSET_VERSION', 'CHANGED_CHARACTERS', 'MAX_NAM
 # %% ../../nbs/05_wikipedia/05_diffs.ipynb #cell-002
 import difflib
 import re
-import string
 from bisect import bisect_right
 from collections import Counter
 from dataclasses import dataclass, field
@@ -93,18 +92,25 @@ def article_parts(
 
 # %% ../../nbs/05_wikipedia/05_diffs.ipynb #cell-021
 PUBLISHED_FAULTS = {
+    "anchors": "an unchanged paragraph is looked for from the beginning again, so order may be lost",
     "ends": "text before the first and after the last unchanged paragraph is never compared",
     "stops": "sentences are split at every full stop",
     "plus": "a piece with a plus sign anywhere counts as new",
-    "numbers": "numbers of three digits and more are deleted",
+    "numbers": "digits, any character, digits and any character are deleted: years, `3.5 `, `10-20 `",
+    "cleaning": "what looks like markup is deleted, often to the end; pieces and paragraphs are one text",
 }
-_ALL_PUNCTUATION = str.maketrans("", "", string.punctuation)
-_LONG_NUMBER = re.compile(r"\d(?:[.,]?\d){2,}")
+_ALL_PUNCTUATION = re.compile(r"[^\w\s]")
 
 # %% ../../nbs/05_wikipedia/05_diffs.ipynb #cell-022
-def _anchors(before: list[str], after: list[str]) -> list[tuple[int, int]]:
-    "Pairs of equal paragraphs in the order of both versions."
+def _anchors(before: list[str], after: list[str], faults=()) -> list[tuple[int, int]]:
+    "Pairs of equal paragraphs in the order of both versions; with the fault the order of the newer one may be lost."
     out, at = [], 0
+    if "anchors" in faults:
+        for i, key in enumerate(before):
+            if key in after[at:]:
+                at = after.index(key)
+                out.append((i, at))
+        return out
     for j, key in enumerate(after):
         if key in before[at:]:
             at = before.index(key, at) + 1
@@ -114,30 +120,71 @@ def _anchors(before: list[str], after: list[str]) -> list[tuple[int, int]]:
 # %% ../../nbs/05_wikipedia/05_diffs.ipynb #cell-023
 def _between(before: list[str], after: list[str], faults):
     "Ranges between two anchors; without the fault also those at both ends."
-    keys = ([p.lower().translate(_ALL_PUNCTUATION) for p in version] for version in (before, after))
-    anchors = _anchors(*keys)
+    keys = ([_ALL_PUNCTUATION.sub("", p).lower() for p in version] for version in (before, after))
+    anchors = _anchors(*keys, faults)
     if "ends" not in faults:
         anchors = [(-1, -1), *anchors, (len(before), len(after))]
     for (i, m), (j, n) in zip(anchors, anchors[1:]):
-        yield before[i + 1 : j], after[m + 1 : n]
+        if n != m + 1:  # otherwise nothing stands there now
+            yield before[i + 1 : j], after[m + 1 : n]
+
+# %% ../../nbs/05_wikipedia/05_diffs.ipynb #e3ac9bd0
+_MUSIC = "new cresc override relative clef ! key time once ottava set <unk> bar stemUp markup stemDown voice"
+_CLEANING = [  # fault, pattern, replacement; in this order
+    *(("cleaning", pattern, "") for pattern in ("&amp;", "&amp", "lt.*gt;", "&gt;", "&g", "gt;")),
+    ("cleaning", r"\.&", ". "),
+    ("cleaning", ",&", ", and"),
+    *(("cleaning", pattern, "") for pattern in ("&lt;", "&lt")),
+    *(("cleaning", re.escape(w if w == "<unk>" else f"\\{w}"), "") for w in _MUSIC.split()),
+    *[("cleaning", r" \[\. ", " ")] * 2,
+    ("cleaning", r" \]\. ", " "),
+    ("cleaning", r"  \[\.", " "),
+    ("numbers", "-[0-9]+.[0-9]+.", ""),
+    ("numbers", "[0-9]+.[0-9]+.", ""),
+    ("cleaning", "style=.* ", ""),
+    ("cleaning", r"\.   ", "."),
+    *[("cleaning", "  ", " ")] * 5,
+    ("cleaning", r"\.\.", "."),
+    *[("cleaning", r"\. \. ", " ")] * 2,
+    *(("cleaning", f"{word}=.*", "") for word in ("!align", "valign", "align", "colspan", "rowspan", "!width")),
+    ("cleaning", "width= ", ""),
+    *[("cleaning", r"\.\.", ".")] * 5,
+    ("cleaning", r"\.!", "."),
+    ("cleaning", r"\. ", "."),
+    ("cleaning", r"\.", ". "),
+    ("cleaning", r"^\s+|\s+$", ""),
+    ("cleaning", r"^[.\[\]]$", ""),
+]
+_CLEANING = [(fault, re.compile(pattern), new) for fault, pattern, new in _CLEANING]
+
+
+def _cleaned(text: str, faults) -> str:
+    "A text after the released code's cleaning, as far as it is wanted."
+    for fault, pattern, new in _CLEANING:
+        text = pattern.sub(new, text) if fault in faults else text
+    return text
 
 # %% ../../nbs/05_wikipedia/05_diffs.ipynb #cell-025
 def _published_additions(
     previous: list[str],
     current: list[str],
     faults=tuple(PUBLISHED_FAULTS),  # which of them
+    new: bool = False,  # whether there was no article before
 ) -> list[str]:
-    "What the released code takes for new in an article."
+    "What the released code takes for new in an article; one text, unless it is not cleaned."
     for fault in faults:
         check_choice(fault, PUBLISHED_FAULTS, "fault")
-    out = []
-    for was, now in _between(previous, current, faults):
+    one, out = "cleaning" in faults, []
+    if new:
+        out = ["".join(current)] if one else list(current)
+    for was, now in () if new else _between(previous, current, faults):
         if not was:
-            out += now
-            continue
-        pieces = [_pieces("\n".join(version), faults) for version in (was, now)]
-        out += [line[2:] for line in difflib.Differ().compare(*pieces) if _counts_as_new(line, faults)]
-    texts = (_LONG_NUMBER.sub("", t) if "numbers" in faults else t for t in out)
+            out += [". ".join(now)] if one else now
+        else:
+            pieces = [_pieces((". " if one else "\n").join(version), faults) for version in (was, now)]
+            lines = [line for line in difflib.Differ().compare(*pieces) if _counts_as_new(line, faults)]
+            out += [". ".join(line.replace("+ ", "") for line in lines)] if one else [line[2:] for line in lines]
+    texts = [_cleaned(t, faults) for t in ([". ".join(out)] if one else out)]
     return [t.strip() for t in texts if t.strip()]
 
 # %% ../../nbs/05_wikipedia/05_diffs.ipynb #cell-026
@@ -180,8 +227,8 @@ def diff_text(
     now = _without_headings(article.paragraphs, article.kinds)
     parts = article_parts(was, now)
     added = [text for part in parts for text in part.added]
-    if faults is not None and article.status == "changed":
-        added = _published_additions(was, now, faults)
+    if faults is not None and article.status != "removed":
+        added = _published_additions(was, now, faults, article.status == "new")
     dropped = [text for part in parts for text in part.dropped]
     return DiffText(article.id, article.title, article.status, article.revision, article.timestamp, added, dropped)
 
@@ -236,7 +283,7 @@ def _chosen_faults(as_published: bool | list) -> list | None:
     return list(as_published)
 
 # %% ../../nbs/05_wikipedia/05_diffs.ipynb #cell-046
-DIFFSET_VERSION = 2  # raised with every change that alters the files
+DIFFSET_VERSION = 3  # raised with every change that alters the files
 
 
 def write_diffset(

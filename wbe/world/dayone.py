@@ -20,7 +20,7 @@ from wbe.world.entities import (
     random_date,
 )
 from .names import SeededRandom
-from .properties import FIRST_QID, WIKIDATA_QIDS
+from .cast import FIRST_QID, WIKIDATA_QIDS
 from wbe.world.state import (
     Coordinate,
     CountryState,

@@ -13,7 +13,7 @@ from .dayone import INITIAL_FACTS, initial_state
 from .entities import introduce_entity, random_core_id, set_biography, set_labels
 from .events import EVENT_TYPES, event_type, given_name, new_entity
 from .names import name_stock, person_name
-from .properties import WIKIDATA_QIDS
+from .cast import WIKIDATA_QIDS
 from wbe.world.state import (
     NOVALUE,
     SNAPSHOTS,

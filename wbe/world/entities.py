@@ -9,9 +9,10 @@ __all__ = ['KIND_WORDS', 'ARTICLE_SHARES', 'JOBS', 'is_politician', 'CLASS_OF_KI
 # %% ../../nbs/02_world/05_entities.ipynb #cell-002
 from datetime import date
 
+from ..texts import package_table
 from .cast import CORE_ITEMS, Cast, WIKI_PAGE_KINDS, core_index, label_trap
 from .names import Culture, SeededRandom, transliterate
-from .properties import FIRST_QID, WIKIDATA_QIDS
+from .cast import FIRST_QID, WIKIDATA_QIDS
 from .state import CountryState, Entity, add_claim, is_alive
 
 # %% ../../nbs/02_world/05_entities.ipynb #cell-005
@@ -29,34 +30,8 @@ def set_labels(
         del e.labels["en"]
 
 # %% ../../nbs/02_world/05_entities.ipynb #cell-008
-KIND_WORDS = dict(  # in English, German and French
-    country=("country", "Staat", "pays"),
-    city=("city", "Stadt", "ville"),
-    university=("university", "Universität", "université"),
-    company=("company", "Unternehmen", "entreprise"),
-    team=("sports club", "Sportverein", "club sportif"),
-    stadium=("stadium", "Stadion", "stade"),
-    film=("film", "Film", "film"),
-    book=("book", "Buch", "livre"),
-    band=("band", "Band", "groupe"),
-    album=("album", "Album", "album"),
-    species=("species", "Art", "espèce"),
-    genus=("genus", "Gattung", "genre"),
-    award=("award", "Preis", "prix"),
-    party=("political party", "Partei", "parti"),
-    league=("sports league", "Liga", "ligue"),
-    office=("public office", "Amt", "fonction"),
-    newspaper=("newspaper", "Zeitung", "journal"),
-    person=("person", "Person", "personne"),
-    list_page=("Wikimedia list article", "Wikimedia-Liste", "liste d'un projet Wikimédia"),
-    category=("Wikimedia category", "Wikimedia-Kategorie", "page de catégorie d'un projet Wikimédia"),
-    template=("Wikimedia template", "Wikimedia-Vorlage", "page de modèle d'un projet Wikimédia"),
-    disambiguation=(
-        "Wikimedia disambiguation page",
-        "Wikimedia-Begriffsklärungsseite",
-        "page d'homonymie d'un projet Wikimédia",
-    ),
-)
+_WORLD = package_table("world/world.toml")
+KIND_WORDS = _WORLD["kind_words"]  # in English, German and French
 
 # %% ../../nbs/02_world/05_entities.ipynb #cell-009
 _MAKERS = ("person", "film", "book", "band", "album")  # described as from a country
@@ -81,19 +56,7 @@ def _set_descriptions(
         e.aliases = {code: [f"{words[0][0]}. {words[-1]}"] for code in ("en", "de")}
 
 # %% ../../nbs/02_world/05_entities.ipynb #cell-012
-ARTICLE_SHARES = dict(  # kind: share of its entities that have an English article
-    country=1,
-    city=0.9,
-    university=0.95,
-    company=0.8,
-    team=0.95,
-    film=0.85,
-    book=0.7,
-    band=0.85,
-    album=0.7,
-    species=0.6,
-    person=0.75,
-)
+ARTICLE_SHARES = _WORLD["article_shares"]  # kind: share of its entities that have an English article
 
 # %% ../../nbs/02_world/05_entities.ipynb #cell-013
 def _set_sitelinks(
@@ -160,17 +123,7 @@ def has_job(job: str):
 is_politician = has_job("politician")
 
 # %% ../../nbs/02_world/05_entities.ipynb #cell-027
-CLASS_OF_KIND = dict(
-    team="sports_club",
-    book="literary_work",
-    band="musical_group",
-    species="taxon",
-    genus="taxon",
-    person="human",
-    party="political_party",
-    league="sports_league",
-    office="public_office",
-)
+CLASS_OF_KIND = _WORLD["class_of_kind"]
 
 # %% ../../nbs/02_world/05_entities.ipynb #cell-028
 def add_entity(

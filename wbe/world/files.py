@@ -30,7 +30,7 @@ from wbe.store import (
     stream_to_parquet,
 )
 from ..texts import parse_date
-from .articles import VIEW_MONTHS, article_page, fame_floor, page_view_line
+from .dumps import VIEW_MONTHS, article_page, fame_floor, page_view_line
 from .cast import Cast
 from wbe.world.dumps import (
     JSON_HEAD,
@@ -45,7 +45,7 @@ from wbe.world.dumps import (
     xml_head,
 )
 from .edits import simulate_history
-from .properties import FIRST_QID, PROPERTIES
+from .cast import FIRST_QID, PROPERTIES
 from .state import NEVER, SNAPSHOTS, CountryState
 from .truth import TRUTH_TABLES, truth_rows
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from random import Random
 
+from ..texts import package_table
+
 # %% ../../nbs/02_world/01_names.ipynb #cell-005
 class SeededRandom:
     "A random generator named by its seed: the same words give the same numbers on every machine."
@@ -88,39 +90,6 @@ class Culture:
     particle: str = ""  # between given and family name in some names
     script: str = ""  # 'cyrillic', 'greek' or 'kana': native names are also written so
 
-# %% ../../nbs/02_world/01_names.ipynb #cell-017
-_WESTERN_CULTURES = """
-Nordrish nb | b br d f fr g gr h hj k l m r s sk st t tr v | a e i o u å ø | l n r rd lf nd g m s | ar rik vald stein
-  ulf geir mund | hild dis borg rid a unn vør | sen sson dahl berg lund vik gaard | vik havn borg stad fjord nes sund
-  | mark land rike
-Zovian sr | b d dr g gr k kr l m mil mir n p r s sl st t v vl z zl | a e i o u | n r v l d m s k | mir slav an ko oš
-  ivoj | mira slava ana ka ica ina | ić ović enko ski ák ovski | grad ovo ica sk opol ina | ovina ava ia | | cyrillic
-Ibarran es | b c d f g j l m n p r s t v al bel car fer gar mar sal | a e i o u | r l n s nd rt | o ino ando iel ardo
-  ián | a ina anda iela ara ía | ez eira al oso anza eño | ares ona eda illa eira ón | ania uela ora | de la |
-Lorenian fr | b bl br c ch d f g gl j l m n p r s t v | a e i o é ai ou | r l n s t nt | ien ard aud elle in ois | ine
-  ette elle ène aise ie | ault eau ier oux mont ais | ville bourg mont ay eux ières | aine ogne ie | de |
-Helikan el | a al an d e f g k kl l m n ni p r s st t th v x z | a e i o | r n l s k t | os is ias as ikos | a i ia
-  oula ini | opoulos akis idis atos akos | polis oni issa aki os | ia ika os | | greek
-Hanomi ja | k s t n h m y r sh ch w b d g | a i u e o | | ro shi to ki suke nori | ko mi ka na e yo | moto yama da
-  kawa saki mura | hama saki yama mura shima to | koku ma su | | kana
-"""
-
-# %% ../../nbs/02_world/01_names.ipynb #cell-018
-_EASTERN_CULTURES = """
-Qasrani ar | b d f h j k kh l m n q r s sh t w y z | a i u ā ī ū | r l m n d s b f | im id ar an ir ūd | a ah ima ida
-  iya ūna | i awi ani ouri adi āwī | abad iya ān iyah ūq | istan an iya | al- |
-Turgay tr | b d g k m s t y ç ş al ar er tem bay | a e ı i o ö u ü | r l n k m t z | bek han tay et demir | gül ay
-  eylül nur a | oğlu er lı kaya soy | kent şehir köy ova hisar | stan eli ya
-Mbandu sw | b ch d k l m mb mw n nd ng nj p s t w z | a e i o u | | ri ngo mba kili wa se | sha na ni zuri ta | ngi
-  mbe la go bwe nda | ni la zi mba nga ko | nia bwe ndi
-Caerwen cy | b br c ca d f g gl gw ll l m n p r rh t tr | a e i o u w y | n r l th dd s wn | wyn ydd an or fan | wen
-  wyn eth ys ia | wyn gan dwr rys ell | wen fan ddu aber bryn mor | gwent eth or
-Sarandi hi | b bh ch d dh g j k kh l m n p r s sh t v | a i u e o | r n l sh nd nt | esh endra it raj av | ita ani ika
-  devi a | kar wal iya swamy nath rao | pur abad nagar garh i | desh ana anda
-Moanese mi | h k l m n p t w | a e i o u ā ō ū | | kai lani noa loa ka | lani moana lei hina mele | kai hana loa nui
-  wai | hiti roa nui lau wai | nesia moa tu
-"""
-
 # %% ../../nbs/02_world/01_names.ipynb #cell-019
 def _read_cultures(table: str) -> list[Culture]:
     "The cultures of a table."
@@ -132,7 +101,8 @@ def _read_cultures(table: str) -> list[Culture]:
     return out
 
 
-CULTURES = tuple(_read_cultures(_WESTERN_CULTURES) + _read_cultures(_EASTERN_CULTURES))
+_WORLD = package_table("world/world.toml")
+CULTURES = tuple(_read_cultures(_WORLD["cultures"]))
 
 # %% ../../nbs/02_world/01_names.ipynb #cell-022
 def _capitalise(text: str) -> str:
@@ -192,22 +162,7 @@ _CYRILLIC = dict(zip("abcdefghijklmnoprstuvwxyqzžšćčđáéí", "абцдеф
 _GREEK = {**dict(zip("abdefgiklmnoprstvxzuhj", "αβδεφγικλμνοπρστβξζυηι")), "th": "θ", "ou": "ου", "s ": "ς "}
 
 # %% ../../nbs/02_world/01_names.ipynb #cell-033
-_KANA_ROWS = """
-  アイウエオ
-k カキクケコ
-s サシスセソ
-t タチツテト
-n ナニヌネノ
-h ハヒフヘホ
-m マミムメモ
-y ヤイユエヨ
-r ラリルレロ
-w ワヰウヱヲ
-b バビブベボ
-d ダヂヅデド
-g ガギグゲゴ
-"""
-_KANA = {row[:1].strip() + vowel: kana for row in _KANA_ROWS.split("\n") for vowel, kana in zip("aiueo", row[2:])}
+_KANA = {row[:1].strip() + vowel: kana for row in _WORLD["kana"].split("\n") for vowel, kana in zip("aiueo", row[2:])}
 _KANA |= {"sha": "シャ", "shi": "シ", "shu": "シュ", "she": "シェ", "sho": "ショ"}
 _KANA |= {"cha": "チャ", "chi": "チ", "chu": "チュ", "che": "チェ", "cho": "チョ", " ": "・"}
 _SCRIPTS = {"cyrillic": _CYRILLIC, "greek": _GREEK, "kana": _KANA}
@@ -227,23 +182,10 @@ def transliterate(
     return "".join(out).rstrip()
 
 # %% ../../nbs/02_world/01_names.ipynb #cell-038
-_ADJECTIVES = (
-    "Silent Golden Last Hidden Broken Distant Crimson Hollow Endless Winter Quiet Restless Burning Forgotten Paper "
-    "Glass Northern Scarlet Bitter Gentle Wandering Frozen Electric Patient Salted Velvet Iron Lonely Second Borrowed"
-).split()
-TITLE_NOUNS = (
-    "River Garden Harbour Lantern Orchard Mirror Season Letter Bridge Tide Shadow Carnival Compass Meadow Station "
-    "Storm Clock Voyage Island Sparrow Kingdom Threshold Window Echo Fire Road "
-    "Wolf Cathedral Ladder Promise Snow Hunter "
-    "Daughter Archive Moon"
-).split()
-_TITLE_PATTERNS = (
-    "The {a} {n}|{a} {n}|The {n} of {p}|{n} and {m}|A {n} in {p}|The {n}'s {m}|Beyond the {a} {n}|{n}|{a} {n}s of {p}"
-).split("|")
-_RARER_TITLE_PATTERNS = (  # each with a name in it
-    "The {a} {n} of {p}|{f}'s {a} {n}|The {f} {n}|The {n} and the {m} of {p}|A {a} {n} in {p}|From {p} to the {n}|"
-    "{f} and the {a} {m}|Beyond the {a} {n} of {p}|{a} {n}s of {p}"
-).split("|")
+_ADJECTIVES = _WORLD["adjectives"]
+TITLE_NOUNS = _WORLD["title_nouns"]
+_TITLE_PATTERNS = _WORLD["title_patterns"]
+_RARER_TITLE_PATTERNS = _WORLD["rarer_title_patterns"]  # each with a name in it
 
 # %% ../../nbs/02_world/01_names.ipynb #cell-039
 def work_title(
@@ -258,16 +200,11 @@ def work_title(
     return "An" + text[1:] if text[:2] == "A " and text[2] in "AEIOU" else text
 
 # %% ../../nbs/02_world/01_names.ipynb #cell-042
-ANIMALS = "warbler frog beetle orchid gecko sunbird moth bat shrew lily newt falcon skink crab fern hare".split()
-COMPANY_TRADES = (
-    "Motors Foods Systems Airlines Steel Pharma Textiles Energy Logistics Records Press Pictures Bank Robotics "
-    "Shipyards Media"
-).split()
-CLUB_PATTERNS = "FC {}|{} United|{} Rovers|{} Wanderers|Sporting {}|{} Athletic|{} Lions|{} Falcons|Dynamo {}".split(
-    "|"
-)
-AWARD_FIELDS = "Physics Literature Peace Medicine Journalism Architecture Chemistry Poetry Music Engineering".split()
-_LATIN_SYLLABLES = "arv bel cor dal eri fal gor hel ira lac mor nep ost pel qui rus sil tor umb ves".split()
+ANIMALS = _WORLD["animals"]
+COMPANY_TRADES = _WORLD["company_trades"]
+CLUB_PATTERNS = _WORLD["club_patterns"]
+AWARD_FIELDS = _WORLD["award_fields"]
+_LATIN_SYLLABLES = _WORLD["latin_syllables"]
 
 # %% ../../nbs/02_world/01_names.ipynb #cell-043
 def latin_word(

@@ -15,22 +15,13 @@ from hashlib import sha1
 from typing import NamedTuple
 
 from ..records import patch
+from ..texts import package_table
 from .cast import Cast, core_index
 from .names import SeededRandom, weighted_choice
-from .properties import FIRST_QID, PROPERTIES, WIKIDATA_QIDS
+from .cast import FIRST_QID, PROPERTIES, WIKIDATA_QIDS
 
 # %% ../../nbs/02_world/04_state.ipynb #cell-005
-SNAPSHOTS = (
-    date(2024, 2, 1),
-    date(2024, 2, 20),
-    date(2024, 3, 1),
-    date(2024, 3, 20),
-    date(2024, 4, 1),
-    date(2024, 5, 1),
-    date(2024, 6, 1),
-    date(2024, 6, 20),
-    date(2024, 7, 1),
-)
+SNAPSHOTS = tuple(package_table("world/world.toml")["snapshots"])  # days
 TIMESTEPS = range(1, len(SNAPSHOTS))  # timestep t lies between snapshot t-1 and snapshot t
 NEVER = 99  # a snapshot after the last one
 

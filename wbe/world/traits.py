@@ -15,7 +15,7 @@ from pathlib import Path
 
 from ..records import BadArgument, check_choice, col, to_table
 from ..store import Stage, atomic_write, make_folder, write_table
-from ..texts import stable_hash
+from ..texts import package_table, stable_hash
 from .dumps import JSON_HEAD, JSON_TAIL, join_json_lines, php_json
 from .state import SNAPSHOTS
 from .truth import is_latin
@@ -26,19 +26,7 @@ def _trait_chance(seed: int, *what) -> float:
     return stable_hash("/".join(map(str, (seed, *what)))) / 2**64
 
 # %% ../../nbs/02_world/13_traits.ipynb #cell-009
-TRAIT_SHARES = dict(
-    mul=0.4,  # of items with a Latin name
-    empty_list=0.5,  # of items with an empty map
-    unreadable=0.05,
-    unknown_datatype=0.05,
-    odd_statements=0.02,
-    units=0.19,  # of the amounts of the odd statements
-    numbers_only=0.05,
-    meta_property=0.5,
-    merged_value=0.04,
-    nameless=0.02,
-    duplicate=0.03,
-)
+TRAIT_SHARES = package_table("world/world.toml")["trait_shares"]
 
 
 def _has_trait(

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from datetime import date
 
 from ..records import VALUE_TYPES, col, coordinate_text, monolingual_text, quantity_text, time_text
-from .properties import PROPERTIES
+from ..texts import package_table
+from .cast import PROPERTIES
 from .cast import WIKI_PAGE_KINDS
 from wbe.world.state import (
     SNAPSHOTS,
@@ -120,34 +121,7 @@ TRUTH_TABLES = dict(
 )
 
 # %% ../../nbs/02_world/11_truth.ipynb #cell-014
-TRAP_DESCRIPTIONS = dict(
-    qualifier_value="an item in a qualifier of a statement whose own value is something else",
-    reference_value="an item in a reference",
-    deprecated="a statement marked as wrong",
-    somevalue="there is a value, but nobody knows which",
-    novalue="there is no value",
-    several_values="one subject and property, several truthy values",
-    non_item="an external id, URL, media file, coordinate, time, quantity, string or text instead of an item",
-    restrictive_qualifier="a value that holds only for a part of the subject",
-    rank_only="only the rank changed",
-    rank_swap="another long-known value became the preferred one",
-    qualifier_only="only a qualifier was added",
-    reference_only="only a reference was added",
-    label_only="only a label changed",
-    rewording="only the wording of the article changed",
-    circular="the object is the subject",
-    circular_label="the object has the subject's name",
-    transient="a false fact that is gone in the next snapshot",
-    redirect_target="a statement turned to the page that its value was merged into",
-    non_roman="a name in another script",
-    single_character="a name of one letter",
-    long_name="a name of more than five words",
-    shared_label="a name that another entity of its country has too",
-    no_english_label="an entity without an English label",
-    wiki_page="an item about a list, category, template or disambiguation page",
-    deleted="an entity that is deleted",
-    redirected="an entity that is merged into another",
-)
+TRAP_DESCRIPTIONS = package_table("world/world.toml")["traps"]
 
 # %% ../../nbs/02_world/11_truth.ipynb #cell-017
 def _value_text_form(value) -> str | None:

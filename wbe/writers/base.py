@@ -4,11 +4,10 @@
 
 # %% auto #0
 __all__ = ['ENTITY_KINDS', 'REQUEST_KINDS', 'PERSONAS', 'WRITER_CLASSES', 'WRITERS', 'Hop', 'Request', 'WrittenText', 'Writer',
-           'make_by_name', 'make_writer', 'split_kind', 'parse_writer', 'parse_writers', 'check_kinds', 'KindWriter',
+           'make_writer', 'split_kind', 'parse_writer', 'parse_writers', 'check_kinds', 'KindWriter',
            'make_kind_writer', 'written_by', 'writers_of_row']
 
 # %% ../../nbs/03_writers/01_base.ipynb #cell-002
-import inspect
 import json
 import re
 from collections.abc import Iterable, Iterator
@@ -114,26 +113,12 @@ WRITER_CLASSES = {  # name: (where its class is, who writes)
 WRITERS = Registry("writer", "wbe.writers", WRITER_CLASSES, methods=("write", "key"))
 
 # %% ../../nbs/03_writers/01_base.ipynb #cell-022
-def make_by_name(
-    registry: Registry,
-    name: str,  # one of its names, or module:Class
-    **options,  # of the class
-):
-    "An object of a class by name; an error for options that it does not take."
-    cls = registry.get(name)
-    try:
-        inspect.signature(cls).bind(**options)
-    except TypeError as e:
-        raise BadArgument(f"{registry.what} {name!r}: {e}") from None
-    return cls(**options)
-
-
 def make_writer(
     name: str = "template",  # one of WRITERS.names(), or module:Class
     **options,  # of this writer
 ) -> Writer:
     "A writer by name."
-    return make_by_name(WRITERS, name, **options)
+    return WRITERS.make(name, **options)
 
 # %% ../../nbs/03_writers/01_base.ipynb #1f81c551
 def split_kind(text: str) -> tuple[str | None, str]:

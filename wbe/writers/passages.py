@@ -4,8 +4,7 @@
 
 # %% auto #0
 __all__ = ['PASSAGES', 'PASSAGE_WRITER_CLASSES', 'PASSAGE_WRITERS', 'CHECK_KINDS', 'CHECKING', 'CHECKER_CLASSES', 'CHECKERS',
-           'PassageRequest', 'read_pair', 'pair_fault', 'OpenAIPassageWriter', 'make_passage_writer', 'FactCheck',
-           'OpenAIChecker', 'make_checker']
+           'PassageRequest', 'read_pair', 'pair_fault', 'OpenAIPassageWriter', 'FactCheck', 'OpenAIChecker']
 
 # %% ../../nbs/03_writers/11_passages.ipynb #cell-002
 from dataclasses import dataclass
@@ -14,7 +13,6 @@ from typing import ClassVar, NamedTuple
 from ..plugins import Registry
 from ..records import BadArgument, check_choice
 from ..texts import one_line
-from .base import make_by_name
 from .judge import Judgement
 from .llm import OpenAIWriter
 from .requests import AnswerForm, BadAnswer, ChatPrompt, Task, chat_prompt, prompt_file
@@ -108,14 +106,6 @@ PASSAGE_WRITERS = Registry(
     "writer from passages", "wbe.passage_writers", PASSAGE_WRITER_CLASSES, methods=("write", "key")
 )
 
-
-def make_passage_writer(
-    name: str,  # one of PASSAGE_WRITERS.names(), or module:Class
-    **options,  # of this writer
-):
-    "A writer from passages by name."
-    return make_by_name(PASSAGE_WRITERS, name, **options)
-
 # %% ../../nbs/03_writers/11_passages.ipynb #edb493f4
 CHECK_KINDS = ("same-meaning", "supported")
 
@@ -188,11 +178,3 @@ CHECKER_CLASSES = {  # name: (where its class is, who checks)
     "local": ("wbe.lm.writer:LocalChecker", "a model on this machine"),
 }
 CHECKERS = Registry("checker", "wbe.checkers", CHECKER_CLASSES, methods=("write", "key"))
-
-
-def make_checker(
-    name: str,  # one of CHECKERS.names(), or module:Class
-    **options,  # of this checker
-):
-    "A checker by name."
-    return make_by_name(CHECKERS, name, **options)

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['EDIT_KEY_COLUMNS', 'PROMPT_NAMES', 'QUESTION_FORM', 'QUESTIONS', 'kinds_table', 'edit_details', 'edit_key',
-           'fact_requests', 'variant_requests', 'PromptFile', 'PromptError', 'prompt_file', 'ChatPrompt', 'chat_prompt',
+           'fact_requests', 'update_request', 'variant_requests', 'prompt_file', 'ChatPrompt', 'chat_prompt',
            'prompt_for', 'BadAnswer', 'AnswerForm', 'Task', 'parse_answer']
 
 # %% ../../nbs/03_writers/05_requests.ipynb #cell-002
@@ -20,7 +20,7 @@ from typing import NamedTuple
 from ..records import WbeError, check_choice
 from ..texts import one_line, stable_hash
 from .base import ENTITY_KINDS, PERSONAS, Hop, Request
-from .properties import KIND_BY_CLASS, phrases_for
+from .properties import KIND_BY_CLASS, object_kind, phrases_for
 
 # %% ../../nbs/03_writers/05_requests.ipynb #cell-007
 def kinds_table(e):  # e: an engine
@@ -161,6 +161,14 @@ def fact_requests(row: dict) -> list[Request]:
         out.append(Request(f"{key}/multihop", "multihop", row["subject"], hops, kind))
     return out
 
+# %% ../../nbs/03_writers/05_requests.ipynb #835a9196
+def update_request(
+    fact: dict,  # with the names and the ids of subject, property and object
+) -> Request:
+    "The request for the question about a fact."
+    hop = Hop(fact["property_id"], fact["property"], fact["object"], object_kind(fact["property_id"]))
+    return Request(f"{edit_key(fact)}/update", "update", fact["subject"], (hop,))
+
 # %% ../../nbs/03_writers/05_requests.ipynb #cell-032
 def _sample_persona(
     id: str,  # of the request for the update
@@ -183,7 +191,7 @@ def variant_requests(
 
 # %% ../../nbs/03_writers/05_requests.ipynb #381d944e
 @dataclass(frozen=True)
-class PromptFile:
+class _PromptFile:
     "Instructions and worked examples."
 
     name: str
@@ -192,7 +200,7 @@ class PromptFile:
     examples: tuple[tuple[str, str], ...]  # what the model is given, and the right question
 
 # %% ../../nbs/03_writers/05_requests.ipynb #285cc606
-class PromptError(WbeError, ValueError):
+class _PromptError(WbeError, ValueError):
     "A prompt file is not valid."
 
 # %% ../../nbs/03_writers/05_requests.ipynb #3cef3d2b
@@ -201,7 +209,7 @@ def _parse_head(text: str, source: str) -> tuple[dict[str, str], str]:
     head = re.match(r"---\n(.*?)\n---\n", text, re.S)
     fields = dict(line.split(": ", 1) for line in head[1].split("\n") if ": " in line) if head else {}
     if not {"name", "version"} <= fields.keys():
-        raise PromptError(
+        raise _PromptError(
             f"{source}: it must begin with a head between two lines '---' that has 'name: …' and 'version: …'"
         )
     return fields, text[head.end() :]
@@ -210,18 +218,18 @@ def _parse_head(text: str, source: str) -> tuple[dict[str, str], str]:
 def _parse_prompt(
     text: str,
     source: str = "prompt",  # its name in error messages
-) -> PromptFile:
+) -> _PromptFile:
     "Parse a prompt file."
     fields, body = _parse_head(text, source)
     instructions, *examples = re.split(r"^## Example\n", body, flags=re.M)
     pairs = [tuple(part.strip() for part in e.rpartition("\n=> ")[::2]) for e in examples]
     for n, (given, right) in enumerate(pairs, 1):
         if not given or not right:
-            raise PromptError(
+            raise _PromptError(
                 f"{source}: example {n} must show something and end in a line '=> ' with the right question"
             )
     digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-    return PromptFile(
+    return _PromptFile(
         fields["name"], f"{fields['name']}/{fields['version']}-{digest}", instructions.strip(), tuple(pairs)
     )
 
@@ -232,7 +240,7 @@ PROMPT_NAMES = ("question", "rephrase", "multihop", *(f"persona-{p}" for p in PE
 @cache
 def prompt_file(
     name: str,  # of a file in `prompt_files`: one of PROMPT_NAMES, or that of a judge, a checker, …
-) -> PromptFile:
+) -> _PromptFile:
     "A prompt of this package."
     folder = files("wbe.writers") / "prompt_files"
     names = sorted(p.name.removesuffix(".md") for p in folder.iterdir())
@@ -287,7 +295,7 @@ def _user_message(text: str) -> dict:
 
 # %% ../../nbs/03_writers/05_requests.ipynb #210e6268
 def chat_prompt(
-    file: PromptFile,
+    file: _PromptFile,
     text: str,  # of the request
     field: str = "question",  # of the JSON object that is the answer
 ) -> ChatPrompt:

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['SENTENCES', 'SENTENCE_FAULTS', 'VERBALISER_CLASSES', 'VERBALISERS', 'SentenceRequest', 'MinedTemplate',
-           'mine_templates', 'OpenAIVerbaliser', 'TableVerbaliser', 'make_verbaliser', 'write_sentences',
-           'sentence_quality', 'write_templates', 'read_templates']
+           'mine_templates', 'OpenAIVerbaliser', 'TableVerbaliser', 'write_sentences', 'sentence_quality',
+           'write_templates', 'read_templates']
 
 # %% ../../nbs/03_writers/12_verbalisation.ipynb #cell-002
 import json
@@ -19,7 +19,7 @@ from ..plugins import Registry
 from ..records import BadArgument
 from ..store import StoreError, explain_read_errors, write_text
 from ..texts import one_line
-from .base import WrittenText, make_by_name
+from .base import WrittenText
 from .llm import OpenAIWriter
 from .properties import STATEMENTS
 from .requests import AnswerForm, BadAnswer, ChatPrompt, Task, chat_prompt, prompt_file
@@ -178,14 +178,6 @@ VERBALISER_CLASSES = {  # name: (where its class is, who writes)
     "local": ("wbe.lm.writer:LocalVerbaliser", "a model on this machine"),
 }
 VERBALISERS = Registry("writer of sentences", "wbe.verbalisers", VERBALISER_CLASSES, methods=("write", "key"))
-
-
-def make_verbaliser(
-    name: str = "table",  # one of VERBALISERS.names(), or module:Class
-    **options,  # of this writer
-):
-    "A writer of sentences by name."
-    return make_by_name(VERBALISERS, name, **options)
 
 # %% ../../nbs/03_writers/12_verbalisation.ipynb #cell-036
 def write_sentences(

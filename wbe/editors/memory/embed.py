@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SMALL_EMBEDDER', 'PAPER_EMBEDDER', 'CONTRIEVER', 'EMBEDDER_CLASSES', 'EMBEDDERS', 'check_texts', 'HashedEmbedder',
-           'EmbedderError', 'SentenceEmbedder', 'mean_of_tokens', 'MeanPooledEmbedder', 'check_embedder', 'embedder']
+           'SentenceEmbedder', 'mean_of_tokens', 'MeanPooledEmbedder', 'check_embedder', 'embedder']
 
 # %% ../../../nbs/09_editors/memory/01_embed.ipynb #cell-002
 import importlib.util
@@ -139,7 +139,7 @@ SMALL_EMBEDDER = "all-MiniLM-L6-v2"
 PAPER_EMBEDDER = "all-mpnet-base-v2"
 
 
-class EmbedderError(WbeError):
+class _EmbedderError(WbeError):
     "An embedder is not available; the message says why and what to do."
 
 # %% ../../../nbs/09_editors/memory/01_embed.ipynb #cell-035
@@ -178,7 +178,7 @@ class SentenceEmbedder:
 def _require_sentence_transformers(name: str):
     "Raise an error if the library is not installed."
     if importlib.util.find_spec("sentence_transformers") is None:
-        raise EmbedderError(
+        raise _EmbedderError(
             f"the embedder {name} needs sentence-transformers: {install_command('retrieval')}, "
             "or use hashed, which needs nothing"
         )
@@ -199,7 +199,7 @@ def _require_reachable(name: str):
         with suppress(httpx.TransportError):
             httpx.head(f"{constants.ENDPOINT}/{source}/resolve/main/config.json", timeout=5)
             return
-    raise EmbedderError(
+    raise _EmbedderError(
         f"the embedder {name} is not on this machine, and the hub cannot be reached. {_WITHOUT_NETWORK}"
     )
 
@@ -214,7 +214,7 @@ def _load_sentence_model(name: str, **options):
         return SentenceTransformer(_model_source(name), model_kwargs=dict(use_safetensors=True), **options)
     except (OSError, ValueError) as e:
         why = str(e).splitlines()[0]
-        raise EmbedderError(f"the embedder {name} cannot be loaded: {why} {_WITHOUT_NETWORK}") from e
+        raise _EmbedderError(f"the embedder {name} cannot be loaded: {why} {_WITHOUT_NETWORK}") from e
 
 # %% ../../../nbs/09_editors/memory/01_embed.ipynb #cell-041
 def mean_of_tokens(
@@ -247,7 +247,7 @@ class MeanPooledEmbedder:
             self.model = AutoModel.from_pretrained(model, revision=revision).to(device).eval()
         except (OSError, ValueError) as e:
             why = str(e).splitlines()[0]
-            raise EmbedderError(f"the embedder {model} cannot be loaded: {why} {_WITHOUT_NETWORK}") from e
+            raise _EmbedderError(f"the embedder {model} cannot be loaded: {why} {_WITHOUT_NETWORK}") from e
         self.name, self.revision, self.batch, self.length = model, revision, batch, length
         self.size = self.model.config.hidden_size
 

@@ -19,7 +19,7 @@ from ..protocol import frozen_model
 from .sources import ParameterEdit, SourceText, model_parameters, parameters_restored
 from .training import TextHParams, _predicted_tokens, summed_loss, text_rows, train_on_rows
 from ...lm.ability import score_held_out
-from ...lm.decoding import greedy_decode
+from ...lm.sharing import greedy_decode
 from ...lm.models import LM
 from ...lm.passes import padding_token
 from ...lm.prompts import get_protocol

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['CONTEXT_OPENINGS', 'SubjectEncoding', 'encode_subjects', 'context_templates', 'encode_in_contexts',
-           'capture_activations', 'SubjectWalk', 'subject_activations', 'ValueHParams', 'encode_kl_prompt',
-           'kl_divergence', 'TargetValues', 'optimise_values']
+           'capture_activations', 'SubjectWalk', 'subject_activations', 'ValueHParams', 'kl_divergence', 'TargetValues',
+           'optimise_values']
 
 # %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-002
 from collections.abc import Callable
@@ -292,7 +292,7 @@ class ValueHParams(HParams):
     under: str = AS_ASKED  # the protocol of the questions while editing
 
 # %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-045
-def encode_kl_prompt(lm: LM, r: EditRequest) -> SubjectEncoding:
+def _encode_kl_prompt(lm: LM, r: EditRequest) -> SubjectEncoding:
     'The prompt of the KL term: "subject is a".'
     name = one_line(r.question[slice(*r.span)])
     return encode_subjects(lm, [f"{name} is a"], [len(name)], [""])[0]
@@ -507,7 +507,7 @@ def optimise_values(
     progress: bool = False,  # whether to show a bar
 ) -> TargetValues:
     "The values with which the model generates the new answers."
-    kls, losses, logps = [encode_kl_prompt(lm, r) for r in requests], [], []
+    kls, losses, logps = [_encode_kl_prompt(lm, r) for r in requests], [], []
     values = {name: [None] * len(texts) for name in ("start", "delta", *(_KEPT if keep else ()))}
     found = _FoundValues(partial, values, lm.device)
     groups = _group_requests(lm, [[*ts, kl] for ts, kl in zip(texts, kls)])

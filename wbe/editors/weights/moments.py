@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['MOMENTS_FILE', 'VECTORS_PER_DIRECTION', 'model_fingerprint', 'TextCorpus', 'SecondMoments', 'moments_folder',
-           'prepared_model', 'cached_by_layer', 'second_moments', 'write_moments', 'read_moments', 'KeyValueEditor']
+           'prepared_model', 'cached_by_layer', 'second_moments', 'write_moments', 'KeyValueEditor']
 
 # %% ../../../nbs/09_editors/weights/02_moments.ipynb #cell-002
 import hashlib
@@ -31,7 +31,7 @@ from ...lm.prompts import get_protocol
 from ...progress import progress_bar
 from ...records import BadArgument, patch
 from ...store import explain_read_errors, make_folder, sha256_of, write_text
-from ...texts import one_line
+from ...texts import one_line, package_text
 
 # %% ../../../nbs/09_editors/weights/02_moments.ipynb #cell-005
 def _hash_weights(lm: LM) -> str:
@@ -314,25 +314,7 @@ def second_moments(
 
 # %% ../../../nbs/09_editors/weights/02_moments.ipynb #edde10f7
 MOMENTS_FILE = "moments.safetensors"
-_CARD = """---
-tags: [knowledge-editing, second-moments]
----
-# Second moments of the keys of {model}
-
-For ROME, MEMIT and AlphaEdit. For each layer, `{file}` has `layer.N`: the upper triangle, row by row, of the sum of
-k k' over keys k, what the output projection of the MLP in block N (counted from 0) is given at a token. Divided by
-their number it is the second moment. The file's metadata, JSON in `about`, hold the numbers below.
-
-| layer | directions | keys | texts |
-|---|---|---|---|
-{rows}
-
-Origin of the texts: {origin}
-
-Model: {model}, revision {revision}; SHA-256 of its weights as they were loaded: {fingerprint}
-
-To use them: `wbe run … --editor memit --set corpus=FOLDER`; a data set on the hub is given by its name.
-"""
+_CARD = package_text("editors/moments_card.md")
 
 
 def write_moments(
@@ -340,7 +322,7 @@ def write_moments(
     lm: LM,
     folder: Path,  # a new one
 ) -> Path:
-    "Write second moments into a folder that `read_moments` takes."
+    "Write second moments into a folder that `_read_moments` takes."
     if Path(folder).exists():
         raise BadArgument(f"{folder}: it exists already; choose another folder")
     folder, layers = make_folder(folder), {n: m.about | dict(tokens=m.count) for n, m in sorted(found.items())}
@@ -375,7 +357,7 @@ def _moments_file(
     return path
 
 
-def read_moments(
+def _read_moments(
     lm: LM,
     place,  # a folder, or the name of a data set on the hub: owner/name
     layers: list[int],
@@ -520,7 +502,7 @@ def moments(
     "The second moments that the editor needs."
     corpus, show, known = self.corpus_for(lm), self.progress, lm.edits.prepared_for
     if _moments_file(corpus):
-        found = read_moments(lm, corpus, layers)
+        found = _read_moments(lm, corpus, layers)
     else:
         found = second_moments(lm, layers, corpus, samples, self.cache, progress=show, fingerprint=known)
     if show and not self.said:
