@@ -382,15 +382,10 @@ WIKIFACTDIFF_RELEASES = {  # short name: the name on the hub, and which files
     "wikifactdiff": ("Orange/WikiFactDiff", "20210104-20230227_legacy/*.parquet"),
     "wikifactdiff-new": ("Orange/WikiFactDiff", "20210104-20230227/*.parquet"),
 }
-_VERBALISED = {
-    "wikifactdiff-sentences": ("Orange/WikiFactDiff", "triple_verbs/*.parquet"),
-    "wikifactdiff-sentences-2": ("Orange/WikiFactDiff", "triple_verbs_V2/*.parquet"),
-}
 _HUB_DATASETS = {  # short name: the name on the hub, and which files
     "wikibigedit": ("lukasthede/WikiBigEdit", None),
     **WIKIFACTDIFF_RELEASES,
     "counterfact": ("azhx/counterfact", "data/*.parquet"),
-    **_VERBALISED,
 }
 
 # %% ../../nbs/06_benchmark/08_published.ipynb #cell-080

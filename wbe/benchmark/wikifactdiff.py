@@ -306,40 +306,6 @@ def add_random_neighbours(
         out.append(u if u.random else replace(u, random=chosen))
     return out
 
-# %% ../../nbs/06_benchmark/18_wikifactdiff.ipynb #cell-064
-class _VerbalisedTriple(NamedTuple):
-    "A triple and the sentences that a model wrote for it, up to their blanks."
-
-    subject: str
-    relation_id: str
-    relation: str
-    object: str
-    sentences: tuple[str, ...]  # the object is to follow; others of the file are left out
-
-# %% ../../nbs/06_benchmark/18_wikifactdiff.ipynb #cell-065
-def _verbalised(row: LocatedValue) -> _VerbalisedTriple | None:
-    "The sentences of a row; None where the model failed."
-    if row.has("error"):
-        return None
-    triple, texts = row["triple"], []
-    for sentence in _entries(row, "verbalizations"):
-        if _given(sentence, "fill_in_the_blank") and (text := left_context(sentence["fill_in_the_blank"])):
-            texts.append(text)
-    names = triple["subject"]["label"].text(), triple["relation"]["id"].text(), triple["relation"]["label"].text()
-    return _VerbalisedTriple(*names, triple["object"]["label"].text(), tuple(texts))
-
-# %% ../../nbs/06_benchmark/18_wikifactdiff.ipynb #cell-066
-def _read_verbalised(
-    source,  # a file, a folder of one, wikifactdiff-sentences or wikifactdiff-sentences-2
-    revision: str | None = None,  # of the hub
-) -> Iterator[_VerbalisedTriple]:
-    "The verbalised triples of WikiFactDiff, without those on which the model failed."
-    where, files = locate_published(source, None)
-    patterns = dict(patterns=[files]) if files else {}
-    paths = data_files(fetch_dataset(where, revision, **patterns), files)
-    found = map(_verbalised, chain.from_iterable(map(read_located_rows, paths)))
-    return (triple for triple in found if triple is not None)
-
 # %% ../../nbs/06_benchmark/18_wikifactdiff.ipynb #0bf1ce88
 _STYLES = ("published", "grouped")
 _MONTHS = "January February March April May June July August September October November December".split()

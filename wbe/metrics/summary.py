@@ -283,22 +283,3 @@ def changes_of_questions(
     start = rows[rows["when"] == "just edited"].rename(columns=dict(value="start"))[[*keys, "start"]]
     later = rows[rows["when"] == "edited earlier"].merge(start, on=keys)
     return later.assign(change=later["value"] - later["start"])
-
-
-def _change_since_edit(
-    scores,  # this and the next three: as for `changes_of_questions`
-    subjects: Mapping | None = None,
-    axis: str = "update",
-    metric: str = "exact_match",
-    repeats: int = 2000,  # number of resamples
-    level: float = 0.95,  # of confidence
-    seed: int = 0,
-) -> pd.DataFrame:
-    "After each timestep, the mean change of the questions about earlier edits since their edit, with its interval."
-    later = changes_of_questions(scores, subjects, axis, metric)
-    out = {
-        T: bootstrap_interval(part["change"], part["subject_id"], False, repeats, level, seed)
-        for T, part in later.groupby("scored_at")
-    }
-    columns = ["change", "low", "high", "n", "subjects"]
-    return pd.DataFrame.from_dict(out, "index", columns=columns).rename_axis("asked after")

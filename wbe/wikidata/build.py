@@ -12,7 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
 from functools import partial
+from itertools import chain
 from pathlib import Path
+
+import narwhals as nw
 
 from ..texts import dates_in_name, parse_date
 from ..engine import open_engine
@@ -131,6 +134,23 @@ def _size_flaws(old: DumpFolder, new: DumpFolder):
         counts = f"{old.file} holds {old.entities:,} {old.what}, and {new.file} {new.entities:,} ({change:+.1%})"
         yield f"{counts}: a change from {-MOST_LOST:+.0%} to {most:+.0%} is expected, so one of them is not whole"
 
+# %% ../../nbs/04_wikidata/12_build.ipynb #94f060e6
+def _name_flaws(old: DumpFolder, new: DumpFolder):
+    "A line if much of what both snapshots hold has another name in the newer one."
+    with open_engine("duckdb") as e:
+        frames = []
+        for dump, name in ((old, "old_name"), (new, "new_name")):
+            table, id, label = dump.names
+            named = e.scan(dump.folder / table).select(id=nw.col(id).cast(nw.String), **{name: nw.col(label)})
+            if dump.entities > 1_000_000:  # a tenth of them says enough
+                named = named.filter(nw.col("id").str.ends_with("7"))
+            frames.append(named.filter(~nw.col(name).is_null()).unique("id"))
+        both = frames[0].join(frames[1], on="id")
+        known, other = (len(e.collect(f)) for f in (both, both.filter(nw.col("old_name") != nw.col("new_name"))))
+    if other > FEW_ENTITIES and other > MOST_RENAMED * known:
+        counts = f"of {known:,} {old.what} that {old.file} and {new.file} share, {other:,} have another name"
+        yield f"{counts} ({other / known:.1%}): up to {MOST_RENAMED:.0%} is expected, so they are not of the same wiki"
+
 # %% ../../nbs/04_wikidata/12_build.ipynb #3ba36baa
 def _report(flaws, insist: bool, log):
     "Raise an error for the first flaw; with `insist`, log all."
@@ -158,7 +178,7 @@ def check_pair(
     log=lambda text: None,
 ):
     "Raise an error for two snapshots that cannot be those of one wiki at two dates."
-    _report(_size_flaws(old, new), insist, log)
+    _report(chain(_size_flaws(old, new), _name_flaws(old, new)), insist, log)
 
 # %% ../../nbs/04_wikidata/12_build.ipynb #cell-022
 def _write_fact_rows(

@@ -126,14 +126,14 @@ def _moved_statements(came, old, old_labels, new_labels, redirects, rejected):
     return came.select(*TRIPLE_KEY).join(moved, on=TRIPLE_KEY, how="semi").unique()
 
 # %% ../../nbs/04_wikidata/07_changes.ipynb #cell-034
-def _rejected_ids(folders) -> list[str]:
-    "The ids of the entities whose lines were rejected in parsed snapshots."
+def _rejected_ids(folders) -> set:
+    "The ids of the entities that were rejected in parsed snapshots; None is among them where one was not legible."
     ids = set()
     for path in (Path(folder) / "rejected.jsonl.gz" for folder in folders):
         if path.exists():
             with gzip.open(path, "rt", encoding="utf-8") as f:
                 ids.update(json.loads(line).get("id") for line in f)
-    return sorted(ids - {None})
+    return ids
 
 # %% ../../nbs/04_wikidata/07_changes.ipynb #cell-035
 def without_unread(
@@ -200,14 +200,29 @@ def _mark_renamed(came, old, old_labels, new_labels, redirects, rejected):
     return marked.with_columns(nw.col("renamed").fill_null(False)).select(*schema(Change).names)
 
 # %% ../../nbs/04_wikidata/07_changes.ipynb #cell-045
-def unread_entities(
+def _unread_of(
     e,  # an engine
-    *folders,  # of parsed snapshots
+    own: Path,  # folder of a parsed snapshot
+    other: Path | None = None,  # of the one that it is compared with
 ):
-    "A frame with the `id` of each entity that a snapshot could not give."
+    "A frame with the `id` of each entity that a snapshot could not give: any, where it is damaged or one is nameless."
     import pyarrow as pa
 
-    return e.table(pa.table(dict(id=pa.array(_rejected_ids(folders), pa.string()))))
+    ids, known = _rejected_ids([own]), Manifest.of(own, "parse")
+    lost = e.table(pa.table(dict(id=pa.array(sorted(ids - {None}), pa.string()))))
+    if other and (None in ids or known and (known.counts.get("damage") or known.counts.get("unclosed"))):
+        labels = [e.scan(folder / "labels.parquet").select("id") for folder in (other, own)]
+        lost = nw.concat([lost, labels[0].join(labels[1], on="id", how="anti")])
+    return lost.unique()
+
+
+def unread_entities(
+    e,  # an engine
+    *folders,  # of one parsed snapshot, or of two that are compared
+):
+    "A frame with the `id` of each entity that a snapshot could not give."
+    pairs = [(Path(own), Path(other)) for own, other in zip(folders, folders[::-1])]
+    return nw.concat([_unread_of(e, own, other if other != own else None) for own, other in pairs]).unique()
 
 # %% ../../nbs/04_wikidata/07_changes.ipynb #cell-046
 def _redirects(e, folder: Path):
@@ -239,17 +254,17 @@ def compare_snapshots(
     tables = [f / f"{name}.parquet" for f in (old, new) for name in ("statements", "labels")]
     more = [f / name for f in (old, new) for name in ("rejected.jsonl.gz", "redirects.parquet")]
     inputs = [*tables, *(path for path in more if path.exists())]
-    stage = Stage(out, "changes", dict(all_ranks=all_ranks, version=3), inputs)
+    stage = Stage(out, "changes", dict(all_ranks=all_ranks, version=4), inputs)
     if stage.done and not force:
         return stage.manifest
     with stage, open_engine(engine, memory, spill) as e:
         a, b, la, lb = (e.scan(t) for t in (tables[0], tables[2], tables[1], tables[3]))
         rejected, redirects = unread_entities(e, old, new), _redirects(e, new)
-        stage.counts["rejected"] = len(_rejected_ids([old, new]))
+        stage.counts["rejected"] = len(e.collect(rejected))
         merged = redirects.join(rejected, on="id", how="semi").select(id=nw.col("target"))
         unread = nw.concat([rejected, merged]).unique()
         newcomers = lb.join(la.select("id"), on="id", how="anti").join(rejected, on="id", how="anti")
-        came = _without_unnamed(_appeared_facts(a, b, all_ranks), unread_entities(e, old), a)
+        came = _without_unnamed(_appeared_facts(a, b, all_ranks), _unread_of(e, old, new), a)
         wanted = {
             "new_entities": (newcomers.select("id", "label"), ["id"]),
             "came": (came, TRIPLE_KEY),

@@ -8,6 +8,7 @@ __all__ = ['REJECTED_CHARS', 'LINES_PER_SLICE', 'FALLBACK', 'ParsedLines', 'pars
 # %% ../../nbs/04_wikidata/05_entities.ipynb #cell-002
 import gc
 import re
+import zlib
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -227,7 +228,8 @@ def _rejection_reason(
 
 # %% ../../nbs/04_wikidata/05_entities.ipynb #cell-037
 REJECTED_CHARS = 2000  # characters of a rejected line
-_HEAD_ID = re.compile(rb'\W*(?:"(?:type|datatype)":"[\w-]+",)*"id":"([QP][0-9]+)"')
+_HEAD_ID = re.compile(rb'\W*(?:"(?:type|datatype)"\s*:\s*"[\w-]+"\s*,\s*)*"id"\s*:\s*"([QP][0-9]+)"')
+_STATEMENT_ID = re.compile(rb'"id"\s*:\s*"([QPqp][0-9]+)\$')  # begins with the id of its entity
 
 
 def _rejection(
@@ -237,8 +239,8 @@ def _rejection(
 ) -> dict:
     "An entry of `rejected.jsonl.gz`."
     text = line[: 4 * REJECTED_CHARS].decode("utf-8", "replace")[:REJECTED_CHARS]
-    found = _HEAD_ID.match(line)
-    return {"line": number, "reason": why, "id": found and found[1].decode(), "text": text}
+    found = _HEAD_ID.match(line) or _STATEMENT_ID.search(line)
+    return {"line": number, "reason": why, "id": found and found[1].decode().upper(), "text": text}
 
 # %% ../../nbs/04_wikidata/05_entities.ipynb #cell-041
 def _is_readable(snak, kind: type) -> bool:
@@ -302,6 +304,7 @@ class ParsedLines:
     rejected: list = field(default_factory=list)
     counts: dict = field(default_factory=dict)
     redirects: list = field(default_factory=list)  # pairs of ids
+    versions: list = field(default_factory=list)  # id and checksum of every entity, also where it stands twice
 
     def __repr__(self) -> str:
         return "ParsedLines(" + ", ".join(f"{n:,} {what}" for what, n in self.counts.items() if n) + ")"
@@ -323,6 +326,7 @@ class _LineSlice:
         self.statements, self.labels = _StatementColumns(), tuple([] for _ in schema(Label))
         self.properties, self.roles = [], []
         self.seen, self.others, self.duplicates = set() if seen is None else seen, 0, 0
+        self.versions = []
 
 # %% ../../nbs/04_wikidata/05_entities.ipynb #cell-053
 @patch
@@ -334,6 +338,7 @@ def add_line(self: _LineSlice, line: bytes):
         return
     if e.id in self.seen:
         self.duplicates += 1
+        self.versions.append((e.id, zlib.crc32(line)))
         return
     names, links = _entity_terms(e, self.languages), _sitelinks(e.sitelinks)
     roles = list(role_rows(e.id, line)) if self.with_roles else ()
@@ -343,6 +348,7 @@ def add_line(self: _LineSlice, line: bytes):
         column.append(value)
     self.roles += roles
     self.seen.add(e.id)
+    self.versions.append((e.id, zlib.crc32(line)))
     if info:
         self.properties.append(info)
 
@@ -462,13 +468,13 @@ def _parse_slice(
 
 # %% ../../nbs/04_wikidata/05_entities.ipynb #cell-076
 def _slice_tables(lines: list[bytes], first: int, languages: tuple, roles: bool, seen: set) -> tuple:
-    "The record batches of a few hundred lines, their counts, the rejected lines and the redirects."
+    "The record batches of a few hundred lines, their counts, the rejected lines, the redirects and the versions."
     part, rejected, redirects = _parse_slice(lines, first, languages, roles, seen)
     batches = part.batches()
     if any(map(_has_nul, batches.values())):
         seen.difference_update(part.statements.subjects)
         return _slice_tables([_drop_nul(line) for line in lines], first, languages, roles, seen)
-    return batches, part.odd_counts(), rejected, redirects
+    return batches, part.odd_counts(), rejected, redirects, part.versions
 
 # %% ../../nbs/04_wikidata/05_entities.ipynb #cell-078
 @contextmanager
@@ -500,16 +506,16 @@ def parse_lines(
 
     languages = tuple(dict.fromkeys((language, *([fallback] if isinstance(fallback, str) else fallback))))
     batches, rejected, redirects = dict(statements=[], labels=[], properties=[], roles=[]), [], []
-    seen, counts = set(), Counter()
+    seen, counts, versions = set(), Counter(), []
     for start in range(0, len(lines), LINES_PER_SLICE) or (0,):
         some = lines[start : start + LINES_PER_SLICE]
-        made, odd, wrong, moved = _slice_tables(some, first_line + start + 1, languages, roles, seen)
+        made, odd, wrong, moved, found = _slice_tables(some, first_line + start + 1, languages, roles, seen)
         for name, batch in made.items():
             batches[name].append(batch)
-        rejected, redirects = rejected + wrong, redirects + moved
+        rejected, redirects, versions = rejected + wrong, redirects + moved, versions + found
         counts.update(odd)
     t = {name: pa.Table.from_batches(some) for name, some in batches.items()}
     rows = dict(properties=len(t["properties"]), statements=len(t["statements"]), redirects=len(redirects))
     counts = dict(items=len(t["labels"]) - len(t["properties"])) | rows | counts | dict(rejected=len(rejected))
     tables = (t["statements"], t["labels"], t["properties"], t["roles"] if roles else None)
-    return ParsedLines(*tables, rejected, counts, redirects)
+    return ParsedLines(*tables, rejected, counts, redirects, versions)

@@ -46,6 +46,7 @@ def _parse_batch(
     found = entity_pages(batch.text)
     parsed = parse_lines(found.lines, language, fallback, 0, roles)
     for r in parsed.rejected:
+        r["id"] = found.ids[r["line"] - 1] or r["id"]
         r["line"] = batch.first_line + batch.text.count(b"\n", 0, found.offsets[r["line"] - 1]) + 1
     parsed.redirects += [pair for pair in found.redirects if pair[0][:1] in "QPL" and pair[0][1:].isdecimal()]
     parsed.counts["redirects"] += len(found.redirects)
@@ -131,7 +132,7 @@ def _make_piece(
             "rejected.jsonl.gz": gzip.compress(_json_lines(rejected), mtime=0) if rejected else b"",
             "properties.jsonl": _json_lines(row for p in parsed for row in p.properties.to_pylist()),
             "redirects.jsonl": _json_lines(dict(id=id, target=target) for p in parsed for id, target in p.redirects),
-            "ids.txt": "".join(f"{id}\n" for id in whole["labels"]["id"].to_pylist()).encode(),
+            "ids.txt": "".join(f"{id} {crc:x}\n" for p in parsed for id, crc in p.versions).encode(),
         },
     )
 
@@ -150,7 +151,7 @@ def _unique_piece(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    again = seen.add(piece["others"]["ids.txt"].decode().split())
+    again = seen.add(dict.fromkeys(piece["others"]["ids.txt"].decode().split()[::2]))
     if not again:
         return piece
     roles = "roles" in piece["parquet"]
@@ -161,24 +162,42 @@ def _unique_piece(
     )
     parsed = ParsedLines(tables["statements"], tables["labels"], about, tables.get("roles"), [], piece["counts"])
     made = _make_piece([_drop_entities(parsed, again)], roles)
-    others = {name: made["others"][name] for name in ("properties.jsonl", "ids.txt")}
+    others = {"properties.jsonl": made["others"]["properties.jsonl"]}
     return piece | dict(parquet=made["parquet"], counts=made["counts"], others=piece["others"] | others)
 
 # %% ../../nbs/04_wikidata/06_parse.ipynb #cell-056
-def _seen_before(spool: Spool) -> _SeenIds:
-    "The ids of the entities that a spool holds."
-    seen = _SeenIds()
+def _seen_before(spool: Spool) -> tuple[_SeenIds, set]:
+    "The ids of the entities that a spool holds, and those that stand in it twice."
+    seen, again = _SeenIds(), set()
     with open(spool.path("ids.txt"), encoding="ascii") as f:
         while some := list(islice(f, 100_000)):
-            seen.add(line.strip() for line in some)
-    return seen
+            for line in some:
+                again |= seen.add([line.split()[0]])
+    return seen, again
+
+# %% ../../nbs/04_wikidata/06_parse.ipynb #e81420e4
+def _reject_differing(files: PieceFiles):
+    "Add the entities that stand in the dump twice and differ to those that are rejected."
+    if files.state.get("compared") or not files.state["counts"]["duplicates"]:
+        return
+    files.spool.checkpoint()  # the ids must be on the disk to be read
+    again, versions = _seen_before(files.spool)[1], {}
+    with open(files.spool.path("ids.txt"), encoding="ascii") as f:
+        for id, crc in map(str.split, f):
+            if id in again:
+                versions.setdefault(id, set()).add(crc)
+    reason = "stands twice, and differs"
+    rows = [dict(line=0, reason=reason, id=id, text="") for id, crcs in versions.items() if len(crcs) > 1]
+    files.state["compared"] = True
+    counts = {"rejected": len(rows), f"rejected: {reason}": len(rows)} if rows else {}
+    files.add({}, counts, {"rejected.jsonl.gz": gzip.compress(_json_lines(rows), mtime=0)} if rows else {})
 
 # %% ../../nbs/04_wikidata/06_parse.ipynb #cell-061
 def _parse_to_files(
     files: PieceFiles, source: DumpText, size: int, options: dict, workers: int, engine: str, progress: bool
 ):
     "Parse and append what the files do not hold yet."
-    before, seen, batches = files.done, _seen_before(files.spool), text_batches(source, size)
+    before, seen, batches = files.done, _seen_before(files.spool)[0], text_batches(source, size)
     todo = islice(iter(lambda: tuple(islice(batches, BATCHES_PER_ROW_GROUP)), ()), before, None)
     desc = f"{'resuming' if before else 'parsing'} {source.path.name}"
     with progress_bar(total=source.size, unit="B", unit_scale=True, desc=desc, show=progress) as bar:
@@ -188,6 +207,7 @@ def _parse_to_files(
             files.add(made["parquet"], made["counts"], made["others"])
             bar.update(made["position"] - bar.n)
         bar.update(source.size - bar.n if not source.damage else 0)
+    _reject_differing(files)
     files.end(damage=source.damage, unclosed=source.unclosed)
 
 # %% ../../nbs/04_wikidata/06_parse.ipynb #cell-065
@@ -333,7 +353,7 @@ def _write_typed(spool: Spool, folder: Path, roles: bool) -> list[str]:
 _SCRATCH_FILES = ["properties.jsonl", "redirects.jsonl", "ids.txt"]  # needed only while a dump is parsed
 
 # %% ../../nbs/04_wikidata/06_parse.ipynb #cell-083
-PARSE_VERSION = 2  # raised with every change that alters the files
+PARSE_VERSION = 3  # raised with every change that alters the files
 
 # %% ../../nbs/04_wikidata/06_parse.ipynb #cell-084
 def parse_dump(

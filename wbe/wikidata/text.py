@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['READ_BYTES', 'CAREFUL_READ_BYTES', 'BLOCK_MAGIC', 'END_MAGIC', 'BATCH_BYTES', 'MAX_ENTITY_BYTES', 'DamagedData',
-           'DumpText', 'TextBatch', 'text_batches', 'unescape_xml', 'entity_pages']
+           'DumpText', 'TextBatch', 'text_batches', 'unescape_xml', 'split_pages', 'entity_pages']
 
 # %% ../../nbs/04_wikidata/03_text.ipynb #cell-002
 import bz2
@@ -356,6 +356,7 @@ class _EntityPages:
 
     lines: list  # JSON
     offsets: list  # byte of the text at which each begins
+    ids: list = field(default_factory=list)  # as the title of its page has it; None where that is not legible
     redirects: list = field(default_factory=list)  # pairs of titles, empty where they are not legible
     others: int = 0  # talk pages, lexemes, help
 
@@ -372,24 +373,50 @@ def _redirect_titles(
     found = _REDIRECT_TITLES.search(head)
     return found and (found[1].decode(), found[2].decode())
 
+# %% ../../nbs/04_wikidata/03_text.ipynb #afa2626b
+_BETWEEN = re.compile(rb"(?:<\?xml[^>]*>|<mediawiki[^>]*>|<siteinfo>.*?</siteinfo>|</mediawiki>|\s)*", re.DOTALL)
+
+
+def split_pages(text: bytes):
+    "Where each page begins, its XML, and what is wrong with it: one without an end, or without a beginning."
+    at = 0
+    while at < len(text):
+        start = text.find(b"<page>", at)
+        start = start if start >= 0 else len(text)
+        for part in text[at:start].split(b"</page>"):
+            if not _BETWEEN.fullmatch(part):
+                yield at, part, "outside of a page"
+            at += len(part) + 7
+        if start == len(text):
+            return
+        following, end = text.find(b"<page>", start + 6), text.find(b"</page>", start)
+        whole = end >= 0 and not 0 <= following < end
+        at = end + 7 if whole else following if following >= 0 else len(text)
+        yield start, text[start:at], None if whole else "truncated"
+
 # %% ../../nbs/04_wikidata/03_text.ipynb #cell-071
+_ENTITY_TITLE = re.compile(rb"<title>(?:Property:)?([QP][0-9]+)</title>")
+
+
 def entity_pages(text: bytes) -> _EntityPages:
     "The entities in a batch of an XML dump."
-    out, at = _EntityPages([], []), 0
-    while (start := text.find(b"<page>", at)) >= 0:
-        end = text.find(b"</page>", start)
-        at = end = end if end >= 0 else len(text)
-        body = text.find(b"<text", start, end)
-        body = body if body >= 0 else end
-        close = text.find(b"</text>", body, end)
-        close = close if close >= 0 else end
-        about = text[start:body], text[close:end]
+    out = _EntityPages([], [])
+    for start, page, wrong in split_pages(text):
+        body = page.find(b"<text")
+        body = body if body >= 0 else len(page)
+        close = page.find(b"</text>", body)
+        close = close if close >= 0 else len(page)
+        about = page[:body], page[close:]
         if b"<redirect " in about[0]:
             out.redirects.append(_redirect_titles(about[0]) or ("", ""))
-        elif not any(model in part for part in about for model in _ENTITY_MODELS) and end < len(text):
+        elif not any(model in part for part in about for model in _ENTITY_MODELS) and (
+            not wrong or b"<model>" in about[0] + about[1]
+        ):
             out.others += 1
-        else:  # also a page that is cut off: its beginning will be rejected
-            body = text.find(b">", body, end) + 1 if body < end else end
-            out.lines.append(unescape_xml(text[body:close]) or b"{")
-            out.offsets.append(body)
+        else:  # also a page that is cut off: what is left of it will be rejected
+            body = page.find(b">", body) + 1 if body < len(page) else body
+            line, title = unescape_xml(page[body:close]), _ENTITY_TITLE.search(about[0])
+            out.lines.append((line[:-1] if wrong else line) or b"{")
+            out.offsets.append(start + body)
+            out.ids.append(title and title[1].decode())
     return out

@@ -48,8 +48,8 @@ def _checksum_numbers(sha1: list[str]) -> list[int]:
     return [int(s[-12:], 36) for s in sha1]
 
 # %% ../../nbs/05_wikipedia/04_comparison.ipynb #cell-009
-def _page_index(snapshot: WikipediaSnapshot) -> _PageIndex:
-    "The index of a snapshot; of pages that stand in it twice, the last one counts."
+def _page_index(snapshot: WikipediaSnapshot) -> tuple[_PageIndex, np.ndarray]:
+    "The index of a snapshot, and the numbers of the pages that stand in it twice with different texts."
     import pyarrow.parquet as pq
 
     parts = []
@@ -61,8 +61,11 @@ def _page_index(snapshot: WikipediaSnapshot) -> _PageIndex:
             ids = np.asarray(t["id"])[rows]
             parts.append((ids, sums, np.full(len(rows), g, np.int32), rows.astype(np.int32)))
     ids, *columns = (np.concatenate(c) for c in zip(*parts)) if parts else [np.empty(0, np.int64)] * 4
+    order = np.lexsort((columns[0], ids))
+    sorted_ids, sums = ids[order], columns[0][order]
+    twice = sorted_ids[1:][(sorted_ids[1:] == sorted_ids[:-1]) & (sums[1:] != sums[:-1])]
     ids, last = np.unique(ids[::-1], return_index=True)
-    return _PageIndex(ids, *(c[::-1][last] for c in columns))
+    return _PageIndex(ids, *(c[::-1][last] for c in columns)), np.unique(twice)
 
 # %% ../../nbs/05_wikipedia/04_comparison.ipynb #cell-012
 @dataclass
@@ -283,10 +286,11 @@ def compare_wikipedia(
     if stage.done and not force:
         return WikipediaComparison(folder)
     with stage:
-        indexes = before, after = _page_index(old), _page_index(new)
-        unread = np.concatenate([_unread_ids(old, before, after, new), _unread_ids(new, after, before, old)])
+        (before, torn), (after, torn_too) = _page_index(old), _page_index(new)
+        unread = [_unread_ids(old, before, after, new), _unread_ids(new, after, before, old)]
+        unread = np.concatenate([*unread, torn, torn_too])
         lost = _lost_titles(old, new, unread)
-        before, after = (index.without(unread) for index in indexes)
+        before, after = before.without(unread), after.without(unread)
         pairs = _pair_pages(before, after)
         workers = workers or (1 if len(pairs.new) < 2_000 else os.cpu_count() or 1)
         with PieceFiles(stage.folder, {"articles": ChangedArticle}, stage.key(), every=every) as files:

@@ -24,7 +24,7 @@ from ..records import BadArgument, col, patch, read_table, to_table
 from ..spool import PieceFiles, parquet_piece
 from ..store import Stage, check_disk_space, format_bytes, logger, make_folder
 from ..wikidata.parse import DumpFolder
-from ..wikidata.text import READ_BYTES, DumpText, TextBatch, text_batches, unescape_xml
+from ..wikidata.text import READ_BYTES, DumpText, TextBatch, split_pages, text_batches, unescape_xml
 
 # %% ../../nbs/05_wikipedia/01_pages.ipynb #cell-007
 def _tag_pattern(name: str, value: str = "[^<]*"):
@@ -144,27 +144,6 @@ class WikiPages:
         counts = ", ".join(f"{n:,} {name}" for name, n in self.counts.items())
         return f"WikiPages({counts or 'nothing'})"
 
-# %% ../../nbs/05_wikipedia/01_pages.ipynb #cell-028
-_BETWEEN = re.compile(rb"(?:<\?xml[^>]*>|<mediawiki[^>]*>|<siteinfo>.*?</siteinfo>|</mediawiki>|\s)*", re.DOTALL)
-
-
-def _split_pages(text: bytes):
-    "Where each page begins, its XML, and what is wrong with it: one without an end, or without a beginning."
-    at = 0
-    while at < len(text):
-        start = text.find(b"<page>", at)
-        start = start if start >= 0 else len(text)
-        for part in text[at:start].split(b"</page>"):
-            if not _BETWEEN.fullmatch(part):
-                yield at, part, "outside of a page"
-            at += len(part) + 7
-        if start == len(text):
-            return
-        following, end = text.find(b"<page>", start + 6), text.find(b"</page>", start)
-        whole = end >= 0 and not 0 <= following < end
-        at = end + 7 if whole else following if following >= 0 else len(text)
-        yield start, text[start:at], None if whole else "truncated"
-
 # %% ../../nbs/05_wikipedia/01_pages.ipynb #cell-030
 def _count_name(page: WikiPage, namespaces) -> str | None:
     "What a page is counted as; None for an article that is kept."
@@ -205,7 +184,7 @@ def read_pages(
     "The pages of a batch: articles and redirects; others are counted, and damaged ones set aside."
     text, first = (batch.text, batch.first_line) if isinstance(batch, TextBatch) else (batch, 0)
     out = WikiPages()
-    for at, xml, wrong in _split_pages(text):
+    for at, xml, wrong in split_pages(text):
         try:
             if wrong:
                 raise BadPage(wrong)

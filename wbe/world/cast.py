@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['PROPERTIES', 'FIRST_QID', 'WIKIDATA_QIDS', 'CORE_ITEMS', 'CORE_INDEX', 'COUNTRY_SIZE', 'FIXED_COUNTS', 'KIND_SHARES',
-           'WORLD_KINDS', 'WIKI_PAGE_KINDS', 'MIN_ENTITIES', 'RARER_NAMES_FROM', 'KIND_FAME', 'Property', 'core_index',
-           'Cast', 'Member', 'sample_fame', 'label_trap', 'member_name']
+           'WIKI_PAGE_KINDS', 'MIN_ENTITIES', 'RARER_NAMES_FROM', 'KIND_FAME', 'Property', 'core_index', 'Cast',
+           'Member', 'sample_fame', 'label_trap', 'member_name']
 
 # %% ../../nbs/02_world/03_cast.ipynb #cell-002
 from dataclasses import dataclass, field
@@ -79,7 +79,6 @@ FIXED_COUNTS = dict(
     country=1, office=1, league=1, newspaper=1, genus=1, list_page=2, category=2, template=1, disambiguation=1
 )
 KIND_SHARES = _WORLD["kind_shares"]  # of the entities of a country
-WORLD_KINDS = (*FIXED_COUNTS, *KIND_SHARES, "person")
 WIKI_PAGE_KINDS = ("list_page", "category", "template", "disambiguation")  # items about pages of a wiki
 
 # %% ../../nbs/02_world/03_cast.ipynb #cell-011
