@@ -1,6 +1,7 @@
 """How wbe is installed, tested and published: settings.ini, constraints.txt, Makefile, workflows, README."""
 
 import os
+import json
 import re
 import shutil
 import subprocess
@@ -15,6 +16,8 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).parents[1]
 WORKFLOWS = {p.stem: yaml.safe_load(p.read_text(encoding="utf-8")) for p in (ROOT / ".github/workflows").glob("*.yml")}
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+GUIDE = json.loads((ROOT / "nbs" / "guide.ipynb").read_text(encoding="utf-8"))["cells"]
+GUIDE = "\n".join("".join(c["source"]) for c in GUIDE)
 SETTINGS = dict(re.findall(r"^(\w+) *= *(.*)$", (ROOT / "settings.ini").read_text(encoding="utf-8"), re.M))
 ADDRESS = f"https://github.com/{SETTINGS['user']}/{SETTINGS['repo']}"
 CPU_WHEELS = "https://download.pytorch.org/whl/cpu"
@@ -136,19 +139,19 @@ def test_nothing_says_to_install_wbe_from_the_index():
     assert not found
 
 
-def test_the_readme_shows_three_ways_to_install():
-    assert f"git clone {ADDRESS}" in README and f"git+{ADDRESS}" in README
+def test_the_guide_shows_three_ways_to_install():
+    assert f"git clone {ADDRESS}" in README and f"git+{ADDRESS}" in GUIDE
     for command in (
         r"pip install '\.\[lm\]'",
         r"pip install 'dist/wbe-\S+\.whl\[lm\]'",
         r"'wbe\[lm\] @ git\+https://\S+'",
     ):
-        assert re.search(command, README), command
-    assert f"pip install torch --index-url {CPU_WHEELS}" in README
+        assert re.search(command, GUIDE), command
+    assert f"pip install torch --index-url {CPU_WHEELS}" in GUIDE
 
 
-def test_the_readme_has_a_table_of_the_extras():
-    rows = dict(re.findall(r"^\| `(\w+)` \| (.+?) \|", README, re.M))
+def test_the_guide_has_a_table_of_the_extras():
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.+?) \|", GUIDE, re.M))
     extras = packages_of_extras()
     assert {k: rows.get(k) for k in extras} == {
         k: ", ".join(f"{p}" for p in extras[k]) for k in extras if k != "dev"

@@ -289,7 +289,7 @@ def write_sources(folder: Path) -> None:
              for room, own in by_room.items()}  # fmt: skip
     numbered = [f"{room}/00_overview" if f"{room}/00_overview" in own else own[0] for room, own in by_room.items()]
     found = modules()
-    captions = {"Tutorials": {page: [] for page in tutorials}} if tutorials else {}
+    captions = {"Tutorials": {page: [] for page in [*tutorials, "guide"]}}
     captions["Notebooks"] = {first: [p for p in own if p != first] for first, own in zip(numbered, by_room.values())}
     captions["Reference"] = {"command-line": [], "api/index": [f"api/{name}" for name in found]}
     (folder / "captions.json").write_text(json.dumps(captions))

@@ -301,7 +301,7 @@ def style() -> str:
 
 # Every word and number that these notebooks show comes from recorded runs, or is the same in every run, so a fresh
 # output equals the stored one. A cell that says `#| varies` is not compared.
-COMPARED_FOLDER, COMPARED = "research", ("index", "06_timesteps", "08_cost")
+COMPARED_FOLDER, COMPARED = "research", ("index", "guide", "06_timesteps", "08_cost")
 
 
 def is_compared(path) -> bool:

@@ -6,6 +6,8 @@
 __all__ = ['TEMPLATE_TEXTS', 'MONTHS', 'template_text', 'holds_text']
 
 # %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-002
+import ast
+import operator
 import re
 
 # %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-005
@@ -32,6 +34,8 @@ def template_text(
         return values.get("1", "")
     if name.startswith("formatnum:"):
         return _group_digits(name.partition(":")[2])
+    if name.startswith("#expr:"):
+        return _computed(name.partition(":")[2])
     make = TEMPLATE_TEXTS.get(name)
     return make and make(values)
 
@@ -39,7 +43,7 @@ def template_text(
 def holds_text(name: str) -> bool:
     "Whether something remains of a template."
     name = _template_name(name)
-    return name in TEMPLATE_TEXTS or name.startswith(("lang-", "formatnum:"))
+    return name in TEMPLATE_TEXTS or name.startswith(("lang-", "formatnum:", "#expr:"))
 
 # %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-013
 def _positional(values: dict) -> list[str]:
@@ -65,7 +69,13 @@ _VALUE_AT = {
 
 
 def _value_at(key: str):
-    return lambda values: values.get("3" if key == "2" and len(_positional(values)) > 2 else key, "").strip()
+    also = ("name", "text", "quote") if key == "1" else ()  # names under which the value may stand as well
+
+    def text(values: dict) -> str:
+        named = [values[name] for name in (*also[:1], key, *also[1:]) if values.get(name, "").strip()]
+        return (values["3"] if key == "2" and len(_positional(values)) > 2 else (named or [""])[0]).strip()
+
+    return text
 
 
 for _key, _names in _VALUE_AT.items():
@@ -106,15 +116,23 @@ _RANGE_WORDS |= {"+/-": " ± ", "±": " ± ", "to(-)": " to ", "&": " & "}
 _NUMBER = re.compile(r"[-−+]?[\d.,]*\d[\d.,]*(?:[ +⁄/]*\d+[/⁄]\d+)?(?:e[-+]?\d+)?")
 
 
+_SPAN = re.compile(r"(\d[\d.,]*)[-–](\d[\d.,]*)")  # 5–10 in one value
+
+
 def _is_number(text: str) -> bool:
     return bool(_NUMBER.fullmatch(text))
 
 # %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-028
 def _convert(values: dict) -> str:
     "Numbers and units up to the first value that is converted to."
-    out, wants_number = "", True
-    for value in _positional(values):
-        if wants_number and _is_number(value):
+    out, wants_number, parts = "", True, _positional(values)
+    for value, more in zip(parts, [*parts[1:], None]):
+        if wants_number and out and more is None and out[-1] == " ":
+            break  # digits behind the point, no number of its own
+        if wants_number and (span := _SPAN.fullmatch(value)):
+            out += f"{_group_digits(span[1])}–{_group_digits(span[2])}"
+            wants_number = False
+        elif wants_number and _is_number(value):
             out += _group_digits(value)
             wants_number = False
         elif not wants_number and value in _RANGE_WORDS:
@@ -177,6 +195,47 @@ def _currency(sign: str):
 
 for _name, _text in _CURRENCY_SIGNS.items():
     _add_templates(_name, _currency(_text))
+
+
+def _amount(values: dict) -> str:
+    "An amount of money, with the sign of its currency or its code."
+    code = (values.get("type") or values.get("2") or "US$").strip()
+    return _CURRENCY_SIGNS.get(code.lower(), f"{code} ") + _group_digits(values.get("amount") or values.get("1", ""))
+
+
+_add_templates("currency", _amount)
+
+# %% ../../nbs/05_wikipedia/02_templates.ipynb #749b5b93
+_OPERATIONS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Div: operator.truediv}
+_OPERATIONS |= {ast.Mod: operator.mod, ast.Pow: lambda a, b: a**b if abs(b) <= 100 and abs(a) <= 1e9 else 1 / 0}
+
+
+def _value_of(node):
+    "The value of a parsed expression."
+    match node:
+        case ast.Constant(value=int() | float() as value):
+            return value
+        case ast.UnaryOp(op=ast.USub(), operand=inner):
+            return -_value_of(inner)
+        case ast.UnaryOp(op=ast.UAdd(), operand=inner):
+            return _value_of(inner)
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATIONS:
+            return _OPERATIONS[type(op)](_value_of(left), _value_of(right))
+    raise ValueError("no expression of numbers")
+
+
+def _computed(expression: str) -> str:
+    "The value of an expression as MediaWiki prints it; empty if it is none."
+    body, _, digits = expression.lower().partition(" round ")
+    body = body.replace("^", "**").replace(" mod ", " % ").replace(" div ", " / ")
+    if len(body) > 200:
+        return ""
+    try:
+        value = _value_of(ast.parse(body.strip(), mode="eval").body)
+        value = round(value, int(digits)) if digits.strip() else value
+        return f"{value:.14g}"
+    except (ValueError, SyntaxError, ArithmeticError, TypeError, MemoryError, RecursionError):
+        return ""
 
 # %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-040
 def _ordinal(values: dict) -> str:
@@ -284,3 +343,8 @@ _add_templates(
 _add_templates("ship", _ship)
 for _name in ("USS", "HMS", "HMAS", "HMCS", "SS", "MV", "RMS", "USNS", "INS"):
     _add_templates(_name.lower(), _ship_of(_name))
+
+# %% ../../nbs/05_wikipedia/02_templates.ipynb #c1247aae
+_add_templates("citation needed span, cn span, cnspan, fact span, clarify span, dubious span", _value_at("1"))
+_add_templates("flag, flagcountry, flagu, flagathlete, noflag, country, fb, fbw, fb-rt, cr, ru", _value_at("1"))
+_add_templates("sortname", lambda values: " ".join(_positional(values)[:2]))
