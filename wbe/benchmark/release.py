@@ -13,6 +13,7 @@ import shutil
 from collections import Counter
 from dataclasses import dataclass
 from datetime import date
+from html import escape
 from pathlib import Path
 
 from .questions import BenchmarkRow, StatedRow
@@ -214,7 +215,7 @@ def _dataset_card(
     size = _size_category(int(table.loc["all", "samples"]))
     return package_text("benchmark/card.md").format(
         quoted_title=json.dumps(title, ensure_ascii=False),
-        title=title,
+        title=escape(title, quote=False),
         size=size,
         splits="\n".join(map(split, paths)),
         language=language,

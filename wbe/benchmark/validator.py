@@ -45,6 +45,7 @@ FAULTS = {
     "half a probe": ("error", "a question without its answer, or an answer without its question"),
     "malformed id": ("error", "not a Q-id, not a P-id"),
     "unknown tag": ("error", "neither new nor update"),
+    "malformed date": ("error", "no date like 2024-02-01, or like those of Wikidata"),
     "dates out of order": ("error", "the old date is not before the new one, or two timesteps overlap"),
     "two forms differ": ("error", "JSON and Parquet of a timestep do not have the same number of rows"),
     "other edit_id": ("error", "the file has a column edit_id, and it is not that of the row"),
@@ -100,6 +101,7 @@ _ID_PATTERNS = {
     "object_id": re.compile(r"[QP][1-9]\d*|[+-]\d[^/]*(/\d+)?"),  # the other form is a date's or a quantity's
     "relation_id": re.compile(r"P[1-9]\d*"),
 }
+_DATE = re.compile(r"[+-]?\d+(-(0\d|1[0-2])(-([0-2]\d|3[01]))?)?(T[\d:]+Z(/\d+)?)?")
 
 # %% ../../nbs/06_benchmark/12_validator.ipynb #cell-015
 def _id_and_tag_faults(
@@ -113,6 +115,12 @@ def _id_and_tag_faults(
     tag = row.get("tag")
     if "tag" not in skipped and tag not in ("new", "update"):
         yield ("unknown tag", "tag", f"{tag!r}, expected new or update") if tag else ("no tag", "tag", repr(tag))
+    for name in ("valid_from", "valid_until"):
+        if (when := row.get(name)) and not (isinstance(when, str) and _DATE.fullmatch(when)):
+            yield "malformed date", name, repr(when)
+    for name, value in row.items():
+        if name.endswith(("_aliases", "_classes")) and isinstance(value, str | int | float | dict) and value == value:
+            yield "wrong type", name, f"{value!r}, expected a list of texts"
 
 # %% ../../nbs/06_benchmark/12_validator.ipynb #cell-018
 def _row_warnings(row: dict, absent) -> Iterator[tuple]:

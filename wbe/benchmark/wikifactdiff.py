@@ -34,9 +34,9 @@ from .rows import LocatedValue, read_located_rows
 from ..engine import open_engine
 from ..records import BadArgument, check_choice, patch
 from ..store import Manifest, Stage, atomic_write, scratch_folder
-from ..texts import stable_hash
+from ..texts import day_text, stable_hash
 from ..wikidata.changes import SUBJECT_PROPERTY
-from ..wikidata.rules import POPULATION_PROPERTY, SCENARIOS, entity_popularity, read_page_views
+from ..wikidata.rules import POPULATION_PROPERTY, SCENARIOS, classify, entity_popularity, read_page_views
 from ..writers.properties import kind_of_classes, object_kind
 from ..writers.templates import fill_form, statement_prompts, with_article
 from ..writers.verbalisation import SentenceRequest, read_templates
@@ -509,6 +509,20 @@ def _row_maker(e, rules: Path, snapshots, mined: dict | None, style: str, seed: 
 _UPDATES_VERSION = 1  # raised when the same inputs would give another file
 
 
+def _use_same_popularity(e, rules: Path, snapshots, views):
+    "Classify again if the popularity of subjects is not from the page views that neighbours will have."
+    known = Manifest.of(rules, "rules")
+    if known is None:
+        return  # `find_neighbours` says what is missing
+    seen = {Path(p).name for p in known.inputs if Path(p).suffix in (".bz2", ".gz")} - {"rejected.jsonl.gz"}
+    if seen and not views:
+        raise BadArgument(f"{rules}: subjects have the page views of {', '.join(sorted(seen))}; give --views, too")
+    if seen != {Path(v).name for v in views}:
+        same = {k: known.params[k] for k in ("t_old", "t_new", "factor", "seed", "literal")}
+        days = {k: day_text(same.pop(k)) for k in ("t_old", "t_new")}
+        classify(*snapshots, rules, **days, **same, engine=e, views=views)
+
+
 def write_fact_updates(
     rules_folder,  # what `classify` wrote; the neighbours come here, too
     old_folder,  # the parsed snapshots
@@ -529,6 +543,7 @@ def write_fact_updates(
     mined = read_templates(templates) if templates else None
     rules, snapshots, path = Path(rules_folder), (Path(old_folder), Path(new_folder)), Path(path)
     with open_engine(engine) if isinstance(engine, str) else nullcontext(engine) as e:
+        _use_same_popularity(e, rules, snapshots, views)
         find_neighbours(rules, *snapshots, k=k, n=n, views=views, seed=seed, engine=e, progress=progress)
         inputs = [rules / "updates.parquet", rules / "neighbours.parquet", snapshots[1] / "properties.parquet"]
         inputs += [*(f / "labels.parquet" for f in snapshots), *([Path(templates)] if templates else [])]

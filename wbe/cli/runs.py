@@ -204,9 +204,13 @@ def _print_run(run, out: TableOutput):
 
 # %% ../../nbs/12_app/05_runs.ipynb #74c2cb5a
 def _check_run_name(name: str | None):
-    "Raise an error for a name that is a path."
-    if name is not None and (name in ("", ".", "..") or any(c in name for c in "/\\\0")):
-        raise BadArgument(f"--name {name}: give a plain name; the folder of the runs is given with --runs")
+    "Raise an error for a name that is a path, that no file system takes, or that is not one line."
+    if name is None:
+        return
+    if len(name.encode()) > 200:
+        raise BadArgument(f"--name {name[:40]}…: a name has at most 200 bytes, not {len(name.encode())}; shorten it")
+    if name in ("", ".", "..") or any(c in "/\\" or not c.isprintable() for c in name):
+        raise BadArgument(f"--name {name!r}: give a plain name; the folder of the runs is given with --runs")
 
 # %% ../../nbs/12_app/05_runs.ipynb #dec9f05e
 def _run_benchmark(cls, settings: dict, hparams: list[str], runs: Path, name: str | None, out: TableOutput):

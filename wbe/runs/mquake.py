@@ -86,20 +86,34 @@ def _instance_facts(x: dict) -> tuple[dict, dict]:
     return edits, {k: o for k, o in path.items() if k not in edits}
 
 # %% ../../nbs/10_runs/09_mquake.ipynb #cell-014
+def _worded_edits(x: dict) -> dict[tuple, str]:
+    "The edits as an editor of texts sees them, by names: {(subject, property): answer}."
+    named = requests_from_mquake(x)
+    return {(r.subject.casefold(), r.relation_id or r.question.casefold()): r.answer.casefold() for r in named}
+
+
+def _clashes(instances: list[dict], edits: list[dict], asked: list[dict], kind: str) -> list[dict]:
+    "Pairs of instances where an edit of the other gives another value to a fact of the first."
+    edited, out = defaultdict(dict), []
+    for x, mine in zip(instances, edits):
+        for fact, target in mine.items():
+            edited[fact].setdefault(target, []).append(x["case_id"])
+    for x, mine in zip(instances, asked):
+        for fact, target in mine.items():
+            others = [c for o, cases in edited.get(fact, {}).items() if o != target for c in cases]
+            out += [dict(case=x["case_id"], other=c, kind=kind, fact="/".join(fact)) for c in others]
+    return out
+
+
 def find_conflicts(
     instances: list[dict],  # in MQuAKE's format
-) -> list[dict]:  # case, other, kind (edit or hop), fact
+) -> list[dict]:  # case, other, kind (edit, hop or namesake), fact
     "Pairs of instances that contradict each other: the answer to `case` is changed by an edit of `other`."
-    edited, facts, out = defaultdict(dict), [_instance_facts(x) for x in instances], []
-    for x, (edits, _) in zip(instances, facts):
-        for fact, target in edits.items():
-            edited[fact].setdefault(target, []).append(x["case_id"])
-    for x, (edits, unedited) in zip(instances, facts):
-        for kind, mine in (("edit", edits), ("hop", unedited)):
-            for fact, target in mine.items():
-                others = [c for o, cases in edited.get(fact, {}).items() if o != target for c in cases]
-                out += [dict(case=x["case_id"], other=c, kind=kind, fact="/".join(fact)) for c in others]
-    return out
+    edits, unedited = zip(*map(_instance_facts, instances)) if instances else ((), ())
+    worded = list(map(_worded_edits, instances))
+    out = _clashes(instances, edits, edits, "edit") + _clashes(instances, edits, unedited, "hop")
+    known = {(c["case"], c["other"]) for c in out if c["kind"] == "edit"}
+    return out + [c for c in _clashes(instances, worded, worded, "namesake") if (c["case"], c["other"]) not in known]
 
 # %% ../../nbs/10_runs/09_mquake.ipynb #cell-018
 @dataclass(frozen=True)
