@@ -139,6 +139,10 @@ def test_nothing_says_to_install_wbe_from_the_index():
     assert not found
 
 
+def test_a_citation_names_this_version():
+    assert f"\nversion: {SETTINGS['version']}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+
+
 def test_the_guide_shows_three_ways_to_install():
     assert f"git clone {ADDRESS}" in README and f"git+{ADDRESS}" in GUIDE
     for command in (

@@ -7,6 +7,7 @@ __all__ = ['SIMILARITY_METHODS', 'change_files', 'changed_pairs', 'multi_valued_
            'find_locality']
 
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-002
+import difflib
 import json
 import shutil
 from dataclasses import dataclass
@@ -115,7 +116,7 @@ def _filter_static(
     return frame.join(known, left_on=list(fact), right_on=["subject", "property", "value"], how=how)
 
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-033
-SIMILARITY_METHODS = ("name", "graph")
+SIMILARITY_METHODS = ("name", "graph", "paper")
 
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-034
 @dataclass
@@ -137,7 +138,7 @@ class LocalityProbe:
     property_similarity: float = col("of the two properties: 1 for the same")
     method: str = col(
         "what a subject's vector consists of: name (pieces of three letters) "
-        "or graph (its objects, and its pairs of property and object)"
+        "or graph (its objects, and its pairs of property and object); or paper (the letters of names, no vectors)"
     )
 
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-037
@@ -620,6 +621,44 @@ def _locality_table(edits, found, method: str):
     columns.append(pa.array([method] * len(found), pa.string()))
     return pa.table(columns, schema=schema(LocalityProbe)).combine_chunks()
 
+# %% ../../nbs/06_benchmark/02_locality.ipynb #863a694b
+def _nearest_name(name: str, others: list[str]) -> tuple[int, float]:
+    "The number of the other name that matches best, the first of several, and the ratio of matching letters."
+    best, at = -1, 0
+    for i, other in enumerate(others):
+        matcher = difflib.SequenceMatcher(None, name, other)
+        if round(100 * matcher.real_quick_ratio()) > best and round(100 * matcher.quick_ratio()) > best:
+            if (ratio := round(100 * matcher.ratio())) > best:
+                best, at = ratio, i
+    return at, best / 100
+
+
+def _paper_probes(facts: Path, static: Path):
+    "The probes of all edits as in the paper, and their counts; every pair of names is compared, which takes its time."
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    edits, stays = (pq.read_table(path, columns=[*_FACT_KEY, *_FACT_TEXTS]).to_pylist() for path in (facts, static))
+    pool, out = {}, []
+    for row in [*stays, *edits]:
+        pool.setdefault(row["property"], []).append(row)
+    for edit in edits:
+        others = {p: [r for r in rows if r["object"] != edit["object"]] for p, rows in pool.items()}
+        labels = [p for p, rows in others.items() if rows]
+        if labels:
+            at, property_ratio = _nearest_name(edit["property"], labels)
+            rows = others[labels[at]]
+            at, ratio = _nearest_name(edit["subject"], [r["subject"] for r in rows])
+            probe = {f"probe_{c}": rows[at][c] for c in (*_FACT_KEY, *_FACT_TEXTS)}
+            found = {c: edit[c] for c in _FACT_KEY} | probe | dict(similarity=ratio, property_similarity=property_ratio)
+            out.append(found | dict(method="paper"))
+    same = sum(r["property_similarity"] == 1 for r in out)
+    different = len({tuple(r[f"probe_{c}"] for c in _FACT_KEY) for r in out})
+    counts = dict(edits=len(edits), static=len(stays), probes=len(out), without=len(edits) - len(out))
+    return pa.Table.from_pylist(out, schema=schema(LocalityProbe)), counts | dict(
+        same_property=same, different=different
+    )
+
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-097
 def find_locality(
     facts,  # facts.parquet: the edits
@@ -628,7 +667,7 @@ def find_locality(
     exclude=(),  # what else changes: folders of `compare_snapshots` (of this timestep, of earlier ones), or files
     later=(),  # folders of `compare_snapshots` of later timesteps: excluded too, and the probe must be static there
     old=None,  # statements.parquet of the older snapshot: the probe must have had one answer there
-    method: str = "name",  # or 'graph'
+    method: str = "name",  # or 'graph'; or 'paper', which reads facts and static alone
     statements=None,  # for 'graph': statements.parquet, the older first; by default the static facts, then the edits
     near: int = 5,  # so many similar properties are tried where the edit's own has no probe
     postings: int | None = 1_000,  # entries that an edit reads; None compares with everything
@@ -649,6 +688,12 @@ def find_locality(
     if stage.done and not force:
         return stage.manifest
     with stage:
+        if method == "paper":
+            table, counts = _paper_probes(facts, static)
+            write_table(Path(out) / "locality.parquet", table)
+            stage.outputs.append(Path(out) / "locality.parquet")
+            stage.counts.update(counts)
+            return stage.manifest
         use = dict(name=engine, memory=memory, spill=spill)
         _prepare_search(work, inputs, params, stage.inputs, use)
         search = _LocalitySearch(work, postings)

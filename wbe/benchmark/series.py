@@ -420,7 +420,7 @@ def make_benchmark(
     dumps,  # files of dumps, or dates to fetch, or words like newest-1; two or more
     writer: dict | None = None,  # like dict(name="openai", model="gpt-4o-mini", kinds=…); templates by default
     writer_options: dict | None = None,  # that do not change its texts: budget, confirm, concurrency, …
-    closeness: str = "name",  # of locality probes: name or graph
+    closeness: str = "name",  # of locality probes: name, graph or paper
     chains: bool = False,  # also chains of two to four facts in MQuAKE's format, in files of their own
     title: str = "WikiBigEdit, made with wbe",
     source: str = WIKIDATA_SOURCE,  # what the dumps are of, for the card
