@@ -318,7 +318,7 @@ def checked(pair: Pair, side: int, hurt, insist: bool = False) -> list[str]:
     return said
 
 
-def stops(pair: Pair, side: int, hurt, match: str = ""):
+def stops(pair: Pair, side: int, hurt, match: str | None = None):
     with pytest.raises(DamagedDump, match=match) as e:
         checked(pair, side, hurt)
     text = str(e.value)
