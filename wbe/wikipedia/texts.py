@@ -287,6 +287,7 @@ def write_wiki_texts(
     work=None,  # folder for what is made on the way; `work` in that folder by default
     as_published: bool = False,  # diffsets with the faults of TemporalWiki's code
     articles: bool = True,  # also all articles of each day
+    tables: bool = False,  # what is new holds the rows of tables, too; boxes and lists of links never count
     engine: str = "duckdb",  # or spark
     workers: int | None = None,  # processes; by default one for small dumps and one per core for large ones
     progress: bool = True,
@@ -309,7 +310,7 @@ def write_wiki_texts(
             texts = partial(snapshot_articles, parsed[day])
             _write_once(folder, f"wiki_articles_{day}", parsed[day].path, texts, parsed[day].unread)
         for (old, new), place in compared.items():
-            found = compare_wikipedia(parsed[old], parsed[new], place, **how)
+            found = compare_wikipedia(parsed[old], parsed[new], place, tables=tables, **how)
             if lost := found.counts.get("unread in the other", 0):
                 log(f"{old} to {new}: {lost:,} articles are left out, because one of the dumps could not give them")
             diffset = write_diffset(found, work / f"diffset_{old}_{new}", as_published, progress=progress)
