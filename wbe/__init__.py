@@ -11,7 +11,7 @@ Ten lines, and what they use is imported when it is used:
         answers += [ask(lm, question)]
     answers += [ask(lm, question)]                                          # Sanagar, Silpur, Sanagar
     for name in ("none", "ft"):                                             # none: the unedited model
-        run("my_edits.csv", editor=name)                                    # columns: subject, question, answer, …
+        run("my_edits.csv", editor=name, model="wbe-tiny")                  # columns: subject, question, answer, …
     table = compare("runs")
     report("runs", "report.html")
 """

@@ -6,7 +6,7 @@
 __all__ = ['NAMES', 'edit', 'run', 'compare', 'report']
 
 # %% ../nbs/12_app/10_api.ipynb #9782243e
-from dataclasses import replace
+from dataclasses import fields, replace
 from importlib import import_module
 from pathlib import Path
 
@@ -54,19 +54,26 @@ def edit(
 # %% ../nbs/12_app/10_api.ipynb #a63d795a
 def run(
     plan,  # a RunPlan; or a benchmark, as `open_benchmark` takes it
+    *,
     folder=None,  # of the run; by default runs/NAME
     lm=None,  # a loaded model, in place of the plan's; it is edited
     progress: bool = True,
-    **settings,  # of a RunPlan: editor, model, max_edits, …
+    **settings,  # of a RunPlan: editor, model, hparams (a dict), max_edits, …
 ):  # a Run
     "Carry out a run, or what is left of it."
+    from wbe.records import check_choice
     from wbe.runs.loop import carry_out
     from wbe.runs.plan import RunPlan
 
-    if not hasattr(plan, "schedule"):
-        plan = RunPlan(benchmark=str(plan) if isinstance(plan, Path) else plan, **settings)
-    elif settings:
+    for name in settings:
+        check_choice(name, [f.name for f in fields(RunPlan)], "setting of a run (one of an editor stands in hparams):")
+    if hasattr(settings.get("model"), "item_hooks"):
+        lm = settings.pop("model")
+    if hasattr(plan, "schedule"):
         plan = replace(plan, **settings)
+    else:
+        given = {} if lm is None else dict(model=str(lm.name))
+        plan = RunPlan(benchmark=str(plan) if isinstance(plan, Path) else plan, **given | settings)
     return carry_out(plan, Path(folder) if folder else Path("runs") / plan.name, lm, progress)
 
 # %% ../nbs/12_app/10_api.ipynb #3432f072
@@ -75,18 +82,27 @@ def _many(runs) -> list:
 
 
 def compare(
-    runs="runs",  # Runs, folders of runs, or folders of such folders; one or many
+    *runs,  # Runs, folders of runs, or folders of such folders; the folder `runs` by default
     metric: str = "exact_match",
 ):  # a data frame
     "A row for each run: accuracy on each axis right after the edits and at the end, and what it cost."
+    from wbe.metrics.answers import RUN_MEASURES
+    from wbe.records import check_choice
     from wbe.runs.records import compare_runs, load_runs
+    from wbe.store import StoreError
 
-    found = [[r] if hasattr(r, "folder") else load_runs(r) for r in _many(runs)]
-    return compare_runs(sum(found, []), metric)
+    check_choice(metric, RUN_MEASURES, "measure")
+    found = []
+    for one in _many(runs or ["runs"]):
+        some = _many(one) if hasattr(one, "folder") or isinstance(one, list | tuple) else load_runs(one)
+        if not some:
+            raise StoreError(f"{one}: no runs here; `run` makes one")
+        found += [r if hasattr(r, "folder") else load_runs(r)[0] for r in some]
+    return compare_runs(found, metric)
 
 
 def report(
-    runs="runs",  # as for `compare`
+    runs="runs",  # Runs, folders of runs, or folders of such folders; one or many
     out="report.html",
     **options,  # of `make_report`: title, notebook, folder, …
 ) -> Path:

@@ -73,7 +73,9 @@ def _check_request(
     "Raise BadArgument if a request cannot be edited."
     for part in ("question", "answer"):
         text = getattr(r, part)
-        if not isinstance(text, str) or not text.strip():
+        if not isinstance(text, str):
+            raise BadArgument(f"{_request_label(n, r)}: the {part} is {text!r}, and must be a text")
+        if not text.strip():
             raise BadArgument(f"{_request_label(n, r)}: the {part} is empty; leave the edit out")
     if need_subject and not r.subject.strip():
         raise BadArgument(
@@ -111,6 +113,7 @@ def check_requests(
     need_subject: bool = True,  # whether each subject must be in its question
 ) -> list[EditRequest]:
     "The requests as a list; BadArgument names the first one that cannot be edited."
+    requests = requests.to_dict("records") if hasattr(requests, "iterrows") else requests  # a data frame
     requests = [requests] if isinstance(requests, EditRequest | dict | str) else requests
     requests, answers = [_as_request(n, r) for n, r in enumerate(requests)], {}
     for n, r in enumerate(requests):

@@ -22,7 +22,7 @@ from typing import ClassVar
 import torch
 
 from .requests import EditRequest
-from ..lm.models import LM, require_weights
+from ..lm.models import LM, as_lm, require_weights
 from ..plugins import import_object, place_of
 from ..records import WbeError, check_choice, patch
 from ..store import StoreError, atomic_write, explain_read_errors, make_folder, sha256_of, versions, write_text
@@ -204,8 +204,12 @@ def undo(self: EditResult, lm: LM):
 # %% ../../nbs/09_editors/02_results.ipynb #cell-028
 @patch
 @contextmanager
-def on(self: EditResult, lm: LM):
-    "Apply the result inside a `with` block."
+def on(
+    self: EditResult,
+    lm: LM,  # or its name, or its folder
+):
+    "Apply the result inside a `with` block, which gets the model."
+    lm = as_lm(lm)
     self.apply(lm, remember=True)
     try:
         yield lm

@@ -647,10 +647,10 @@ def as_lm(lm) -> LM:
     "A model; a name or a folder is loaded."
     if isinstance(lm, str | Path):
         return load(lm)
-    if hasattr(lm, "parameters") and not hasattr(lm, "family"):
-        kind = type(lm).__name__
+    if not hasattr(lm, "item_hooks"):
         raise BadArgument(
-            f"a {kind} without its tokenizer; `load(NAME)` or `LM.of(model, tokenizer)` gives what wbe takes"
+            f"a {type(lm).__name__} is no model of wbe; give a name, a folder, `load(NAME)`, or "
+            "`LM.of(model, tokenizer)` for one of transformers"
         )
     return lm
 
