@@ -329,7 +329,7 @@ def summarise_cost(runs, axis: str = "update") -> str:
     "The cheapest and the most expensive editor, the slowest answers, and the Pareto front."
     c, t = edit_cost(runs), trade_off(runs, axis)
     least, most = (f"{format_edit_time(c.per_edit[e])} ({e})" for e in (c.per_edit.idxmin(), c.per_edit.idxmax()))
-    out = [f"An edit takes from {least} to {most}."]
+    out = [f"An edit takes {f'from {least} to {most}' if len(c) > 1 else least}."]
     out += [_summarise_ratios(t.ratio, bool(answer_time(runs).spread.all()))] if t.ratio.notna().any() else []
     out += _summarise_bytes(runs)
     front = ", ".join(f"{e} ({format_percent(v)})" for e, v in t[t.front_edit].value.items())

@@ -190,7 +190,8 @@ def _summarise_model(model: str, shares: pd.Series, all_: pd.Series) -> str:
         return f"{model} was asked nothing."
     share = format_percent(all_[model], all_[f"{model}.low"], all_[f"{model}.high"])
     least, most = (f"{shares[i]:.0%} ({i})" for i in (shares.idxmin(), shares.idxmax()))
-    return f"{model} leaves {share} of the update questions unsolved, from {least} to {most}."
+    spread = f", from {least} to {most}" if len(shares) > 1 else ""
+    return f"{model} leaves {share} of the update questions unsolved{spread}."
 
 # %% ../../nbs/11_analysis/03_statistics.ipynb #cell-051
 def summarise_timestep_statistics(
@@ -198,9 +199,12 @@ def summarise_timestep_statistics(
 ) -> str:
     "The size of the benchmark, and what each model leaves unsolved."
     steps, all_ = table.drop(index="all"), table.loc["all"]
-    edits = f"{int(all_['edits']):,} edits, {steps['edits'].min():,} to {steps['edits'].max():,} each"
+    edits = f"{int(all_['edits']):,} edits"
     over = f" over {all_['days']:.0f} days" if pd.notna(all_["days"]) else ""
-    size = f"{len(steps)} timesteps{over} hold {edits}, and {int(all_['questions']):,} questions."
+    if len(steps) > 1:
+        edits += f", {steps['edits'].min():,} to {steps['edits'].max():,} each"
+    hold = f"{len(steps)} timesteps{over} hold" if len(steps) > 1 else f"One timestep{over} holds"
+    size = f"{hold} {edits}, and {int(all_['questions']):,} questions."
     return " ".join([size, *(_summarise_model(m, steps[m], all_) for m in _models_in(table))])
 
 # %% ../../nbs/11_analysis/03_statistics.ipynb #72f84318

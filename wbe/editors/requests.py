@@ -247,9 +247,9 @@ def name_words(text: str) -> tuple[str, ...]:
 @cache
 def question_words() -> frozenset[str]:
     "The words of wbe's question forms: those that a name should not be confused with."
-    from wbe.writers.properties import PHRASES
+    from wbe.writers.properties import ITEM_PHRASES
 
-    forms = [f.replace("{s}", " ") for p in PHRASES.values() for f in (*p.questions, *p.nouns)]
+    forms = [f.replace("{s}", " ") for p in ITEM_PHRASES.values() for f in (*p.questions, *p.nouns)]
     more = "who whom whose what which where when why how is are was were do does did"
     return frozenset(w for form in (*forms, more) for w in name_words(form))
 

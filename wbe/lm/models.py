@@ -14,6 +14,7 @@ import shutil
 from collections import Counter
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from types import MethodType
@@ -495,6 +496,8 @@ def _model_source(name_or_path: str) -> str:
     if gguf := _gguf_file(name_or_path):
         return str(gguf)
     source = str(builtin_folder(name_or_path) or name_or_path)
+    if not Path(source).exists() and get_close_matches(source, ["wbe-tiny"], cutoff=0.85):
+        raise ModelError(f"no model {source!r}; did you mean 'wbe-tiny'?")
     is_folder = ("/" in source.strip("/") and source.startswith(("/", "."))) or Path(source).is_dir()
     if is_folder and not (Path(source) / "config.json").exists():
         raise ModelError(f"{source}: there is no config.json, so this is not a model's folder")

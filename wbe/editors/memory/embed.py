@@ -78,11 +78,11 @@ def _idf_weights(
 # %% ../../../nbs/09_editors/memory/01_embed.ipynb #cell-021
 @cache
 def _question_forms() -> tuple[str, ...]:
-    "The question forms of wbe without their subjects: what is common in questions."
-    from wbe.writers.properties import PHRASES
+    "The question forms of wbe without their subjects: what is common in questions about entities."
+    from wbe.writers.properties import ITEM_PHRASES
 
     forms = []
-    for p in PHRASES.values():
+    for p in ITEM_PHRASES.values():
         forms += [*p.questions, *(f"What is {n}?" for n in p.nouns), *(f"Who is {n}?" for n in p.nouns)]
     return tuple(t.replace("{s}", " ") for t in forms)
 

@@ -70,10 +70,10 @@ _RARE_SHARE = 0.3  # a word of few phrases is still typical
 @cache
 def _phrase_profiles() -> dict[str, dict[str, float]]:
     "By property: in which share of wbe's phrases for it a word occurs; its keys count as rare words."
-    from wbe.writers.properties import PHRASES
+    from wbe.writers.properties import ITEM_PHRASES
 
     texts, keys = {}, {}
-    for (pid, _), p in PHRASES.items():
+    for (pid, _), p in ITEM_PHRASES.items():
         texts.setdefault(pid, []).extend((*p.questions, *p.nouns, p.statement))
         keys.setdefault(pid, []).extend(p.keys)
     counts = {p: Counter(w for t in ts for w in set(_content_words(t.replace("{s}", " ")))) for p, ts in texts.items()}
@@ -203,10 +203,10 @@ class _QuestionWords:
 @cache
 def _phrase_texts() -> dict[str, tuple[tuple[str, ...], ...]]:
     "By property: the content words of each of wbe's phrases for it."
-    from wbe.writers.properties import PHRASES
+    from wbe.writers.properties import ITEM_PHRASES
 
     texts = {}
-    for (pid, _), p in PHRASES.items():
+    for (pid, _), p in ITEM_PHRASES.items():
         words = (tuple(_content_words(t.replace("{s}", " "))) for t in (*p.questions, *p.nouns, p.statement))
         texts.setdefault(pid, {}).update(dict.fromkeys(w for w in words if w))
     return {pid: tuple(some) for pid, some in texts.items()}
