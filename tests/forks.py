@@ -1,4 +1,4 @@
-"""Tests in several processes, for less than those of pytest-xdist cost: `pytest tests --forks 2`.
+"""Tests in several processes, for less than those of pytest-xdist cost: `pytest tests --forks 3`.
 
 All files are imported once, and the processes are forked afterwards. Each runs the tests of one file after the other,
 the first that none has begun, and sends the reports to the process that they come from.
