@@ -77,8 +77,18 @@ def run(
     return carry_out(plan, Path(folder) if folder else Path("runs") / plan.name, lm, progress)
 
 # %% ../nbs/12_app/10_api.ipynb #3432f072
-def _many(runs) -> list:
-    return [runs] if isinstance(runs, str | Path) or hasattr(runs, "folder") else list(runs)
+def _runs_of(given) -> list:
+    "Runs: of a run, a folder, or several of these."
+    from wbe.runs.records import load_runs
+    from wbe.store import StoreError
+
+    if hasattr(given, "folder"):
+        return [given]
+    if not isinstance(given, str | Path):
+        return [run for one in given for run in _runs_of(one)]
+    if not (found := load_runs(given)):
+        raise StoreError(f"{given}: no runs here; `run` makes one")
+    return found
 
 
 def compare(
@@ -88,17 +98,9 @@ def compare(
     "A row for each run: accuracy on each axis right after the edits and at the end, and what it cost."
     from wbe.metrics.answers import RUN_MEASURES
     from wbe.records import check_choice
-    from wbe.runs.records import compare_runs, load_runs
-    from wbe.store import StoreError
+    from wbe.runs.records import compare_runs
 
-    check_choice(metric, RUN_MEASURES, "measure")
-    found = []
-    for one in _many(runs or ["runs"]):
-        some = _many(one) if hasattr(one, "folder") or isinstance(one, list | tuple) else load_runs(one)
-        if not some:
-            raise StoreError(f"{one}: no runs here; `run` makes one")
-        found += [r if hasattr(r, "folder") else load_runs(r)[0] for r in some]
-    return compare_runs(found, metric)
+    return compare_runs(_runs_of(runs or ["runs"]), check_choice(metric, RUN_MEASURES, "measure"))
 
 
 def report(
@@ -109,4 +111,5 @@ def report(
     "Write one page on runs: figures, tables, every question, settings, how to repeat it."
     from wbe.analysis.report import make_report
 
-    return make_report([getattr(r, "folder", r) for r in _many(runs)], out, **options)
+    runs = [runs] if isinstance(runs, str | Path) or hasattr(runs, "folder") else runs
+    return make_report([getattr(r, "folder", r) for r in runs], out, **options)

@@ -16,11 +16,10 @@ import pandas as pd
 from .style import display_order, look, new_figure, panel_title
 from .tables import as_run_list, before_text, format_percent, labelled_runs, list_verdicts
 from .timesteps import mean_accuracy
-from ..benchmark.near_probes import NEAR_AXES
+from ..benchmark.near_probes import FORMS, NEAR_AXES
 from ..metrics.answers import MEASURES
 from ..metrics.intervals import Interval, difference_interval, holm, judge_differences, p_value
 from ..records import QUESTION_KEY, BadArgument, check_choice
-from ..benchmark.near_probes import FORMS
 
 # %% ../../nbs/11_analysis/12_leakage.ipynb #cell-007
 def _fair_questions(run) -> pd.DataFrame:

@@ -18,14 +18,13 @@ from .headline import SourceNotGiven
 from .leakage import leakage_items
 from .style import GREY, Look, display_order, draw_dots, draw_heatmap, new_figure
 from .tables import format_percent, labelled_runs, longest_runs, pool_scores
-from ..benchmark.near_probes import NEAR_AXES
+from ..benchmark.near_probes import FORMS, NEAR_AXES
 from ..metrics.answers import RUN_MEASURES, cohen_kappa, normalised_matches
 from ..metrics.intervals import Interval, bootstrap_interval, judge_differences, p_value
 from ..records import ASKED_AXES, BadArgument, check_choice
 from ..runs.records import Run
 from ..store import StoreError, find_manifests
 from ..wikidata.audit import AUDIT_VERDICTS, SUPPORTED_VERDICTS, Audit
-from ..benchmark.near_probes import FORMS
 from ..writers.judge import JudgeRequest, judge_answers
 
 # %% ../../nbs/11_analysis/16_rankings.ipynb #cell-010

@@ -506,9 +506,6 @@ def _row_maker(e, rules: Path, snapshots, mined: dict | None, style: str, seed: 
     return _RowMaker(_named_entities(e, snapshots, _mentioned(e, rules)), properties, mined, style, seed)
 
 # %% ../../nbs/06_benchmark/18_wikifactdiff.ipynb #2496ab2a
-_UPDATES_VERSION = 1  # raised when the same inputs would give another file
-
-
 def _use_same_popularity(e, rules: Path, snapshots, views):
     "Classify again if the popularity of subjects is not from the page views that neighbours will have."
     known = Manifest.of(rules, "rules")
@@ -521,6 +518,9 @@ def _use_same_popularity(e, rules: Path, snapshots, views):
         same = {k: known.params[k] for k in ("t_old", "t_new", "factor", "seed", "literal")}
         days = {k: day_text(same.pop(k)) for k in ("t_old", "t_new")}
         classify(*snapshots, rules, **days, **same, engine=e, views=views)
+
+# %% ../../nbs/06_benchmark/18_wikifactdiff.ipynb #fc9bcd76
+_UPDATES_VERSION = 1  # raised when the same inputs would give another file
 
 
 def write_fact_updates(

@@ -262,7 +262,7 @@ def _lost_titles(old: WikipediaSnapshot, new: WikipediaSnapshot, unread) -> list
 # %% ../../nbs/05_wikipedia/04_comparison.ipynb #cell-038
 COMPARISON_VERSION = 4  # raised with every change that alters the files
 
-
+# %% ../../nbs/05_wikipedia/04_comparison.ipynb #382dfff5
 def compare_wikipedia(
     old,  # snapshots, or their folders
     new,
@@ -280,9 +280,8 @@ def compare_wikipedia(
         raise BadArgument(f"the number of workers is at least 1, not {workers}")
     old, new = (s if isinstance(s, WikipediaSnapshot) else WikipediaSnapshot(s) for s in (old, new))
     params = dict(tables=tables, size=size, version=COMPARISON_VERSION)
-    stage = Stage(
-        Path(folder), "comparison", params, [f for s in (old, new) for f in (s.path, s.folder / "rejected.jsonl.gz")]
-    )
+    inputs = [f for s in (old, new) for f in (s.path, s.folder / "rejected.jsonl.gz")]
+    stage = Stage(Path(folder), "comparison", params, inputs)
     if stage.done and not force:
         return WikipediaComparison(folder)
     with stage:
@@ -299,9 +298,8 @@ def compare_wikipedia(
                 work = partial(_comparison_piece, old=str(old.path), new=str(new.path), tables=tables)
                 made = parallel_map(work, todo, workers, engine)
                 files.fill(made, "comparing articles", len(pairs.new), progress)
-        stage.counts.update(
-            {"same": pairs.same, **files.state["counts"], **({"unread in the other": len(lost)} if lost else {})}
-        )
+        stage.counts.update({"same": pairs.same, **files.state["counts"]})
+        stage.counts.update({"unread in the other": len(lost)} if lost else {})
         write_text(stage.folder / "unread.json", json.dumps(lost, ensure_ascii=False) + "\n")
         stage.outputs.append(stage.folder / "unread.json")
         stage.outputs += files.publish()

@@ -231,27 +231,6 @@ def _page_piece(batch: TextBatch, namespaces=(0,)) -> dict:
     return dict(_page_tables(found.pages, found.rejected, found.counts), position=batch.position)
 
 # %% ../../nbs/05_wikipedia/01_pages.ipynb #c7815429
-class _ArchiveText(DumpText):
-    "The text of the files in an archive, one after the other; of a file that is none, its own text."
-
-    def __iter__(self):
-        text = super().__iter__()
-        if not self.path.name.endswith((".tar.gz", ".tgz", ".tar")):
-            yield from text
-            return
-        try:
-            with tarfile.open(fileobj=_Unread(text), mode="r|", tarinfo=_Header) as archive:
-                for member in archive:
-                    file = archive.extractfile(member) if member.isfile() else None
-                    while file and (block := file.read(READ_BYTES)):
-                        yield block
-                    yield b"\n"
-            for _ in text:  # damage behind the archive's end is damage, too
-                pass
-        except tarfile.TarError as e:
-            self.damage = self.damage or f"the archive is broken ({str(e).lower()})"
-
-
 class _Header(tarfile.TarInfo):
     "The header of a file; a broken one is an error wherever it stands, and not the end of the archive."
 
@@ -264,7 +243,7 @@ class _Header(tarfile.TarInfo):
         except tarfile.HeaderError as e:
             raise tarfile.ReadError(str(e)) from None
 
-
+# %% ../../nbs/05_wikipedia/01_pages.ipynb #40a50b03
 class _Unread:
     "Blocks of bytes as a file that is read from its beginning to its end."
 
@@ -276,6 +255,28 @@ class _Unread:
             self.held += block
         out, self.held = self.held[:n], self.held[n:]
         return out
+
+# %% ../../nbs/05_wikipedia/01_pages.ipynb #4a0df175
+class _ArchiveText(DumpText):
+    "The text of the files in an archive, one after the other; of a file that is none, its own text."
+
+    def __iter__(self):
+        text = super().__iter__()
+        if not self.path.name.endswith((".tar.gz", ".tgz", ".tar")):
+            yield from text
+            return
+        try:
+            how = dict(mode="r|", bufsize=READ_BYTES, tarinfo=_Header)
+            with tarfile.open(fileobj=_Unread(text), **how) as archive:
+                for member in archive:
+                    file = archive.extractfile(member) if member.isfile() else None
+                    while file and (block := file.read(READ_BYTES)):
+                        yield block
+                    yield b"\n"
+            for _ in text:  # damage behind the archive's end is damage, too
+                pass
+        except tarfile.TarError as e:
+            self.damage = self.damage or f"the archive is broken ({str(e).lower()})"
 
 # %% ../../nbs/05_wikipedia/01_pages.ipynb #b28179fb
 def _enterprise_piece(batch: TextBatch, namespaces=(0,)) -> dict:
@@ -307,8 +308,7 @@ def _batches(sources: list[DumpText], size: int, bar):
 # %% ../../nbs/05_wikipedia/01_pages.ipynb #650cf2a9
 def _what_is_wrong(source: DumpText) -> str | None:
     "Why a file may lack pages that the dump has."
-    wrong = source.damage or ("it ends without its closing tag, so it was cut" if source.unclosed else None)
-    return wrong
+    return source.damage or ("it ends without its closing tag, so it was cut" if source.unclosed else None)
 
 # %% ../../nbs/05_wikipedia/01_pages.ipynb #8587c4a2
 def _append_pages(
