@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['ABILITIES', 'TASKS', 'score_held_out', 'lasting_facts', 'static_items', 'AbilityTask', 'answer_rows', 'QuestionTask',
-           'run_harness', 'HarnessTask', 'ability_task', 'check_abilities_in', 'check_abilities_for', 'measure_ability']
+           'run_harness', 'HarnessTask', 'ability_task', 'check_abilities_in', 'check_abilities_for', 'measure_ability',
+           'general_knowledge']
 
 # %% ../../nbs/07_lm/11_ability.ipynb #cell-002
 import contextlib
@@ -474,7 +475,7 @@ def measure_ability(
     return [dict(what=task.name, **row, seconds=time.perf_counter() - start) for row in rows]
 
 # %% ../../nbs/07_lm/11_ability.ipynb #d95e1b30
-def _general_knowledge(
+def general_knowledge(
     lm,
     protocol="paper",  # a protocol, or its name
 ) -> list[dict]:
