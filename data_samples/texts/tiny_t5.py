@@ -29,7 +29,7 @@ from wbe.tiny.facts import FactPool, facts_at, sample_question
 from wbe.tiny.training import Muon, learning_rate_share
 from wbe.wikipedia.diffs import SENTINEL
 from wbe.world.files import World
-from wbe.world.names import SeededRandom
+from wbe.world.cast import SeededRandom
 
 SHAPE = dict(d_model=192, d_kv=48, d_ff=512, num_layers=2, num_decoder_layers=2, num_heads=4, dropout_rate=0.0)
 QUESTIONS, EXCERPTS, RATE = 48, 2, 3e-3

@@ -74,7 +74,7 @@ def score_command(
     """
     from wbe.benchmark.own import open_benchmark
     from wbe.lm.models import check_compiler, compile_blocks, load
-    from wbe.lm.prompts import get_protocol
+    from wbe.lm.tokens import get_protocol
     from wbe.lm.scoring import ask_benchmark, process_rank
 
     get_protocol(protocol)

@@ -24,7 +24,7 @@ from ..benchmark.release import retired_probes
 from .sharing import Generation, greedy_decode
 from .models import LM, as_lm
 from .passes import ForcedAnswer
-from .prompts import get_protocol, prompt_notes
+from .tokens import get_protocol, prompt_notes
 from .sharing import SHARING_MODES, teacher_forced_all
 from .tokens import EncodedItem, QAItem, as_qa_items, encode_items, stop_tokens
 from ..metrics.answers import normalised_matches

@@ -7,7 +7,8 @@ __all__ = ['MEASURES', 'RUN_MEASURES', 'OPTIONAL_MEASURES', 'VERDICTS', 'SPLIT',
            'normalise_answer', 'exact_match', 'f1', 'alias_match', 'alias_f1', 'comparable_form', 'normalised_match',
            'to_list', 'normalised_matches', 'outdated_matches', 'Measure', 'answer_probability', 'generalisation',
            'efficacy', 'bleed_over', 'tokenise_words', 'ngram_entropy', 'fluency', 'rank_updated', 'agreement',
-           'retention', 'parse_verdict', 'combine_readings', 'judged_right', 'cohen_kappa', 'reading_agreement']
+           'retention', 'parse_verdict', 'combine_readings', 'judged_right', 'cohen_kappa', 'reading_agreement',
+           'perplexity', 'sliding_windows', 'HeldOutText', 'perplexity_ratio', 'proper_noun_mask']
 
 # %% ../../nbs/01_metrics/01_answers.ipynb #cell-002
 import re
@@ -15,11 +16,13 @@ import string
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
+from .intervals import Interval, bootstrap_interval
 from ..records import BadArgument
 
 # %% ../../nbs/01_metrics/01_answers.ipynb #cell-005
@@ -364,3 +367,129 @@ def reading_agreement(
     return _Steadiness(
         len(a), float((a == b).mean()), float(cohen_kappa(one, other)), float(one.mean()), float(other.mean())
     )
+
+# %% ../../nbs/01_metrics/01_answers.ipynb #0b0236b2
+def perplexity(
+    log_probabilities: Sequence[float],  # of each token, given those before it
+    mask: Sequence[bool] | None = None,  # the tokens that count; all without it
+) -> float:
+    "The exponential of the mean negative log-probability of the tokens that count."
+    values = np.asarray(log_probabilities, float)
+    if mask is not None:
+        values, mask = aligned_arrays(values, np.asarray(mask, bool), "perplexity")
+        values = values[mask]
+    if not values.size:
+        raise BadArgument("perplexity: no token counts; is the mask of this text all False?")
+    return float(np.exp(-values.mean()))
+
+# %% ../../nbs/01_metrics/01_answers.ipynb #011dbd0e
+def sliding_windows(
+    tokens: int,  # length of the text
+    window: int,  # how many the model reads at once
+    stride: int,  # how far the window moves
+) -> list[tuple[int, int, int]]:
+    "For each window: where it starts and ends, and the first token that is counted in it."
+    if not 1 <= stride < window:
+        raise BadArgument(
+            f"a window of {window} tokens cannot move by {stride}: the stride must be between 1 and {window - 1}, "
+            "so that every token has something before it"
+        )
+    out, counted = [], 1
+    for start in range(0, tokens, stride):
+        end = min(start + window, tokens)
+        if end > counted:
+            out.append((start, end, counted))
+            counted = end
+        if end == tokens:
+            break
+    return out
+
+# %% ../../nbs/01_metrics/01_answers.ipynb #3319930d
+def _exp_interval(values: np.ndarray, text: np.ndarray) -> Interval:
+    "exp of a mean over tokens, with its interval resampled by text; NaN where a value is not finite."
+    if not np.isfinite(values).all():
+        return Interval(*[float("nan")] * 3, len(text), len(np.unique(text)))
+    got = bootstrap_interval(values, text)
+    return got._replace(value=float(np.exp(got.value)), low=float(np.exp(got.low)), high=float(np.exp(got.high)))
+
+# %% ../../nbs/01_metrics/01_answers.ipynb #c6d8acbc
+@dataclass(frozen=True)
+class HeldOutText:
+    "How a model predicts texts: the log-probability of every token that counts, and the text it belongs to."
+
+    log_probabilities: np.ndarray = field(repr=False)
+    text: np.ndarray = field(repr=False)  # the index of its text, for each token
+    window: int = 0
+    stride: int = 0
+
+    @property
+    def perplexity(self) -> Interval:
+        "Over all tokens, with an interval resampled by text; NaN when the model's output is."
+        return _exp_interval(-self.log_probabilities, self.text)
+
+    def __repr__(self):
+        p = self.perplexity
+        size = f"{p.n:,} tokens of {p.subjects:,} texts (window {self.window}, stride {self.stride})"
+        return f"perplexity {p.value:.2f} [{p.low:.2f}, {p.high:.2f}] on {size}"
+
+# %% ../../nbs/01_metrics/01_answers.ipynb #a2be63de
+def perplexity_ratio(before: HeldOutText, after: HeldOutText) -> Interval:
+    "How many times higher the perplexity is after than before, with its interval resampled by text; above 1 is worse."
+    if len(before.text) != len(after.text) or (before.text != after.text).any():
+        raise BadArgument(
+            "the two were not measured on the same tokens; use the same texts, tokenizer, window and stride"
+        )
+    return _exp_interval(before.log_probabilities - after.log_probabilities, before.text)
+
+# %% ../../nbs/01_metrics/01_answers.ipynb #c7b2db48
+_SENTENCE_OPENERS = frozenset(
+    """
+    a about after all also although an and another any as at because before both but by despite during each even
+    every few finally first following for from further he her here his how however i if in instead is it its
+    last later like many meanwhile more most much my neither no nor not now of on once one only or other our
+    over over several she since so some soon still such that the their them then there therefore these they this
+    those though three through thus to today together two under until unlike up upon was we were what when where
+    whether which while who whose why with within without yet you your
+    """.split()
+)
+
+# %% ../../nbs/01_metrics/01_answers.ipynb #d008084b
+_WORD = re.compile(r"[^\W_]+(?:['’\-.][^\W_]+)*")
+
+
+def _starts_sentence(before: str) -> bool:
+    "Whether a sentence ends with this text."
+    before = before.rstrip(" \t\"'“”‘’([*=")
+    return (
+        not before
+        or before[-1] in ".!?:\n;"
+        and not re.search(r"\b(?:[A-Z]|St|Dr|Mr|Mrs|Ms|Prof|Jr|Sr|No|vs)\.$", before)
+    )
+
+# %% ../../nbs/01_metrics/01_answers.ipynb #ffdb63ce
+def _proper_noun_spans(text: str) -> list[tuple[int, int]]:
+    "The (start, end) of each word of an English text that is a proper noun."
+    words = [(m.start(), m.end(), m[0]) for m in _WORD.finditer(text)]
+    capital = [w[0].isupper() and w not in ("I", "I'm", "I've") for _, _, w in words]
+    opens = [start == 0 or _starts_sentence(text[max(0, start - 12) : start]) for start, _, _ in words]
+    inside = {w for (_, _, w), c, o in zip(words, capital, opens) if c and not o}
+    all_words = {w for _, _, w in words}
+    spans = []
+    for i, (start, end, word) in enumerate(words):
+        low = word.lower()
+        next_is_name = i + 1 < len(words) and capital[i + 1] and not opens[i + 1]
+        looks_like_name = word in inside or next_is_name or low not in all_words
+        if capital[i] and (not opens[i] or low not in _SENTENCE_OPENERS and looks_like_name):
+            spans.append((start, end))
+    return spans
+
+# %% ../../nbs/01_metrics/01_answers.ipynb #828a26b1
+def proper_noun_mask(
+    text: str,
+    offsets: Iterable[tuple[int, int]],  # (start, end) of each token; special tokens have (0, 0)
+) -> np.ndarray:
+    "For each token, whether it is part of a proper noun."
+    counts = np.zeros(len(text) + 1, bool)
+    for start, end in _proper_noun_spans(text):
+        counts[start:end] = True
+    return np.array([bool(end > start and counts[start:end].any()) for start, end in offsets], bool)

@@ -15,7 +15,7 @@ from typing import ClassVar
 import torch
 import torch.nn.functional as F
 
-from ..hparams import hp
+from ..protocol import hp
 from ..results import CarriedState, Delta, EditError, EditResult, EditStack, WeightEdit, carried_state
 from ..tail import hooked
 from .sources import TextStep, model_parameters, parameters_restored

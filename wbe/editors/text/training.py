@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 
 import torch
 
-from ..hparams import HParams, hp
+from ..protocol import HParams, hp
 from ..protocol import Editor, _describe_model, frozen_model
 from ..requests import EditRequest
 from ..results import EditResult, _with_details
