@@ -21,7 +21,7 @@ from wbe.benchmark.evolving_series import EvolvingQuestion
 from wbe.editors.text.measures import answered_items
 from wbe.editors.training.lora import answer_cross_entropy
 from wbe.lm.models import builtin_folder, load
-from wbe.lm.spans import masked_loss, salient_row
+from wbe.editors.text.training import masked_loss, salient_row
 from wbe.lm.tokens import QAItem, encode_items
 from wbe.records import read_table
 from wbe.tiny.corpus import excerpt_document

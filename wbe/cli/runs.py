@@ -217,7 +217,7 @@ def _run_benchmark(cls, settings: dict, hparams: list[str], runs: Path, name: st
     "Carry out a run on a benchmark with a progress table and trackers, and print its result."
     from wbe.lm.scoring import process_rank
     from wbe.runs.loop import carry_out
-    from wbe.runs.watch import ProgressTable, tracker
+    from wbe.runs.loop import ProgressTable, tracker
 
     trackers = settings.pop("track", ())
     if settings.get("texts") and Path(settings["texts"]).is_dir():

@@ -27,7 +27,7 @@ from ...lm.models import LM
 from ...lm.passes import padding_token
 from ...lm.scoring import ask, score
 from ...lm.sharing import greedy_decode
-from ...lm.spans import MaskedRow, masked_loss, masked_rows, sentinel_ids
+from .training import MaskedRow, masked_loss, masked_rows, sentinel_ids
 from ...lm.tokens import EncodedItem, QAItem, encode_items, get_protocol, pad_tokens
 from ...metrics.answers import HeldOutText, alias_f1, alias_match, proper_noun_mask
 from ...progress import progress_bar
