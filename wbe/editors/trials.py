@@ -53,8 +53,8 @@ def _own_questions(requests: list[EditRequest]) -> tuple[dict, object]:
 def _timestep_questions(timestep: Timestep) -> tuple[dict, object]:
     "Requests by id, and a data frame of the questions of a timestep."
     requests = requests_from_rows(timestep.edits, timestep.edit_ids, need_subject=False, probes=timestep.probe_lists())
-    questions = timestep.questions().rename(columns={"answer": "expected"})
-    return {r.id: r for r in requests}, questions[["edit_id", "subject_id", "axis", "probe", "question", "expected"]]
+    columns = ["edit_id", "subject_id", "axis", "probe", "question", "expected"]
+    return {r.id: r for r in requests}, timestep.questions()[columns]
 
 # %% ../../nbs/09_editors/06_trials.ipynb #cell-011
 def sample_edits(
