@@ -142,7 +142,12 @@ def evolve(
     _print_evolving(evolve_benchmark(folder, files, how, log=print_step, **settings), out)
 
 # %% ../../nbs/12_app/06_data.ipynb #e867e206
-@more("wbe.wikipedia.texts:write_wiki_texts")
+def _text_words(given: dict) -> list[Setting]:
+    about = "also write TWiki-Probes, from dumps of Wikidata of the same days; the share of unchanged facts, like 0.001"
+    return [*settings_of("wbe.wikipedia.texts:write_wiki_texts"), Setting("probes", float, 0.0, about)]
+
+
+@more(plan=_text_words)
 def texts(
     folder: Path,  # folder for the texts; what is made on the way goes into work
     dumps: list[str] = (),  # dumps of a Wikipedia, of two days at least: enwiki-DATE-pages-articles.xml.bz2, in one
@@ -165,12 +170,19 @@ def texts(
 
     For example:  wbe data texts written 2024-02-01 2024-03-01 --wikipedia simplewiki.xml.bz2
     """
-    from wbe.wikipedia.texts import dumps_by_day
-    from wbe.wikipedia.texts import texts_table, write_wiki_texts
+    from wbe.benchmark.evolving import write_probes
+    from wbe.wikipedia.texts import dumps_by_day, texts_table, write_wiki_texts
 
     files = _files_of(dumps, fetched or folder / "dumps", (wikipedia,), mirror)
-    days = {day.replace("-", ""): found.articles for day, found in dumps_by_day(files, ["wikipedia"]).items()}
-    write_wiki_texts(days, folder, log=print_step, **settings)
+    share = settings.pop("probes", 0)
+    days = {day.replace("-", ""): found for day, found in dumps_by_day(files, ["wikipedia"]).items()}
+    write_wiki_texts({day: found.articles for day, found in days.items()}, folder, log=print_step, **settings)
+    if share:
+        how = {k: settings[k] for k in ("as_published", "insist") if k in settings}
+        dumps = {day: found.dump for day, found in days.items() if found.dump}
+        out.line(
+            f"Probes:       {', '.join(p.name for p in write_probes(folder, dumps, share, log=print_step, **how))}"
+        )
     table = texts_table(folder)
     out.table("texts", table.columns, table.astype(object).values.tolist())
     out.line(
