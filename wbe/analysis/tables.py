@@ -7,8 +7,8 @@ __all__ = ['NOT_YET', 'VERDICT_COLUMNS', 'format_percent', 'format_cell', 'as_ma
            'as_run_list', 'labelled_runs', 'runs_asked_at', 'example_run', 'edits_planned', 'longest_runs',
            'describe_shorter_runs', 'runs_by_protocol', 'model_text', 'runs_of_models', 'is_recorded', 'pool_scores',
            'sort_in_time', 'last_in_time', 'match_unedited', 'match_editor', 'verdicts_by', 'with_verdicts',
-           'list_verdicts', 'before_text', 'list_editors', 'changes_at_end', 'list_changes', 'find_gaps',
-           'interval_columns', 'mean_by', 'metric_label', 'text_measure', 'findings_table']
+           'list_verdicts', 'before_text', 'changes_at_end', 'list_changes', 'find_gaps', 'interval_columns', 'mean_by',
+           'metric_label', 'text_measure', 'findings_table']
 
 # %% ../../nbs/11_analysis/02_tables.ipynb #cell-002
 import html
@@ -396,7 +396,7 @@ def before_text(before, write: Callable = format_percent) -> str:
     return texts[0] if len(texts) == 1 else f"{texts[0]} to {texts[-1]}" if texts else ""
 
 
-def list_editors(
+def _list_editors(
     rows: pd.DataFrame,  # editor, value, before
     before: str,  # of `before_text`; a run with another value before any edit shows its own
     write: Callable = format_percent,
@@ -435,7 +435,7 @@ def list_changes(
     parts = []
     for edits, rows in last.groupby("edits_done", sort=True):
         verdicts = [v.text("it") for v in rows.verdict]
-        named = {text: list_editors(rows[[v == text for v in verdicts]], before, write) for text in verdicts}
+        named = {text: _list_editors(rows[[v == text for v in verdicts]], before, write) for text in verdicts}
         parts.insert(0, f"after {edits:,} edits {'; '.join(f'{text}: {names}' for text, names in named.items())}")
     return ". ".join(part.capitalize() for part in parts) or "No run has ended"
 

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['EvolvingQuestion', 'changed_facts', 'unchanged_facts_in', 'split_unchanged', 'evolving_facts', 'ask_facts',
-           'changed_passages', 'unchanged_passages', 'ask_passages', 'filter_questions', 'benchmark_rows', 'ProbeSet',
+           'changed_passages', 'unchanged_passages', 'ask_passages', 'filter_questions', 'benchmark_rows',
            'make_probes', 'write_probes']
 
 # %% ../../nbs/06_benchmark/15_evolving.ipynb #cell-002
@@ -528,7 +528,7 @@ def _cap_facts(
 
 # %% ../../nbs/06_benchmark/15_evolving.ipynb #7b855926
 @dataclass
-class ProbeSet:
+class _ProbeSet:
     "Probes of an interval, and how many facts each step left."
 
     probes: list[dict]
@@ -547,12 +547,12 @@ class ProbeSet:
 
 # %% ../../nbs/06_benchmark/15_evolving.ipynb #650cb5b1
 @patch
-def _repr_html_(self: ProbeSet) -> str:
+def _repr_html_(self: _ProbeSet) -> str:
     return self.steps().to_html()
 
 # %% ../../nbs/06_benchmark/15_evolving.ipynb #f3ee4dfd
 @patch
-def __repr__(self: ProbeSet) -> str:
+def __repr__(self: _ProbeSet) -> str:
     counts = Counter(p["category"] for p in self.probes)
     return f"ProbeSet({', '.join(f'{n:,} {name}' for name, n in sorted(counts.items()))})"
 
@@ -579,9 +579,9 @@ def make_probes(
     share: float = 1.0,  # of the unchanged facts that are looked at; the paper takes 0.001
     seed: int = 0,
     as_published: bool = False,  # match inside words, no cap for objects
-) -> ProbeSet:
+) -> _ProbeSet:
     "Unchanged and changed facts that the text of the interval states; the caps hold for each of the two."
-    out = ProbeSet([], {})
+    out = _ProbeSet([], {})
     for kind in ("static", "changed"):
         facts = _probe_candidates(changes, labels, kind)
         steps = [("candidates", facts)]

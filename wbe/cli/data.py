@@ -11,7 +11,7 @@ from pathlib import Path
 
 import typer
 
-from .app import PANELS, TEMP, Setting, app, command, settings_of
+from .app import PANELS, app, command
 from .bench import _parse_prices, _spending
 from .tables import TableOutput, print_step
 from ..records import BadArgument
@@ -79,24 +79,8 @@ def _print_evolving(release, out: TableOutput):
         f"Train it on texts:  wbe run {release.folder} -m MODEL -e text-diff"
     )
 
-# %% ../../nbs/12_app/06_data.ipynb #b1754753
-_SERIES = [
-    Setting("least", int, 500, "an article counts if its update has more characters"),
-    Setting("unchanged", int, 1000, "questions about what no month changed, at most"),
-    Setting("tuning", int, 2000, "others for light tuning, at most"),
-    Setting("articles", bool, True, "also write all articles of each day, for learners that read them"),
-    Setting("values", bool, True, "also ask about facts whose value is a date or a quantity"),
-    Setting("seed", int, 0, "random seed: which unchanged facts are asked about"),
-    Setting("language", str, "en", "of the labels"),
-    Setting("fallback", list, (), "languages to use where a text is missing"),
-]
-
-
-def _evolving_words(given: dict) -> list[Setting]:
-    return [*_SERIES, *settings_of("wbe.benchmark.evolving_series:evolve_benchmark"), TEMP]
-
 # %% ../../nbs/12_app/06_data.ipynb #ded193cc
-@more(plan=_evolving_words)
+@more("wbe.benchmark.evolving_series:EvolvingSettings", "wbe.benchmark.evolving_series:evolve_benchmark")
 def evolve(
     folder: Path,  # folder for all files; the benchmark goes into its folder release
     dumps: list[str] = (),  # dumps of Wikidata and Wikipedia, two files for each day, told apart by their names:
