@@ -126,12 +126,7 @@ def evolve(
     _print_evolving(evolve_benchmark(folder, files, how, log=print_step, **settings), out)
 
 # %% ../../nbs/12_app/06_data.ipynb #e867e206
-def _text_words(given: dict) -> list[Setting]:
-    about = "also write TWiki-Probes, from dumps of Wikidata of the same days; the share of unchanged facts, like 0.001"
-    return [*settings_of("wbe.wikipedia.texts:write_wiki_texts"), Setting("probes", float, 0.0, about)]
-
-
-@more(plan=_text_words)
+@more("wbe.wikipedia.texts:write_wiki_texts")
 def texts(
     folder: Path,  # folder for the texts; what is made on the way goes into work
     dumps: list[str] = (),  # dumps of a Wikipedia, of two days at least: enwiki-DATE-pages-articles.xml.bz2, in one
@@ -143,6 +138,8 @@ def texts(
     out: TableOutput,
     fetched: Path | None = None,  # where dumps are fetched to; dumps in the folder by default
     mirror: str | None = None,  # address of a mirror; Wikimedia by default
+    probes: float = 0.0,  # also write TWiki-Probes, from dumps of Wikidata of the same days: the share of unchanged
+    # facts that are looked at, like 0.001
     **settings,  # of `write_wiki_texts`
 ):
     """Write what was written in Wikipedia between some days, for learners that read texts (TemporalWiki).
@@ -158,14 +155,13 @@ def texts(
     from wbe.wikipedia.texts import dumps_by_day, texts_table, write_wiki_texts
 
     files = _files_of(dumps, fetched or folder / "dumps", (wikipedia,), mirror)
-    share = settings.pop("probes", 0)
     days = {day.replace("-", ""): found for day, found in dumps_by_day(files, ["wikipedia"]).items()}
     write_wiki_texts({day: found.articles for day, found in days.items()}, folder, log=print_step, **settings)
-    if share:
+    if probes:
         how = {k: settings[k] for k in ("as_published", "insist") if k in settings}
         dumps = {day: found.dump for day, found in days.items() if found.dump}
         out.line(
-            f"Probes:       {', '.join(p.name for p in write_probes(folder, dumps, share, log=print_step, **how))}"
+            f"Probes:       {', '.join(p.name for p in write_probes(folder, dumps, probes, log=print_step, **how))}"
         )
     table = texts_table(folder)
     out.table("texts", table.columns, table.astype(object).values.tolist())
