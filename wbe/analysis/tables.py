@@ -406,8 +406,11 @@ def _list_editors(
     return ", ".join(f"{r.editor} {write(r.value)}{own(r)}" for r in rows.itertuples()) or "no editor"
 
 # %% ../../nbs/11_analysis/02_tables.ipynb #e5e3931c
-def _unpaired_difference(now, before) -> tuple[Interval, float]:
-    "The difference of two values of which only intervals are stored, with p: too careful where both are of one model."
+def _difference(now, before) -> tuple[Interval, float]:
+    "The difference of two values of a model, with p: question by question, or too careful where each is not stored."
+    each = [getattr(x, "each", None) for x in (now, before)]
+    if all(isinstance(x, (list, np.ndarray)) for x in each) and len(each[0]) == len(each[1]):
+        return paired_difference(np.subtract(*each))
     error = np.hypot(now.high - now.low, before.high - before.low) / (2 * 1.96)
     value, n = now.value - before.value, int(min(now.n, before.n))
     return Interval(value, value - 1.96 * error, value + 1.96 * error, n, n), p_value(value, error, n)
@@ -416,12 +419,12 @@ def _unpaired_difference(now, before) -> tuple[Interval, float]:
 def changes_at_end(
     table: pd.DataFrame,  # editor, edits_done, value, low, high, n, and whether the run was asked `at_end`
 ) -> tuple[pd.DataFrame, str]:  # the last row of each edited run, with `before` and `verdict`; and which runs are open
-    "What has become of each run's own value before any edit. Single answers are not stored, so this is not paired."
+    "What has become of each run's own value before any edit."
     own = {r.editor: r for r in table[table.edits_done == 0].drop_duplicates("editor").itertuples()}
     edited = table[(table.editor != "none") & table.editor.isin(list(own))]
     last = last_in_time(edited[edited.at_end] if "at_end" in table else edited)
     still = [e for e in dict.fromkeys(edited.editor) if e not in set(last.editor)]
-    found = judge_differences([_unpaired_difference(r, own[r.editor]) for r in last.itertuples()])
+    found = judge_differences([_difference(r, own[r.editor]) for r in last.itertuples()])
     last = last.assign(before=[own[e].value for e in last.editor], verdict=pd.Series(found, last.index, dtype=object))
     return last, f"; {NOT_YET}: {', '.join(still)}" if still else ""
 
