@@ -49,7 +49,7 @@ def show_figure(
     fig,
     alt: str,  # a description of the figure
     name: str,  # of the files
-    behind: Mapping | None = None,  # what its points select (see `point_selection`), if questions are behind them
+    behind: Mapping | None = None,  # what its points select (see `_point_selection`), if questions are behind them
     called: Mapping[str, str] | None = None,  # of `shown_labels`
 ):
     "Show a figure; its points show their values, and lead to their questions."

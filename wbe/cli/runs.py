@@ -8,6 +8,7 @@ __all__ = ['score_command', 'run', 'sweep', 'editors', 'train', 'print_compariso
 
 # %% ../../nbs/12_app/05_runs.ipynb #881dea90
 import difflib
+import json
 import re
 import shutil
 import textwrap
@@ -275,6 +276,9 @@ def _run_mquake(cls, settings: dict, hparams: list[str], runs: Path, name: str |
     plan = _own_plan(cls, settings | dict(hparams=hparams, spending=settings.get("spending", {}) | spending))
     folder = runs / (name or _mquake_folder(plan))
     _print_mquake(carry_out(plan, folder), out)
+    if found := json.loads((folder / "config.json").read_text()).get("conflicts"):
+        kinds = ", ".join(f"{kind} {n}" for kind, n in found.items())
+        out.line(f"In {Path(plan.chains).name} {sum(found.values())} pairs of instances contradict each other: {kinds}")
     out.line(f"The run: {folder}")
 
 # %% ../../nbs/12_app/05_runs.ipynb #6a9afbeb

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['EVALUATION_MOMENTS', 'RUN_TABLES', 'VERDICT_KEY', 'NO_EFFECT', 'write_frame', 'PartitionedTable', 'RunTables',
-           'with_probe_column', 'with_normalised_match', 'main_judge', 'check_scored_once', 'Run', 'left_out_line',
-           'recorded_plan', 'reached_end', 'broken_after', 'no_effect_line', 'measure_title', 'short_model_name',
-           'load_runs', 'compare_measures', 'run_differences', 'compare_runs']
+           'with_probe_column', 'with_normalised_match', 'main_judge', 'Run', 'left_out_line', 'recorded_plan',
+           'reached_end', 'broken_after', 'no_effect_line', 'measure_title', 'short_model_name', 'load_runs',
+           'compare_measures', 'run_differences', 'compare_runs']
 
 # %% ../../nbs/10_runs/02_records.ipynb #cell-002
 import hashlib
@@ -291,7 +291,7 @@ def _with_judged(
     return scores.assign(judged=found.judged.to_numpy())
 
 # %% ../../nbs/10_runs/02_records.ipynb #d803b88e
-def check_scored_once(
+def _check_scored_once(
     scores,  # a data frame
     folder: Path,  # of the run, for the message
 ):
@@ -351,7 +351,7 @@ class Run:
 
     @cached_property
     def scores(self):
-        recorded = check_scored_once(self._frame("scores"), self.folder)
+        recorded = _check_scored_once(self._frame("scores"), self.folder)
         scores = with_agreement(with_normalised_match(with_probe_column(recorded), self.questions))
         return _with_optional_measures(_with_judged(scores, self.verdicts), self.questions)
 
@@ -433,7 +433,7 @@ def _read_outcomes(run: Run):
         asked = pq.read_table(table.whole, columns=columns, filters=[("axis", "==", "locality")]).to_pandas()
         found = with_agreement(asked.set_axis(scores.index[scores.axis == "locality"])).agreement
         scores = scores.assign(agreement=found)  # by index; NaN elsewhere
-    return check_scored_once(scores, run.folder)
+    return _check_scored_once(scores, run.folder)
 
 # %% ../../nbs/10_runs/02_records.ipynb #7965bdbe
 @patch(as_prop=True)
