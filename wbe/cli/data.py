@@ -138,6 +138,8 @@ def texts(
     out: TableOutput,
     fetched: Path | None = None,  # where dumps are fetched to; dumps in the folder by default
     mirror: str | None = None,  # address of a mirror; Wikimedia by default
+    probes: float = 0.0,  # also write TWiki-Probes, from dumps of Wikidata of the same days: the share of unchanged
+    # facts that are looked at, like 0.001
     **settings,  # of `write_wiki_texts`
 ):
     """Write what was written in Wikipedia between some days, for learners that read texts (TemporalWiki).
@@ -149,12 +151,18 @@ def texts(
 
     For example:  wbe data texts written 2024-02-01 2024-03-01 --wikipedia simplewiki.xml.bz2
     """
-    from wbe.wikipedia.texts import dumps_by_day
-    from wbe.wikipedia.texts import texts_table, write_wiki_texts
+    from wbe.benchmark.evolving import write_probes
+    from wbe.wikipedia.texts import dumps_by_day, texts_table, write_wiki_texts
 
     files = _files_of(dumps, fetched or folder / "dumps", (wikipedia,), mirror)
-    days = {day.replace("-", ""): found.articles for day, found in dumps_by_day(files, ["wikipedia"]).items()}
-    write_wiki_texts(days, folder, log=print_step, **settings)
+    days = {day.replace("-", ""): found for day, found in dumps_by_day(files, ["wikipedia"]).items()}
+    write_wiki_texts({day: found.articles for day, found in days.items()}, folder, log=print_step, **settings)
+    if probes:
+        how = {k: settings[k] for k in ("as_published", "insist") if k in settings}
+        dumps = {day: found.dump for day, found in days.items() if found.dump}
+        out.line(
+            f"Probes:       {', '.join(p.name for p in write_probes(folder, dumps, probes, log=print_step, **how))}"
+        )
     table = texts_table(folder)
     out.table("texts", table.columns, table.astype(object).values.tolist())
     out.line(

@@ -382,7 +382,7 @@ def probe_table(
     seed: int = 0,
     at: str | None = None,  # a timestep; questions that it or an earlier one has retired are left out
 ):
-    "A data frame with one row per question: edit_id, axis, probe, question, expected, its aliases, timestep, subject_id."
+    "A data frame with one row per question: edit_id, axis, probe, question, expected, aliases, timestep, subject_id."
     import pandas as pd
 
     parts = []
