@@ -21,6 +21,7 @@ import pandas as pd
 from .tables import format_cell, format_percent, labelled_runs
 from ..metrics.answers import MEASURES
 from ..records import ASKED_AXES, check_choice, question_columns
+from ..runs.records import short_model_name
 
 # %% ../../nbs/11_analysis/13_question_links.ipynb #cell-005
 _SELECTED_BY = ("run", "axis", "moment", "asked_of", "scored_at", "edits_done", "tag", "relation")
@@ -312,7 +313,11 @@ def _run_fields(name: str, run) -> dict:
     "What the page says about a run."
     model, bench = run.config["model"], run.config["benchmark"]
     return dict(
-        name=name, editor=run.editor, model=model["name"], parameters=model.get("parameters"), benchmark=bench["name"]
+        name=name,
+        editor=run.editor,
+        model=short_model_name(model["name"]),
+        parameters=model.get("parameters"),
+        benchmark=bench["name"],
     )
 
 # %% ../../nbs/11_analysis/13_question_links.ipynb #2fc1846b

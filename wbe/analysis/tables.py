@@ -31,7 +31,7 @@ from wbe.metrics.intervals import (
     paired_difference,
 )
 from ..records import BadArgument, check_choice, question_columns
-from ..runs.records import EVALUATION_MOMENTS
+from ..runs.records import EVALUATION_MOMENTS, short_model_name
 
 # %% ../../nbs/11_analysis/02_tables.ipynb #cell-005
 NOT_YET = "not yet"  # the value at the end of a run that is not finished
@@ -251,7 +251,8 @@ def runs_by_protocol(
 def model_text(model: dict) -> str:
     "A model with its size."
     n = model.get("parameters")
-    return f"{model['name']} ({format_cell(n)} parameters)" if n else model["name"]
+    name = short_model_name(model["name"])
+    return f"{name} ({format_cell(n)} parameters)" if n else name
 
 
 def runs_of_models(
@@ -375,6 +376,7 @@ def with_verdicts(
 def list_verdicts(
     found: Iterable[tuple],  # a name, and its verdict
     other: str = "the unedited model",
+    numbers: bool = True,  # whether the differences are named
 ) -> str:
     "Each of the four verdicts with those that have it, their differences in points, and n."
     found = sorted((pair for pair in found if isinstance(pair[1], PairedVerdict)), key=lambda p: -p[1].difference)
@@ -383,7 +385,7 @@ def list_verdicts(
     for name, v in told:
         n = f" (n = {v.n:,})" if len(ns) > 1 else ""
         shown = f"{100 * v.difference:+.1f} [{100 * v.low:+.1f}, {100 * v.high:+.1f}]{n}"
-        named.setdefault(v.text(other), []).append(f"{name} {shown}")
+        named.setdefault(v.text(other), []).append(f"{name} {shown}" if numbers else f"{name}{n}")
     same = f" (n = {max(ns):,})" if len(ns) == 1 else ""
     text = "; ".join(f"{text}: {', '.join(names)}" for text, names in named.items()) + same
     n = " to ".join(dict.fromkeys(str(f(v.n for _, v in few)) for f in (min, max))) if few else ""

@@ -9,6 +9,7 @@ __all__ = ['score_command', 'run', 'sweep', 'editors', 'train', 'print_compariso
 # %% ../../nbs/12_app/05_runs.ipynb #881dea90
 import difflib
 import json
+import re
 import shutil
 import textwrap
 from collections import Counter
@@ -637,10 +638,12 @@ def _shown_measure(runs: list) -> str:
 _COMPARED = dict(after="right after each edit", current="just edited", past="earlier edits, at the end")
 
 
-def _wrapped(text: str) -> str:
-    "A long line in lines that fit the terminal."
-    width = min(shutil.get_terminal_size().columns, 120)
-    return textwrap.fill(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+def _wrapped(text: str, width: int | None = None) -> str:
+    "A long line in lines that fit the terminal; an interval stays on one line."
+    width = width or min(shutil.get_terminal_size().columns, 120)
+    whole = re.sub(r"([\[(][^\[\]() ]*) ([^\[\]() ]*[\])])", "\\1\u00a0\\2", text)  # two words in brackets: an interval
+    lines = textwrap.fill(whole, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return lines.replace("\u00a0", " ")
 
 
 def _paired_rows(runs: list, metric: str, against: str | None):
