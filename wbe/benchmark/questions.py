@@ -26,77 +26,6 @@ from ..writers.checks import TEXT_CHECKS, Dropped, dropped_row, feedback_on, fir
 from ..writers.properties import KIND_BY_CLASS
 from ..writers.requests import EDIT_KEY_COLUMNS, edit_details, edit_key, fact_requests, kinds_table, variant_requests
 
-# %% ../../nbs/06_benchmark/06_questions.ipynb #756a14f7
-_MORE_CLASSES = """Q577 Q3186692 Q578 Q39911 Q36507 Q47018901 Q14795564 Q11563 Q21199 Q12503 Q34770 Q1288568 Q33742
-    Q45762 Q41710 Q2472587 Q231002 Q9174 Q13414953 Q7278 Q12909644 Q7748 Q820655 Q2424752 Q167270 Q10929058 Q3231690
-    Q15056993 Q900000015 Q900000020"""
-LISTED_CLASSES = frozenset([*KIND_BY_CLASS, *_MORE_CLASSES.split()])
-
-# %% ../../nbs/06_benchmark/06_questions.ipynb #af61cbb2
-def _nearest_listed(
-    klass: str,
-    parents: dict[str, set],  # class: its superclasses
-    listed=LISTED_CLASSES,
-    levels: int = 12,  # how far to climb
-) -> list[str]:
-    "The nearest superclasses of a class that are on a list, in order; itself if it is."
-    level, seen = {klass}, set()
-    for _ in range(levels):
-        found = level & listed
-        if found or not level:
-            return sorted(found)
-        seen |= level
-        level = set().union(*(parents.get(c, ()) for c in level)) - seen
-    return []
-
-# %% ../../nbs/06_benchmark/06_questions.ipynb #c5887baf
-def _superclasses(
-    e,  # an engine
-    edges: Path,  # Parquet file: subject and value of the subclass statements
-    classes: set,
-    listed=LISTED_CLASSES,
-    levels: int = 12,  # how far to climb
-) -> dict[str, set]:
-    "The superclasses of some classes, and of theirs, until the list is met."
-    parents, level = {}, classes - listed
-    for _ in range(levels):
-        if not level:
-            break
-        wanted = e.table(pa.table(dict(subject=pa.array(sorted(level), pa.string()))))
-        rows = e.collect(e.scan(edges).join(wanted, on="subject", how="semi")).to_pylist()
-        for r in rows:
-            parents.setdefault(r["subject"], set()).add(r["value"])
-        level = {r["value"] for r in rows} - listed - parents.keys()
-    return parents
-
-# %% ../../nbs/06_benchmark/06_questions.ipynb #4af35c3c
-def _stated_items(statements, property: str):
-    "Subject and value of the statements of a property that are not deprecated."
-    kept = statements.filter(nw.col("property") == property, nw.col("rank") != "deprecated", nw.col("snak") == "value")
-    return kept.select("subject", "value").unique()
-
-# %% ../../nbs/06_benchmark/06_questions.ipynb #f52dc929
-def _answer_classes(
-    e,  # an engine
-    statements: Path,  # statements.parquet of a snapshot
-    ids,  # frame with the `id` of each entity
-    work: Path,  # a folder for files in between
-    listed=LISTED_CLASSES,
-):
-    "An Arrow table with `id` and `classes`: the classes of entities, then their nearest superclasses on the list."
-    edges = Path(work) / "subclasses.parquet"
-    e.write(_stated_items(e.scan(statements), "P279"), edges, ["subject", "value"])
-    direct = _stated_items(e.scan(statements), "P31").join(ids, left_on="subject", right_on="id", how="semi")
-    classes = {}
-    for r in e.collect(direct).to_pylist():
-        classes.setdefault(r["subject"], set()).add(r["value"])
-    used = set().union(*classes.values()) if classes else set()
-    parents = _superclasses(e, edges, used, listed)
-    above = {c: _nearest_listed(c, parents, listed) for c in used}
-    rows = {q: [*sorted(own), *sorted({a for c in own for a in above[c]} - own)] for q, own in sorted(classes.items())}
-    lists = pa.array(list(rows.values()), pa.list_(pa.string()))
-    return pa.table(dict(id=pa.array(list(rows), pa.string()), classes=lists))
-
 # %% ../../nbs/06_benchmark/06_questions.ipynb #cell-007
 @dataclass
 class BenchmarkRow(Edit):
@@ -270,6 +199,77 @@ def _count_rows(rows: list[dict], dropped: list[Dropped]) -> Counter:
     probes = [AXES[axis].question for axis in ASKED_AXES if axis != "update"]
     counts = Counter(f"without {name}" for r in rows for name in probes if r[name] is None)
     return counts + Counter(f"dropped: {d.kind}, {d.check}" for d in dropped)
+
+# %% ../../nbs/06_benchmark/06_questions.ipynb #756a14f7
+_MORE_CLASSES = """Q577 Q3186692 Q578 Q39911 Q36507 Q47018901 Q14795564 Q11563 Q21199 Q12503 Q34770 Q1288568 Q33742
+    Q45762 Q41710 Q2472587 Q231002 Q9174 Q13414953 Q7278 Q12909644 Q7748 Q820655 Q2424752 Q167270 Q10929058 Q3231690
+    Q15056993 Q900000015 Q900000020"""
+LISTED_CLASSES = frozenset([*KIND_BY_CLASS, *_MORE_CLASSES.split()])
+
+# %% ../../nbs/06_benchmark/06_questions.ipynb #af61cbb2
+def _nearest_listed(
+    klass: str,
+    parents: dict[str, set],  # class: its superclasses
+    listed=LISTED_CLASSES,
+    levels: int = 12,  # how far to climb
+) -> list[str]:
+    "The nearest superclasses of a class that are on a list, in order; itself if it is."
+    level, seen = {klass}, set()
+    for _ in range(levels):
+        found = level & listed
+        if found or not level:
+            return sorted(found)
+        seen |= level
+        level = set().union(*(parents.get(c, ()) for c in level)) - seen
+    return []
+
+# %% ../../nbs/06_benchmark/06_questions.ipynb #c5887baf
+def _superclasses(
+    e,  # an engine
+    edges: Path,  # Parquet file: subject and value of the subclass statements
+    classes: set,
+    listed=LISTED_CLASSES,
+    levels: int = 12,  # how far to climb
+) -> dict[str, set]:
+    "The superclasses of some classes, and of theirs, until the list is met."
+    parents, level = {}, classes - listed
+    for _ in range(levels):
+        if not level:
+            break
+        wanted = e.table(pa.table(dict(subject=pa.array(sorted(level), pa.string()))))
+        rows = e.collect(e.scan(edges).join(wanted, on="subject", how="semi")).to_pylist()
+        for r in rows:
+            parents.setdefault(r["subject"], set()).add(r["value"])
+        level = {r["value"] for r in rows} - listed - parents.keys()
+    return parents
+
+# %% ../../nbs/06_benchmark/06_questions.ipynb #4af35c3c
+def _stated_items(statements, property: str):
+    "Subject and value of the statements of a property that are not deprecated."
+    kept = statements.filter(nw.col("property") == property, nw.col("rank") != "deprecated", nw.col("snak") == "value")
+    return kept.select("subject", "value").unique()
+
+# %% ../../nbs/06_benchmark/06_questions.ipynb #f52dc929
+def _answer_classes(
+    e,  # an engine
+    statements: Path,  # statements.parquet of a snapshot
+    ids,  # frame with the `id` of each entity
+    work: Path,  # a folder for files in between
+    listed=LISTED_CLASSES,
+):
+    "An Arrow table with `id` and `classes`: the classes of entities, then their nearest superclasses on the list."
+    edges = Path(work) / "subclasses.parquet"
+    e.write(_stated_items(e.scan(statements), "P279"), edges, ["subject", "value"])
+    direct = _stated_items(e.scan(statements), "P31").join(ids, left_on="subject", right_on="id", how="semi")
+    classes = {}
+    for r in e.collect(direct).to_pylist():
+        classes.setdefault(r["subject"], set()).add(r["value"])
+    used = set().union(*classes.values()) if classes else set()
+    parents = _superclasses(e, edges, used, listed)
+    above = {c: _nearest_listed(c, parents, listed) for c in used}
+    rows = {q: [*sorted(own), *sorted({a for c in own for a in above[c]} - own)] for q, own in sorted(classes.items())}
+    lists = pa.array(list(rows.values()), pa.list_(pa.string()))
+    return pa.table(dict(id=pa.array(list(rows), pa.string()), classes=lists))
 
 # %% ../../nbs/06_benchmark/06_questions.ipynb #cell-041
 _QUESTION_TABLES = {"questions": BenchmarkRow, "dropped": Dropped}
