@@ -339,8 +339,6 @@ def find_chains(
     labels=None,  # labels.parquet of the newer snapshot, which knows the pages; for `popular`
     engine: str = "duckdb",
     memory: str | None = None,
-    spill=None,  # folder for what does not fit into memory
-    force: bool = False,  # also where it is done already
 ) -> Manifest:
     "Find the chains with edits from the dumps (T), and make some with invented edits (CF)."
     if not 2 <= longest <= 4:
@@ -353,9 +351,9 @@ def find_chains(
     params |= dict(popular=popular) if popular else {}
     read = [*inputs, labels] if labels else inputs
     stage = Stage(out, "chains", params | dict(kind=dict(sorted(kind.items())), version=1), read)
-    if stage.done and not force:
+    if stage.done:
         return stage.manifest
-    with stage, open_engine(engine, memory, spill) as e:
+    with stage, open_engine(engine, memory) as e:
         with scratch_folder(out, ".chains-") as work:
             chains = _collect_chains(e, inputs, work, params, kind, labels)
         write_table(path, to_table(chains, Chain))
@@ -502,12 +500,11 @@ def write_chains(
     writer: Writer | None = None,  # templates by default
     engine: str = "duckdb",
     memory: str | None = None,
-    force: bool = False,  # also where it is done already
 ) -> Manifest:
     "Write the chains of a timestep as MQuAKE instances, a file for each style; they are numbered through both."
     writer = writer or TemplateWriter()
     stage = Stage(out, "chain_questions", dict(writer=writer.key(), version=2), [chains, labels])
-    if stage.done and not force:
+    if stage.done:
         return stage.manifest
     with stage, open_engine(engine, memory) as e:
         every = [Chain(**r) for r in read_table(chains, Chain).to_pylist()]

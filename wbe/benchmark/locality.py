@@ -102,14 +102,12 @@ def multi_valued_pairs(
 
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-030
 def _filter_static(
-    frame,  # facts
+    frame,  # of facts
     static,  # a frame of static.parquet
-    fact=("subject_id", "property_id", "object_id"),  # the columns of `frame`
-    how: str = "semi",  # or 'anti'
 ):
-    "The facts of a frame that a static.parquet has, or those that it does not have."
-    known = static.filter(nw.col("end").is_null()).select("subject", "property", "value")
-    return frame.join(known, left_on=list(fact), right_on=["subject", "property", "value"], how=how)
+    "The facts of a frame that a static.parquet has."
+    known, fact = static.filter(nw.col("end").is_null()), ["subject_id", "property_id", "object_id"]
+    return frame.join(known, left_on=fact, right_on=["subject", "property", "value"], how="semi")
 
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-033
 SIMILARITY_METHODS = ("name", "graph", "paper")
@@ -641,9 +639,7 @@ def find_locality(
     postings: int | None = 1_000,  # entries that an edit reads; None compares with everything
     engine: str = "duckdb",
     memory: str | None = None,  # for the engine, like '4GB'
-    spill=None,  # folder for what does not fit into memory
     progress: bool = True,
-    force: bool = False,
 ) -> Manifest:
     "Find the nearest probe for every edit, and count the edits that have none; killed work is resumed."
     check_choice(method, SIMILARITY_METHODS, "similarity method")
@@ -653,7 +649,7 @@ def find_locality(
     params = dict(method=method, near=near, postings=postings, statements=len(_as_paths(statements) if sources else ()))
     params |= dict(later=len(inputs.later), old=len(inputs.old), version=1)
     stage = Stage(out, "locality", params, inputs.files())
-    if stage.done and not force:
+    if stage.done:
         return stage.manifest
     with stage:
         if method == "paper":
@@ -662,7 +658,7 @@ def find_locality(
             stage.outputs.append(Path(out) / "locality.parquet")
             stage.counts.update(counts)
             return stage.manifest
-        use = dict(name=engine, memory=memory, spill=spill)
+        use = dict(name=engine, memory=memory)
         _prepare_search(work, inputs, params, stage.inputs, use)
         search = _LocalitySearch(work, postings)
         found = _spooled_search(search, work, stage.key(), near, progress)

@@ -302,7 +302,6 @@ def find_neighbours(
     seed: int = 0,  # of the random facts
     bare: bool = False,  # count the bare property too, as the authors' code does
     engine="duckdb",  # an engine or its name
-    force: bool = False,  # do it again even if it is done
     progress: bool = False,
 ) -> Manifest:
     "Find the nearest and some random facts for every update; writes neighbours.parquet beside the updates."
@@ -312,7 +311,7 @@ def find_neighbours(
             raise BadArgument(f"{name} is {value}, but it must be at least 1")
     params = dict(k=k, n=n, postings=postings, seed=seed, bare=bare, version=_NEIGHBOURS_VERSION)
     stage = Stage(rules, "neighbours", params, _neighbour_inputs(rules, old, new, views))
-    if not stage.done or force:
+    if not stage.done:
         with open_engine(engine) if isinstance(engine, str) else nullcontext(engine) as e, stage:
             with scratch_folder(rules, ".neighbours-") as work:
                 _search(e, work, rules, (old, new), params, progress)

@@ -87,15 +87,13 @@ def find_two_hops(
     out,  # folder to write multihop.parquet to
     engine: str = "duckdb",
     memory: str | None = None,
-    spill=None,  # folder for what does not fit into memory
-    force: bool = False,  # also where it is done already
 ) -> Manifest:
     "Find the two-hop quintuples of a timestep."
     facts, path = Path(facts), Path(out) / "multihop.parquet"
     stage = Stage(out, "multihop", dict(version=1), [facts])
-    if stage.done and not force:
+    if stage.done:
         return stage.manifest
-    with stage, open_engine(engine, memory, spill) as e:
+    with stage, open_engine(engine, memory) as e:
         order = list(_TwoHop.__dataclass_fields__)[:5]
         stage.counts["quintuples"] = e.write(_join_two_hops(e.scan(facts)), path, order)
         stage.counts |= _count_facts(e, e.scan(facts), e.scan(path))

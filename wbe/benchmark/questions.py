@@ -385,10 +385,8 @@ def write_questions(
     seed: int = 0,  # which persona asks
     engine: str = "duckdb",
     memory: str | None = None,  # for the engine, like '4GB'
-    spill=None,  # folder for what does not fit into memory
     size: int = 5000,  # edits in a batch
     progress: bool = True,
-    force: bool = False,  # also where it is done already
     keep_namesakes: bool = False,  # also edits whose subject has namesakes with other answers
 ) -> Manifest:
     "Write and check the questions of a timestep; a killed run continues where it was."
@@ -398,11 +396,11 @@ def write_questions(
     params = dict(writer=writer.key(), seed=seed, size=size, checks=[c.name for c in TEXT_CHECKS], version=2)
     params |= dict(keep_namesakes=keep_namesakes)
     stage, gathered = Stage(out, "questions", params, inputs), out / "gathered.parquet"
-    if stage.done and not force:
+    if stage.done:
         return stage.manifest
     with stage:
         work = make_folder(out / ".gathering")
-        with open_engine(engine, memory, spill) as e:
+        with open_engine(engine, memory) as e:
             edits = _with_classes(e, _gather_edits(e, inputs, work), inputs[4], work)
             e.write(edits, gathered, EDIT_KEY_COLUMNS)
         shutil.rmtree(work)

@@ -402,7 +402,6 @@ def classify(
     factor: int = 14,  # one in so many population replacements is kept
     seed: int = 0,  # which ones
     literal: bool = False,  # take line 2 of the rules literally
-    force: bool = False,  # do it again even if it is done
 ) -> Manifest:
     "Classify the facts of two snapshots as new, obsolete, static, ignore or unknown, and find the update scenarios."
     old, new, out, views = Path(old_folder), Path(new_folder), Path(out_folder), [Path(v) for v in views]
@@ -413,7 +412,7 @@ def classify(
     params = dict(days, factor=factor, seed=seed, literal=literal, version=RULES_VERSION)
     rejected = [path for f in (old, new) if (path := f / "rejected.jsonl.gz").exists()]
     stage = Stage(out, "rules", params, [*inputs, *rejected, *views])
-    if stage.done and not force:
+    if stage.done:
         return stage.manifest
     with open_engine(engine) if isinstance(engine, str) else nullcontext(engine) as e, stage:
         with scratch_folder(out, ".rules-") as work:
