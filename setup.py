@@ -49,6 +49,7 @@ setup(
         "wbe.lm": ["*.toml"],
         "wbe.runs": ["sweeps/*.toml", "*.md"],
         "wbe.tiny": ["*.toml"],
+        "wbe.wikidata": ["*.toml"],
         "wbe.world": ["*.toml"],
         "wbe.writers": ["*.toml", "prompt_files/*.md", "prices.json"],
     },
