@@ -907,26 +907,36 @@ def judge(
         out.line(f"Readings: {stats!r}")
 
 # %% ../../nbs/12_app/05_runs.ipynb #5b2db8e6
-@command("results")
+@command("results", "wbe.runs.export:export_tasks")
 def export(
-    run: Path,  # folder of a run
+    source: str,  # folder of a run; for tasks, a benchmark
     /,
     output: Path | None = None,  # the new folder
     moments: Path | None = None,  # new folder for the second moments that ROME, MEMIT or AlphaEdit used
+    **settings,  # of `export_tasks`
 ):
     """Write the edited model of a run as an ordinary Hugging Face checkpoint with a model card, or its second moments.
 
+    Or write a benchmark's questions as tasks of the lm-evaluation-harness, which scores any model as wbe score does.
+
     For example:  wbe export runs/ft-wbe-tiny -o ft-edited
+    For example:  wbe export wbe-demo/benchmark/release --set task=lm-eval --set limit=100 -o tasks
     """
-    from wbe.runs.export import export_moments, export_run
+    from wbe.benchmark.own import open_benchmark
+    from wbe.runs.export import export_moments, export_run, export_tasks
     from wbe.runs.records import Run
 
     if not output and not moments:
         raise BadArgument("where to? Give a new folder: --output for the edited model, --moments for second moments")
+    if settings and "task" not in settings:
+        raise BadArgument(f"{', '.join(settings)} of what? Questions are exported with --set task=lm-eval")
+    if settings:
+        folder = export_tasks(open_benchmark(source), output, **settings)
+        return typer.echo(f"The tasks: {folder}. How to run them: {folder / 'README.md'}")
     if output:
-        typer.echo(f"The model: {export_run(Run.load(run), output)}")
+        typer.echo(f"The model: {export_run(Run.load(Path(source)), output)}")
     if moments:
-        typer.echo(f"The second moments: {export_moments(Run.load(run), moments)}")
+        typer.echo(f"The second moments: {export_moments(Run.load(Path(source)), moments)}")
 
 # %% ../../nbs/12_app/05_runs.ipynb #6b397fe6
 @command("results", "wbe.analysis.leaderboard:make_leaderboard")
