@@ -182,11 +182,13 @@ def test_the_command_prints_the_tables_and_continues(chains, tmp_path):
 
     from wbe.cli.main import app
 
+    Path(chains).write_text(json.dumps([*INSTANCES, instance(8, "Person1", "Town2", "River2")]))
     words = ["run", chains, "--schedule", "mquake", "-e", "graph", "--set", "mquake.k=1,2", "--sample", "2"]
     words += ["--protocol", "zero-shot"]
     where = ["--runs", str(tmp_path / "runs"), "--name", "a", "--table", str(tmp_path / "out.json")]
     result = CliRunner().invoke(app, words + where)
     assert result.exit_code == 0, result.output
+    assert "In chains.json 2 pairs of instances contradict each other: edit 2" in result.output
     table = json.loads((tmp_path / "out.json").read_text())
     assert [r["k"] for r in table["k"]] == [0, 1, 2] and {r["hops"] for r in table["hops"]} == {2}
     assert [(r["k"], r["edits"], r["instances"]) for r in table["edits"]] == [(k, 1, 2) for k in (0, 1, 2)]

@@ -2,6 +2,7 @@
 
     python data_samples/texts/make.py FOLDER [--model wbe-tiny] [--only METHOD …] [--set NAME=VALUE …]
     python data_samples/texts/make.py FOLDER --merge [NAME] | --readers | --search | --rates RATE … | --gradients
+    python data_samples/texts/make.py FOLDER --tuning
 
 The world that the tiny model knows from its first day is written here, with its Wikidata and Wikipedia on nine days. A
 method learns one interval after the other; after each, perplexities are taken, and answers after light tuning. FOLDER
@@ -13,6 +14,7 @@ write one table each:
     --search     search.csv: how often the first passage that is found has the answer, by words and by vectors
     --rates      rates.csv: LoRA after the first interval with some rates
     --gradients  gradients.csv: the loss of each passage behind a question, and the norm of its gradient
+    --tuning     tuning.csv: answers of the first interval after light tuning with either optimiser and some rates
 """
 
 import argparse
@@ -20,6 +22,7 @@ import json
 from dataclasses import replace
 from datetime import datetime
 from functools import cache, partial
+from itertools import product
 from pathlib import Path
 
 import dpr
@@ -29,7 +32,7 @@ import transformers
 
 from wbe.benchmark.evolving_series import EvolvingQuestion, evolve_benchmark
 from wbe.benchmark.evolving import make_probes
-from wbe.editors.text.measures import TuningHParams, answer_scores, light_tuning
+from wbe.editors.text.measures import TuningHParams, answer_scores, evolving_answers, light_tuning, probe_answers
 from wbe.editors.protocol import editor
 from wbe.editors.results import EditResult
 from wbe.editors.text.by_month import MONTH_METHODS, Month, follow_months, record_months, write_month_rows
@@ -54,8 +57,8 @@ from wbe.world.files import World
 WORDS = 45  # of a passage, so that every prompt fits
 DENSE = "dpr:WorldRetriever"  # the embedder of dpr.py, for --only BM25 --set search=dense embedder=dpr:WorldRetriever
 SIZES = dict(stayed=60, probes=40, unchanged=100, tuning=400)
-TUNING = TuningHParams(rate=3e-4, clip=1.0)
-READING = TuningHParams(rate=5e-4, clip=1.0, epochs=4)
+TUNING = TuningHParams(rate=3e-4, clip=1.0, optimizer="adafactor-scaled")
+READING = replace(TUNING, rate=5e-4, epochs=4)
 READERS = ("light tuning", "passages as they are", "swapped answers")
 
 
@@ -235,6 +238,28 @@ def record_gradients(path: Path, model: str, data: Path):
     write_month_rows(path, rows)
 
 
+def record_tuning(path: Path, model: str, data: Path):
+    "What the optimiser and the rate of light tuning change in the answers of the first interval."
+    rows, [first, *_] = [], make_months(data)
+    for name in ("Initial", "DIFF"):
+        lm = load(model, device="cpu")
+        if method := MONTH_METHODS[name]:
+            editor(method[0], **method[1]).learn(lm, first.texts).apply(lm)
+        for optimizer, rate in product(("adafactor", "adafactor-scaled"), (1e-5, 3e-5, 3e-4)):
+            tuned = light_tuning(lm, first.tuning, replace(TUNING, optimizer=optimizer, rate=rate))
+            with tuned.on(lm):
+                scores = evolving_answers(lm, first.asked)
+            facts = probe_answers(
+                lm,
+                first.probes,
+                [r | dict(object=r["answer"]) for r in first.tuning],
+                replace(TUNING, optimizer=optimizer, rate=rate),
+            )
+            scores |= {("F1", f"{k} facts"): facts["F1", k] for k in ("unchanged", "new")}
+            rows.append(dict(method=name, optimizer=optimizer, rate=rate) | {" ".join(k): v for k, v in scores.items()})
+            write_month_rows(path, rows)
+
+
 def as_json(value: str):
     "A value of the command line: JSON, or a word."
     try:
@@ -269,6 +294,7 @@ def command_line():
     what.add_argument("--search", action="store_true", help="record search.csv")
     what.add_argument("--rates", type=float, nargs="+", help="record rates.csv")
     what.add_argument("--gradients", action="store_true", help="record gradients.csv")
+    what.add_argument("--tuning", action="store_true", help="record tuning.csv")
     return p.parse_args()
 
 
@@ -287,6 +313,8 @@ def main():
         return record_rates(folder / "rates.csv", args.rates, args.model, data)
     if args.gradients:
         return record_gradients(folder / "gradients.csv", args.model, data)
+    if args.tuning:
+        return record_tuning(folder / "tuning.csv", args.model, data)
     methods, months = chosen_methods(args, data), make_months(data)[: args.months]
     reader = lambda lm: tuned_once(args.model, "swapped answers", data)
     loaded = partial(load, args.model, device="cpu")

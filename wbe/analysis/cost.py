@@ -4,8 +4,9 @@
 
 # %% auto #0
 __all__ = ['edit_cost', 'format_edit_time', 'edit_cost_course', 'draw_edit_cost', 'answer_time', 'draw_answer_time', 'trade_off',
-           'draw_trade_off', 'summarise_cost', 'health_course', 'health_table', 'draw_health', 'summarise_health',
-           'norm_growth', 'norm_table', 'summarise_norms', 'task_course', 'draw_tasks', 'summarise_tasks']
+           'label_points', 'draw_trade_off', 'summarise_cost', 'health_course', 'health_table', 'draw_health',
+           'summarise_health', 'norm_growth', 'norm_table', 'summarise_norms', 'task_course', 'draw_tasks',
+           'summarise_tasks']
 
 # %% ../../nbs/11_analysis/08_cost.ipynb #cell-002
 import numpy as np
@@ -95,7 +96,7 @@ def draw_edit_cost(
 ):
     "Draw seconds per edit and peak memory, over the edits made."
     time, memory = "seconds per edit", "peak memory, MiB"
-    fig, panels = line_panels([time, memory], table.editor, 5, 3.6)
+    fig, panels = line_panels([time, memory], table.editor, 5, 3.6, same_scale=False)
     for panel in panels:
         for editor, p in panel.rows(table).groupby("editor"):
             values = p.seconds.clip(lower=1e-6) if panel.axis == time else p.peak_memory / 2**20
@@ -239,7 +240,7 @@ def _overlapping_labels(
     return groups
 
 # %% ../../nbs/11_analysis/08_cost.ipynb #cell-056
-def _label_points(ax, xs, ys, names):
+def label_points(ax, xs, ys, names):
     "Write names beside points. Where points are close, the names move up or down."
     fig = ax.figure
     fig.draw_without_rendering()
@@ -294,7 +295,7 @@ def draw_trade_off(
         ax.set_xlabel(label)
         percent_axis(ax, high=upper_limit(table.high))
         ax.margins(x=0.12)
-        _label_points(ax, x, t.value, t.index)
+        label_points(ax, x, t.value, t.index)
         panel_title(ax, title)
     return fig
 
@@ -442,7 +443,7 @@ def draw_tasks(
     course: pd.DataFrame,  # of `task_course`
 ):
     "Draw each task over the edits made; perplexity on a logarithmic scale."
-    fig, panels = line_panels(list(dict.fromkeys(course.axis)), course.editor, 5, 3.6)
+    fig, panels = line_panels(list(dict.fromkeys(course.axis)), course.editor, 5, 3.6, same_scale=False)
     for panel in panels:
         every = course[course.axis == panel.axis]
         draw_editor_lines(panel.ax, panel.rows(course), "edits_done")

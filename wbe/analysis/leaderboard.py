@@ -35,7 +35,7 @@ from ..benchmark.reader import fetch_dataset
 from ..metrics.answers import MEASURES, normalised_matches
 from ..metrics.intervals import bootstrap_interval
 from ..records import question_columns
-from ..runs.records import left_out_line, reached_end
+from ..runs.records import left_out_line, reached_end, short_model_name
 from ..store import StoreError, write_text
 from ..benchmark.near_probes import FORMS
 
@@ -249,7 +249,11 @@ def _protocol_html(run) -> str:
     "What the runs of a table share."
     c, plan = run.config, run.config["plan"]
     bench, model = c["benchmark"], c["model"]
-    facts = dict(Model=model["name"], Parameters=model.get("parameters"), Weights=str(model.get("fingerprint"))[:12])
+    facts = dict(
+        Model=short_model_name(model["name"]),
+        Parameters=model.get("parameters"),
+        Weights=str(model.get("fingerprint"))[:12],
+    )
     facts |= dict(dtype=model.get("numbers"), Benchmark=bench["name"], Hash=bench.get("digest"))
     facts |= dict(Timesteps=len(c["timesteps"]), Edits=edits_planned(run), Questions=bench.get("questions"))
     facts |= dict(Protocol=c.get("protocol"), Sample=plan.get("sample"), Seed=plan.get("seed"))
@@ -295,7 +299,7 @@ def _table_part(frame: pd.DataFrame, name: str, caption: str, formats: dict | No
 def _group_name(runs) -> str:
     "The model, the benchmark and the number of edits of a table."
     c = runs[0].config
-    return f"{c['model']['name']} on {c['benchmark']['name']}, {edits_planned(runs[0]):,} edits"
+    return f"{short_model_name(c['model']['name'])} on {c['benchmark']['name']}, {edits_planned(runs[0]):,} edits"
 
 
 def _draw_kept(board: pd.DataFrame):

@@ -13,7 +13,7 @@ from .style import display_order
 from ..metrics.answers import answer_probability, bleed_over, generalisation
 from ..records import BadArgument, check_choice
 from ..runs.mquake import summarise_mquake
-from ..runs.records import PartitionedTable, Run
+from ..runs.records import PartitionedTable, Run, short_model_name
 from ..runs.wikifactdiff import WikiFactDiffRun
 
 # %% ../../nbs/11_analysis/15_mquake.ipynb #e54a4530
@@ -30,7 +30,7 @@ def frames_of_runs(
     out = {}
     for run in map(Run.load, folders):
         frame = PartitionedTable(run.folder, "instances").frame()
-        key = (run.config["model"]["name"], run.config["plan"]["chains"])
+        key = (short_model_name(run.config["model"]["name"]), run.config["plan"]["chains"])
         if len(frame):
             out.setdefault(key, {})[run.name] = frame
     if not out:

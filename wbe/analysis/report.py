@@ -26,7 +26,7 @@ from .headline import MOST_SCORES, reportable_runs
 from .question_links import PackedQuestions, hover_points, pack_questions
 from .tables import labelled_runs
 from ..records import WbeError
-from ..runs.records import Run
+from ..runs.records import Run, short_model_name
 from ..store import StoreError, write_text
 
 # %% ../../nbs/11_analysis/14_report.ipynb #cell-008
@@ -49,7 +49,7 @@ def show_figure(
     fig,
     alt: str,  # a description of the figure
     name: str,  # of the files
-    behind: Mapping | None = None,  # what its points select (see `point_selection`), if questions are behind them
+    behind: Mapping | None = None,  # what its points select (see `_point_selection`), if questions are behind them
     called: Mapping[str, str] | None = None,  # of `shown_labels`
 ):
     "Show a figure; its points show their values, and lead to their questions."
@@ -58,7 +58,8 @@ def show_figure(
         style.save_figure(fig, folder / name)
     data = {"image/svg+xml": style.figure_svg(fig), "text/plain": alt}
     points, broad = hover_points(fig, behind, called), bool(fig.get_figwidth() > 7.5)
-    _display(data, kind="figure", alt=alt, broad=broad, points=points)
+    heat = any(type(c).__name__ == "QuadMesh" for ax in fig.axes for c in ax.collections)  # colours keep their meaning
+    _display(data, kind="figure", alt=alt, broad=broad, heat=heat, points=points)
 
 # %% ../../nbs/11_analysis/14_report.ipynb #cell-014
 def show_table(
@@ -182,8 +183,9 @@ def _execute_notebook(
 
 # %% ../../nbs/11_analysis/14_report.ipynb #cell-034
 def _inline_html(line: str) -> str:
-    "A line of text as HTML, with code in backticks."
-    return re.sub("`(.+?)`", r"<code>\1</code>", html.escape(line))
+    "A line of text as HTML, with code in backticks; an interval stays on one line."
+    whole = re.sub(r"(\[[^\[\] ]+) ([^\[\] ]+\])", r"\1&nbsp;\2", html.escape(line))
+    return re.sub("`(.+?)`", r"<code>\1</code>", whole)
 
 # %% ../../nbs/11_analysis/14_report.ipynb #cell-035
 def _text_html(text: str) -> str:
@@ -222,8 +224,10 @@ def _image_html(svg: str, about: dict) -> str:
     kind = ' class="broad"' if about.get("broad") else ""
     size = f'width="{width:.0f}" height="{height:.0f}" style="max-width:{width:.0f}px"'
     image = f'<img{kind} alt="{alt}" {size} src="data:image/svg+xml;base64,{data}">'
-    room = "" if about.get("broad") else ' class="narrow"'  # a narrow figure shares its row with the text after it
-    return f"<figure{room}>{_scrolling(image, about['alt'])}{_points_html(about.get('points'))}</figure>"
+    # a narrow figure shares its row with the text after it; a heat map keeps its colours in a dark theme
+    kinds = ("" if about.get("broad") else " narrow") + (" heat" if about.get("heat") else "")
+    inside = _scrolling(image, about["alt"]) + _points_html(about.get("points"))
+    return f'<figure class="shown{kinds}">{inside}</figure>'
 
 # %% ../../nbs/11_analysis/14_report.ipynb #cell-043
 def _table_html(
@@ -310,7 +314,9 @@ def _section_html(key: str, title: str, intro: str, cell) -> str:
     "A section of the page, with the cell that made it."
     shown = "\n".join(map(_output_html, cell.outputs))
     source = f"<details><summary>The cell that made this</summary><pre>{html.escape(cell.source)}</pre></details>"
-    head = f"<h2>{html.escape(title)}</h2><p>{_inline_html(intro)}</p>"
+    intro, _, more = map(_inline_html, intro.partition("\n\n"))
+    folded = f"<details><summary>How to read this</summary><p>{more}</p></details>" if more else ""
+    head = f"<h2>{html.escape(title)}</h2><p>{intro}</p>{folded}"
     return f'<section id="{key}">{head}\n{shown}\n{source}</section>'
 
 # %% ../../nbs/11_analysis/14_report.ipynb #cell-057
@@ -428,7 +434,7 @@ def _report_page(
     title: str = "",
 ) -> str:
     "One HTML page with everything in it."
-    names = lambda what: _names(r.config[what]["name"] for r in runs)
+    names = lambda what: _names(short_model_name(r.config[what]["name"]) for r in runs)
     title = title or (
         f"Lifelong editing of {names('model')} on {names('benchmark')}" if runs else "Runs of the schedule mquake"
     )

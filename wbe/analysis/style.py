@@ -181,11 +181,12 @@ def axis_panels(
     width: float = 4.2,  # of a panel, in inches
     height: float = 3.3,
     least: float = 6.5,  # width of the figure
+    same_scale: bool = False,  # whether all panels have the same scale upwards
 ) -> tuple:
     "A figure with a panel for each axis, three in a row: the figure, and pairs of panel and axis."
     cols = min(len(axes), 3)
     rows = -(-len(axes) // cols)
-    fig, panels = new_figure(max(width * cols, least), height * rows, rows, cols, squeeze=False)
+    fig, panels = new_figure(max(width * cols, least), height * rows, rows, cols, squeeze=False, sharey=same_scale)
     for ax in panels.flat[len(axes) :]:
         ax.set_visible(False)
     return fig, list(zip(panels.flat, axes))
@@ -211,10 +212,10 @@ class _LinePanel(NamedTuple):
         return table[shown & (table.axis == self.axis)] if "axis" in table else table[shown]
 
 # %% ../../nbs/11_analysis/01_style.ipynb #cell-047
-def _family_panels(axes: list[str], groups: dict, width: float, height: float) -> tuple:
+def _family_panels(axes: list[str], groups: dict, width: float, height: float, sharey) -> tuple:
     "A row of panels for each axis, a panel for each family; those of a row share their scale."
     shape = len(axes), len(groups)
-    fig, panels = new_figure(width * shape[1], height * shape[0], *shape, squeeze=False, sharey="row")
+    fig, panels = new_figure(width * shape[1], height * shape[0], *shape, squeeze=False, sharey=sharey)
     out = []
     for i, axis in enumerate(axes):
         for j, (family, editors) in enumerate(groups.items()):
@@ -229,12 +230,13 @@ def line_panels(
     editors: Iterable[str],
     width: float = 4.2,  # of a panel, in inches
     height: float = 3.3,
+    same_scale: bool = True,  # whether all panels have the same scale; without it, those of one row with many editors
 ) -> tuple:
     "A figure for lines of editors, and its panels with their titles."
     groups = _editor_groups(editors)
     if len(groups) > 1:
-        return _family_panels(axes, groups, width, 0.85 * height)
-    fig, pairs = axis_panels(axes, width, height, 6.5 if len(axes) == 1 else 0)
+        return _family_panels(axes, groups, width, 0.85 * height, same_scale or "row")
+    fig, pairs = axis_panels(axes, width, height, 6.5 if len(axes) == 1 else 0, same_scale)
     n, cols, (names,) = len(axes), min(len(axes), 3), groups.values()
     panels = [_LinePanel(ax, a, names, i % cols == 0, i + cols >= n) for i, (ax, a) in enumerate(pairs)]
     for panel in panels:
@@ -258,10 +260,11 @@ def percent_axis(
     low: float = 0,
     high: float = 1,
 ):
-    "Label an axis in percent, with a small margin at both ends."
-    from matplotlib.ticker import PercentFormatter
+    "Label an axis in whole percent, with a small margin at both ends."
+    from matplotlib.ticker import MaxNLocator, PercentFormatter
 
     scale, margin = (ax.yaxis if axis == "y" else ax.xaxis), 0.02 * (high - low)
+    scale.set_major_locator(MaxNLocator("auto", steps=[1, 2, 5, 10]))
     scale.set_major_formatter(PercentFormatter(1, decimals=0))
     getattr(ax, f"set_{axis}lim")(low - margin, high + margin)
 

@@ -7,8 +7,8 @@ __all__ = ['NOT_YET', 'VERDICT_COLUMNS', 'format_percent', 'format_cell', 'as_ma
            'as_run_list', 'labelled_runs', 'runs_asked_at', 'example_run', 'edits_planned', 'longest_runs',
            'describe_shorter_runs', 'runs_by_protocol', 'model_text', 'runs_of_models', 'is_recorded', 'pool_scores',
            'sort_in_time', 'last_in_time', 'match_unedited', 'match_editor', 'verdicts_by', 'with_verdicts',
-           'list_verdicts', 'before_text', 'list_editors', 'changes_at_end', 'list_changes', 'find_gaps',
-           'interval_columns', 'mean_by', 'metric_label', 'text_measure', 'findings_table']
+           'list_verdicts', 'before_text', 'changes_at_end', 'list_changes', 'find_gaps', 'interval_columns', 'mean_by',
+           'metric_label', 'text_measure', 'findings_table']
 
 # %% ../../nbs/11_analysis/02_tables.ipynb #cell-002
 import html
@@ -31,7 +31,7 @@ from wbe.metrics.intervals import (
     paired_difference,
 )
 from ..records import BadArgument, check_choice, question_columns
-from ..runs.records import EVALUATION_MOMENTS
+from ..runs.records import EVALUATION_MOMENTS, short_model_name
 
 # %% ../../nbs/11_analysis/02_tables.ipynb #cell-005
 NOT_YET = "not yet"  # the value at the end of a run that is not finished
@@ -251,7 +251,8 @@ def runs_by_protocol(
 def model_text(model: dict) -> str:
     "A model with its size."
     n = model.get("parameters")
-    return f"{model['name']} ({format_cell(n)} parameters)" if n else model["name"]
+    name = short_model_name(model["name"])
+    return f"{name} ({format_cell(n)} parameters)" if n else name
 
 
 def runs_of_models(
@@ -375,6 +376,7 @@ def with_verdicts(
 def list_verdicts(
     found: Iterable[tuple],  # a name, and its verdict
     other: str = "the unedited model",
+    numbers: bool = True,  # whether the differences are named
 ) -> str:
     "Each of the four verdicts with those that have it, their differences in points, and n."
     found = sorted((pair for pair in found if isinstance(pair[1], PairedVerdict)), key=lambda p: -p[1].difference)
@@ -383,7 +385,7 @@ def list_verdicts(
     for name, v in told:
         n = f" (n = {v.n:,})" if len(ns) > 1 else ""
         shown = f"{100 * v.difference:+.1f} [{100 * v.low:+.1f}, {100 * v.high:+.1f}]{n}"
-        named.setdefault(v.text(other), []).append(f"{name} {shown}")
+        named.setdefault(v.text(other), []).append(f"{name} {shown}" if numbers else f"{name}{n}")
     same = f" (n = {max(ns):,})" if len(ns) == 1 else ""
     text = "; ".join(f"{text}: {', '.join(names)}" for text, names in named.items()) + same
     n = " to ".join(dict.fromkeys(str(f(v.n for _, v in few)) for f in (min, max))) if few else ""
@@ -396,7 +398,7 @@ def before_text(before, write: Callable = format_percent) -> str:
     return texts[0] if len(texts) == 1 else f"{texts[0]} to {texts[-1]}" if texts else ""
 
 
-def list_editors(
+def _list_editors(
     rows: pd.DataFrame,  # editor, value, before
     before: str,  # of `before_text`; a run with another value before any edit shows its own
     write: Callable = format_percent,
@@ -406,8 +408,11 @@ def list_editors(
     return ", ".join(f"{r.editor} {write(r.value)}{own(r)}" for r in rows.itertuples()) or "no editor"
 
 # %% ../../nbs/11_analysis/02_tables.ipynb #e5e3931c
-def _unpaired_difference(now, before) -> tuple[Interval, float]:
-    "The difference of two values of which only intervals are stored, with p: too careful where both are of one model."
+def _difference(now, before) -> tuple[Interval, float]:
+    "The difference of two values of a model, with p: question by question, or too careful where each is not stored."
+    each = [getattr(x, "each", None) for x in (now, before)]
+    if all(isinstance(x, (list, np.ndarray)) for x in each) and len(each[0]) == len(each[1]):
+        return paired_difference(np.subtract(*each))
     error = np.hypot(now.high - now.low, before.high - before.low) / (2 * 1.96)
     value, n = now.value - before.value, int(min(now.n, before.n))
     return Interval(value, value - 1.96 * error, value + 1.96 * error, n, n), p_value(value, error, n)
@@ -416,12 +421,12 @@ def _unpaired_difference(now, before) -> tuple[Interval, float]:
 def changes_at_end(
     table: pd.DataFrame,  # editor, edits_done, value, low, high, n, and whether the run was asked `at_end`
 ) -> tuple[pd.DataFrame, str]:  # the last row of each edited run, with `before` and `verdict`; and which runs are open
-    "What has become of each run's own value before any edit. Single answers are not stored, so this is not paired."
+    "What has become of each run's own value before any edit."
     own = {r.editor: r for r in table[table.edits_done == 0].drop_duplicates("editor").itertuples()}
     edited = table[(table.editor != "none") & table.editor.isin(list(own))]
     last = last_in_time(edited[edited.at_end] if "at_end" in table else edited)
     still = [e for e in dict.fromkeys(edited.editor) if e not in set(last.editor)]
-    found = judge_differences([_unpaired_difference(r, own[r.editor]) for r in last.itertuples()])
+    found = judge_differences([_difference(r, own[r.editor]) for r in last.itertuples()])
     last = last.assign(before=[own[e].value for e in last.editor], verdict=pd.Series(found, last.index, dtype=object))
     return last, f"; {NOT_YET}: {', '.join(still)}" if still else ""
 
@@ -435,7 +440,7 @@ def list_changes(
     parts = []
     for edits, rows in last.groupby("edits_done", sort=True):
         verdicts = [v.text("it") for v in rows.verdict]
-        named = {text: list_editors(rows[[v == text for v in verdicts]], before, write) for text in verdicts}
+        named = {text: _list_editors(rows[[v == text for v in verdicts]], before, write) for text in verdicts}
         parts.insert(0, f"after {edits:,} edits {'; '.join(f'{text}: {names}' for text, names in named.items())}")
     return ". ".join(part.capitalize() for part in parts) or "No run has ended"
 

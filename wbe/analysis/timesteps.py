@@ -125,7 +125,7 @@ def draw_means(
         here = table[table.axis == axis].set_index("editor").reindex(editors)
         ax.vlines(here.before, *(np.arange(len(here)) + d for d in (-0.5, 0.5)), color=GREY, ls=(0, (1, 1.5)), lw=1.3)
         draw_dots(ax, editors, here.value, here.low, here.high)
-        percent_axis(ax, "x", high=upper_limit([*here.high, *here.before]))
+        percent_axis(ax, "x", high=upper_limit([*table.high, *table.before]))
         ax.xaxis.get_major_locator().set_params(nbins=3)
         n = before_text(here.n, "{:,.0f}".format)
         ax.set_xlabel(f"{metric_label(metric)}, n = {n}" if axis == axes[0] else f"n = {n}")
@@ -133,7 +133,7 @@ def draw_means(
     return fig
 
 # %% ../../nbs/11_analysis/06_timesteps.ipynb #cell-016
-def _summarise_axis(axis: str, rows: pd.DataFrame) -> str:
+def _summarise_axis(axis: str, rows: pd.DataFrame, numbers: bool) -> str:
     "The best editor on an axis, those that are not told apart from it, and the verdict on each editor."
     best, n = rows.iloc[0], before_text(rows.n, "{:,}".format)
     if best.value == 0 and rows.before.max() == 0:
@@ -142,16 +142,19 @@ def _summarise_axis(axis: str, rows: pd.DataFrame) -> str:
     near = [r.editor for r in rows[1:].itertuples() if r.beside_best and r.beside_best.kind == "not told apart"]
     text = f"{axis}: best {best.editor} ({format_percent(best.value)}, unedited {format_percent(best.before)}, n = {n})"
     text += f", {same}: {', '.join(near)}" if near else ""
-    return f"{text}; {list_verdicts(zip(rows.editor, rows.verdict))}."
+    return f"{text}; {list_verdicts(zip(rows.editor, rows.verdict), numbers=numbers)}."
 
 # %% ../../nbs/11_analysis/06_timesteps.ipynb #cell-017
 def summarise_means(
     table: pd.DataFrame,  # of `mean_accuracy`
+    numbers: bool = True,  # whether the differences are named
 ) -> str:
     "A sentence for each axis: the best editor, and how the others compare with it and with the unedited model."
     edited = table[table.editor != "none"]
     parts = [(axis, edited[edited.axis == axis]) for axis in display_order(table.axis)]
-    sentences = [_summarise_axis(a, rows.sort_values("value", ascending=False)) for a, rows in parts if len(rows)]
+    sentences = [
+        _summarise_axis(a, rows.sort_values("value", ascending=False), numbers) for a, rows in parts if len(rows)
+    ]
     return "\n".join(sentences)
 
 # %% ../../nbs/11_analysis/06_timesteps.ipynb #cell-020
@@ -167,12 +170,19 @@ def accuracy_course(runs, metric: str = "exact_match", axes=ASKED_AXES) -> pd.Da
     before = [rows.drop_duplicates(question_columns(rows)).assign(editor=name) for name, rows in parts]
     return mean_by(pd.concat([now, *before], ignore_index=True), ["editor", "axis", "asked_of"], metric)
 
+# %% ../../nbs/11_analysis/06_timesteps.ipynb #1c15b602
+def _need_timesteps(timesteps):
+    "An error if there is only one timestep."
+    if len(set(timesteps)) < 2:
+        raise BadArgument("a figure over the timesteps needs two of them; here is one")
+
 # %% ../../nbs/11_analysis/06_timesteps.ipynb #cell-022
 def draw_course(
     table: pd.DataFrame,  # of `accuracy_course`
     metric: str = "exact_match",
 ):
     "Draw a panel for each axis: accuracy on the timestep just edited."
+    _need_timesteps(table.asked_of)
     unedited = [e for e in display_order(table.editor) if e.startswith(_UNEDITED)]
     fig, panels = line_panels(display_order(table.axis), set(table.editor) - {*unedited})
     for panel in panels:
@@ -180,7 +190,7 @@ def draw_course(
         draw_editor_lines(ax, panel.rows(table), "asked_of")
         for name, before in ((e, here[here.editor == e]) for e in unedited):
             draw_line(ax, before.asked_of, before.value, name=name, color=GREY, ls=(0, (1, 1.5)), marker="")
-        percent_axis(ax, high=upper_limit(here.high))
+        percent_axis(ax, high=upper_limit(table.high))
     finish_panels(panels, "timestep just edited", metric_label(metric), table.asked_of)
     return fig
 
@@ -266,6 +276,7 @@ def draw_matrices(
     cols: int = 4,
 ):
     "Draw the matrices of all runs."
+    _need_timesteps(t for m in matrices.values() for t in m.index)
     cols = min(cols, len(matrices))
     rows = -(-len(matrices) // cols)
     each = 0.7 + 0.29 * max(max(m.shape) for m in matrices.values())
@@ -283,7 +294,7 @@ def _forgetting_of(matrix: pd.DataFrame, ended: bool = True) -> tuple[float, flo
     "Accuracy right after the edits and at the end, forgetting, and backward transfer."
     f, b = forgetting(matrix[[T for T in matrix if T > 0]]), backward_transfer(matrix)
     just = np.mean([matrix.loc[t, t] for t in matrix.index if t in matrix.columns])
-    end = matrix[matrix.columns.max()].mean()
+    end = matrix[matrix.columns.max()].mean(skipna=False)  # unknown if earlier edits were not asked again
     return just, *(x if ended else np.nan for x in (end, *(x.iloc[-1] if len(x) else np.nan for x in (f, b))))
 
 # %% ../../nbs/11_analysis/06_timesteps.ipynb #cell-042
@@ -301,12 +312,13 @@ def forgetting_table(runs, metric: str = "exact_match", axes=ASKED_AXES) -> pd.D
 def summarise_changes(
     table: pd.DataFrame,  # of `accuracy_changes`
     axis: str = "update",
+    numbers: bool = True,  # whether the differences are named
 ) -> str:
     "Which editors forget, keep or gain after the last timestep, by the change question by question."
     rows = table[(table.axis == axis) & (table.editor != "none")]
     still = rows.editor[~rows.at_end].unique()
     last = last_in_time(rows[~rows.editor.isin(still)])
-    text = [list_verdicts(zip(last.editor, last.verdict), "right after the edit")] if len(last) else []
+    text = [list_verdicts(zip(last.editor, last.verdict), "right after the edit", numbers)] if len(last) else []
     text += [f"{NOT_YET} {', '.join(still)}"] if len(still) else []
     head = f"{axis}, change of the same questions of earlier timesteps after the last one, in points"
     return f"{head}: {'; '.join(text) or 'no run was asked'}."
@@ -348,7 +360,8 @@ def draw_ability(
         shown += [(rows, what, m)] if len(rows) else []
     if not shown:
         raise BadArgument("no run here was asked lasting facts, or has a text whose perplexity was measured")
-    fig, panels = line_panels([what for _, what, _ in shown], pd.concat([rows for rows, *_ in shown]).editor, 5, 3.8)
+    names = [what for _, what, _ in shown]
+    fig, panels = line_panels(names, pd.concat([rows for rows, *_ in shown]).editor, 5, 3.8, same_scale=False)
     for panel in panels:
         rows, what, m = next(s for s in shown if s[1] == panel.axis)
         _draw_ability_panel(panel.ax, rows, panel.rows(rows.drop(columns="axis", errors="ignore")), what, m)
@@ -617,6 +630,7 @@ def draw_teacher_forcing_course(
     table: pd.DataFrame,  # of `teacher_forcing_gap`, by editor, axis and asked_of
 ):
     "Draw a panel for each axis: teacher-forced minus generated, in points, over the timesteps."
+    _need_timesteps(table.asked_of)
     fig, panels = line_panels(display_order(table.axis), table.editor)
     gap = "difference", "difference_low", "difference_high"
     for panel in panels:
@@ -654,7 +668,8 @@ def _summarise_gap_on(axis: str, rows: pd.DataFrame) -> str:
     "The smallest and the largest gap on an axis."
     t = rows.set_index("editor").sort_values("difference")
     low, high = t.iloc[0], t.iloc[-1]
-    gaps = f"{100 * low.difference:.1f} points for {low.name} to {100 * high.difference:.1f} for {high.name}"
+    gaps = f"{100 * low.difference:.1f} points for {low.name}"
+    gaps += f" to {100 * high.difference:.1f} for {high.name}" if len(t) > 1 else ""
     scores = f"{format_percent(high.exact_match)} exact answers and {format_percent(high.token_accuracy)} right tokens"
     return f"{axis}: teacher forcing adds {gaps}, which has {scores}."
 

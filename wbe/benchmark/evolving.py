@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['EvolvingQuestion', 'changed_facts', 'unchanged_facts_in', 'split_unchanged', 'evolving_facts', 'ask_facts',
-           'changed_passages', 'unchanged_passages', 'ask_passages', 'filter_questions', 'benchmark_rows', 'ProbeSet',
-           'make_probes']
+           'changed_passages', 'unchanged_passages', 'ask_passages', 'filter_questions', 'benchmark_rows',
+           'make_probes', 'write_probes']
 
 # %% ../../nbs/06_benchmark/15_evolving.ipynb #cell-002
 import re
@@ -16,7 +16,11 @@ from pathlib import Path
 
 from .questions import BenchmarkRow, write_checked
 from ..records import BadArgument, col, patch, to_table
+from ..store import write_table
 from ..texts import question_key, split_sentences, stable_hash, value_spellings
+from ..wikidata.build import check_pair, check_snapshot
+from ..wikidata.changes import compare_snapshots
+from ..wikidata.parse import ParsedDump, parse_dump
 from ..wikipedia.comparison import WikipediaComparison
 from ..wikipedia.diffs import ChangedText, Diffset, article_parts, salient_spans
 from ..wikipedia.pages import WikipediaSnapshot
@@ -524,7 +528,7 @@ def _cap_facts(
 
 # %% ../../nbs/06_benchmark/15_evolving.ipynb #7b855926
 @dataclass
-class ProbeSet:
+class _ProbeSet:
     "Probes of an interval, and how many facts each step left."
 
     probes: list[dict]
@@ -543,12 +547,12 @@ class ProbeSet:
 
 # %% ../../nbs/06_benchmark/15_evolving.ipynb #650cb5b1
 @patch
-def _repr_html_(self: ProbeSet) -> str:
+def _repr_html_(self: _ProbeSet) -> str:
     return self.steps().to_html()
 
 # %% ../../nbs/06_benchmark/15_evolving.ipynb #f3ee4dfd
 @patch
-def __repr__(self: ProbeSet) -> str:
+def __repr__(self: _ProbeSet) -> str:
     counts = Counter(p["category"] for p in self.probes)
     return f"ProbeSet({', '.join(f'{n:,} {name}' for name, n in sorted(counts.items()))})"
 
@@ -575,9 +579,9 @@ def make_probes(
     share: float = 1.0,  # of the unchanged facts that are looked at; the paper takes 0.001
     seed: int = 0,
     as_published: bool = False,  # match inside words, no cap for objects
-) -> ProbeSet:
+) -> _ProbeSet:
     "Unchanged and changed facts that the text of the interval states; the caps hold for each of the two."
-    out = ProbeSet([], {})
+    out = _ProbeSet([], {})
     for kind in ("static", "changed"):
         facts = _probe_candidates(changes, labels, kind)
         steps = [("candidates", facts)]
@@ -588,4 +592,33 @@ def make_probes(
         for name, left in steps:
             out.counts.setdefault(name, {}).update(Counter(f["category"] for f in left))
         out.probes += steps[-1][1]
+    return out
+
+# %% ../../nbs/06_benchmark/15_evolving.ipynb #507504f7
+def write_probes(
+    folder,  # of `write_wiki_texts`
+    dumps: dict,  # day, like 20240201: a dump of Wikidata; of the days that are new here
+    share: float = 1.0,  # of the unchanged facts that are looked at
+    as_published: bool = False,
+    progress: bool = True,
+    insist: bool = False,  # use dumps that are damaged or not whole
+    log=lambda text: None,  # is called with a line for what is wrong or could not be read
+) -> list[Path]:  # a file for each interval
+    "Write the probes of the intervals of a folder of texts."
+    folder, out, checks = Path(folder), [], dict(insist=insist, log=log)
+    work = folder / "work"
+    for day, dump in dumps.items():
+        check_snapshot(parse_dump(dump, work / f"wikidata_{day}", progress=progress, warn=False), **checks)
+    for pages in sorted(work.glob("diffset_*")):
+        name = pages.name.removeprefix("diffset_")
+        old, new = (work / f"wikidata_{day}" for day in name.split("_"))
+        if lacking := [p.name[9:] for p in (old, new) if not p.exists()]:
+            raise BadArgument(f"{lacking[0]}: a dump of Wikidata of this day is missing; probes need one of each day")
+        check_pair(ParsedDump(old), ParsedDump(new), **checks)
+        compare_snapshots(old, new, work / f"changes_{name}")
+        wiki = WikipediaSnapshot(work / f"pages_{new.name[9:]}"), WikipediaComparison(work / f"compared_{name}")
+        sources = work / f"changes_{name}", new / "labels.parquet", *wiki, Diffset(pages)
+        probes = to_table(make_probes(*sources, share, as_published=as_published).probes, _TwikiProbe)
+        out.append(folder / f"probes_{name}.parquet")
+        write_table(out[-1], probes)
     return out

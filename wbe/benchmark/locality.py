@@ -11,7 +11,7 @@ import difflib
 import json
 import shutil
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -622,42 +622,86 @@ def _locality_table(edits, found, method: str):
     return pa.table(columns, schema=schema(LocalityProbe)).combine_chunks()
 
 # %% ../../nbs/06_benchmark/02_locality.ipynb #863a694b
-def _nearest_name(name: str, others: list[str]) -> tuple[int, float]:
-    "The number of the other name that matches best, the first of several, and the ratio of matching letters."
-    best, at = -1, 0
-    for i, other in enumerate(others):
-        matcher = difflib.SequenceMatcher(None, name, other)
-        if round(100 * matcher.real_quick_ratio()) > best and round(100 * matcher.quick_ratio()) > best:
-            if (ratio := round(100 * matcher.ratio())) > best:
+@lru_cache(1)
+def _letter_bits(name: str) -> dict[str, int]:
+    "For each letter of a name the positions where it stands, as bits."
+    return {letter: sum(1 << i for i, c in enumerate(name) if c == letter) for letter in {*name}}
+
+
+def _common_letters(name: str, other: str) -> int:
+    "The length of the longest common subsequence: no set of matching blocks has more letters."
+    bits, v = _letter_bits(name), (full := (1 << len(name)) - 1)
+    for letter in other:
+        u = v & bits.get(letter, 0)
+        v = (v + u | v - u) & full
+    return len(name) - v.bit_count()
+
+
+class _Names:
+    "Names among which the nearest one is looked for, and how many letters of each kind they have."
+
+    def __init__(self, names: list[str]):
+        import numpy as np
+
+        self.names, self.lengths = names, np.array([len(n) for n in names])
+        self.letters = np.zeros((len(names), 64), np.uint16)
+        for row, name in zip(self.letters, names):
+            np.add.at(row, [ord(c) % 64 for c in name], 1)
+
+
+@patch
+def best_match(
+    self: _Names,
+    name: str,
+    allowed,  # for each name whether it may be chosen
+) -> tuple[int, float]:
+    "The number of the name that matches best, the first of several, and the ratio of matching letters."
+    import numpy as np
+
+    mine = _Names([name])
+    bound = np.minimum(self.letters, mine.letters).sum(1) / np.maximum(1, self.lengths + len(name))
+    bound, best, at = np.where(allowed, np.round(200 * bound), -1), -1, 0
+    for i in np.argsort(-bound, kind="stable").tolist():
+        if bound[i] < max(best, 0):
+            break
+        other, first = self.names[i], i < at
+        most = round(200 * _common_letters(name, other) / max(1, len(name) + len(other)))
+        if most > best or (most == best and first):
+            ratio = round(100 * difflib.SequenceMatcher(None, name, other).ratio())
+            if ratio > best or (ratio == best and first):
                 best, at = ratio, i
     return at, best / 100
 
-
-def _paper_probes(facts: Path, static: Path):
-    "The probes of all edits as in the paper, and their counts; every pair of names is compared, which takes its time."
+# %% ../../nbs/06_benchmark/02_locality.ipynb #5b517f2b
+def _paper_probes(facts: Path, static: Path, progress: bool):
+    "The probes of all edits as in the paper, and their counts."
+    import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
+    from tqdm.auto import tqdm
 
     edits, stays = (pq.read_table(path, columns=[*_FACT_KEY, *_FACT_TEXTS]).to_pylist() for path in (facts, static))
-    pool, out = {}, []
+    pool, subjects, out = {}, {}, []
     for row in [*stays, *edits]:
         pool.setdefault(row["property"], []).append(row)
-    for edit in edits:
-        others = {p: [r for r in rows if r["object"] != edit["object"]] for p, rows in pool.items()}
-        labels = [p for p, rows in others.items() if rows]
-        if labels:
-            at, property_ratio = _nearest_name(edit["property"], labels)
-            rows = others[labels[at]]
-            at, ratio = _nearest_name(edit["subject"], [r["subject"] for r in rows])
+    objects = {p: np.array([r["object"] for r in rows]) for p, rows in pool.items()}
+    labels = _Names(list(pool))
+    for edit in tqdm(edits, desc="locality", unit=" edits", disable=None if progress else True):
+        others = [any(r["object"] != edit["object"] for r in rows) for rows in pool.values()]
+        if any(others):
+            at, property_ratio = labels.best_match(edit["property"], others)
+            rows = pool[name := labels.names[at]]
+            if name not in subjects:
+                subjects[name] = _Names([r["subject"] for r in rows])
+            at, ratio = subjects[name].best_match(edit["subject"], objects[name] != edit["object"])
             probe = {f"probe_{c}": rows[at][c] for c in (*_FACT_KEY, *_FACT_TEXTS)}
             found = {c: edit[c] for c in _FACT_KEY} | probe | dict(similarity=ratio, property_similarity=property_ratio)
             out.append(found | dict(method="paper"))
     same = sum(r["property_similarity"] == 1 for r in out)
     different = len({tuple(r[f"probe_{c}"] for c in _FACT_KEY) for r in out})
     counts = dict(edits=len(edits), static=len(stays), probes=len(out), without=len(edits) - len(out))
-    return pa.Table.from_pylist(out, schema=schema(LocalityProbe)), counts | dict(
-        same_property=same, different=different
-    )
+    counts |= dict(same_property=same, different=different)
+    return pa.Table.from_pylist(out, schema=schema(LocalityProbe)), counts
 
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-097
 def find_locality(
@@ -689,7 +733,7 @@ def find_locality(
         return stage.manifest
     with stage:
         if method == "paper":
-            table, counts = _paper_probes(facts, static)
+            table, counts = _paper_probes(facts, static, progress)
             write_table(Path(out) / "locality.parquet", table)
             stage.outputs.append(Path(out) / "locality.parquet")
             stage.counts.update(counts)

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['EDIT_FIELDS', 'REQUIRED_FIELDS', 'STATEMENT_AXES', 'STATEMENT_COLUMNS', 'read_edits', 'edit_id', 'edit_ids',
-           'subject_keys', 'row_probes', 'place_probes', 'edit_probes', 'add_statements', 'timestep_name',
-           'parse_timestep_name', 'Timestep', 'fetch_dataset', 'timestep_files', 'Benchmark']
+           'subject_keys', 'row_probes', 'place_probes', 'add_statements', 'timestep_name', 'parse_timestep_name',
+           'Timestep', 'fetch_dataset', 'timestep_files', 'Benchmark']
 
 # %% ../../nbs/06_benchmark/07_reader.ipynb #cell-002
 import hashlib
@@ -305,7 +305,7 @@ def _listed_probes(edits, ids, listed: list[Probe], more):
     return pa.table(columns | about)
 
 # %% ../../nbs/06_benchmark/07_reader.ipynb #589af94a
-def edit_probes(
+def _edit_probes(
     edits,  # an Arrow table
     ids: list[str],  # of the edits
     axes=None,  # one name, several, or by default those of the paper
@@ -335,7 +335,7 @@ def _count_edits(
 ) -> dict:
     "How many edits of each tag, which share has which probe, how many properties."
     n, tags = max(len(edits), 1), Counter(edits["tag"].to_pylist())
-    asked = edit_probes(edits, [str(i) for i in range(len(edits))], others=others)
+    asked = _edit_probes(edits, [str(i) for i in range(len(edits))], others=others)
     having = Counter(axis for _, axis in set(zip(asked["edit_id"].to_pylist(), asked["axis"].to_pylist())))
     counts = dict(edits=len(edits), new=tags["new"], update=tags["update"])
     shares = {a: having[a] / n for a in ASKED_AXES if a != "update"}
@@ -473,10 +473,10 @@ class Timestep(_TimestepFile):
 def probes(
     self: Timestep,
     axes=None,  # one name, several, or all by default
-    more=(),  # also about the answers, as in `edit_probes`
+    more=(),  # also about the answers, as in `_edit_probes`
 ):
     "An Arrow table with one row for each question: edit_id, axis, probe, question, answer."
-    return edit_probes(self.edits, self.edit_ids, axes, self.extra_probes, more)
+    return _edit_probes(self.edits, self.edit_ids, axes, self.extra_probes, more)
 
 
 @patch
@@ -500,7 +500,7 @@ def questions(
     self: Timestep,
     axes=None,  # one name, several, or by default those of the paper
     rows=None,  # numbers of the edits that are asked about; all by default
-    others: Iterable[Probe] = (),  # questions beyond those of the benchmark, as in `edit_probes`
+    others: Iterable[Probe] = (),  # questions beyond those of the benchmark, as in `_edit_probes`
     about=("previous", "previous_aliases", "subject_id"),  # what is known of the edits: columns, as far as there are
 ):
     "A data frame with one row for each question: edit_id, axis, probe, question, answer, aliases, and of its edit."
@@ -510,7 +510,7 @@ def questions(
     first = rows == range(len(rows))
     edits, at = self.edits.slice(0, len(rows)) if first else self.edits.take(rows), {n: i for i, n in enumerate(rows)}
     ids, listed = [self.edit_ids[n] for n in rows], (p for p in (*self.extra_probes, *others) if p.edit in at)
-    probes = edit_probes(edits, ids, axes, [p._replace(edit=at[p.edit]) for p in listed], ["aliases"])
+    probes = _edit_probes(edits, ids, axes, [p._replace(edit=at[p.edit]) for p in listed], ["aliases"])
     names = pd.Series([n or None for n in probes["aliases"].to_pylist()], dtype=object)
     known = edits.select([c for c in about if c in edits.column_names]).to_pandas()
     known = known.assign(edit_id=ids, subject_id=subject_keys(edits, ids))
@@ -697,7 +697,7 @@ def to_pandas(self: Benchmark):
 def probes(  # noqa: F811
     self: Benchmark,
     axes=None,  # one name, several, or all by default
-    more=(),  # also about the answers, as in `edit_probes`
+    more=(),  # also about the answers, as in `_edit_probes`
 ):
     "An Arrow table with one row for each question of all timesteps: timestep, edit_id, axis, probe, question, answer."
     import pyarrow as pa

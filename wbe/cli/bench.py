@@ -140,10 +140,17 @@ _RUN_COLUMNS = ("run", "editor", "model", "benchmark", "edits", "state")
 
 def _print_runs(runs: list, out: TableOutput):
     "The runs as a table; a column that is the same for all becomes a line below it."
+    from wbe.runs.records import short_model_name
+
     rows = []
     for r in runs:
         edits = 0 if r.batches.empty else int(r.batches.edits.sum())
-        about = r.config["model"]["name"], r.config["benchmark"]["name"], edits, "; ".join(r.missing) or "complete"
+        about = (
+            short_model_name(r.config["model"]["name"]),
+            r.config["benchmark"]["name"],
+            edits,
+            "; ".join(r.missing) or "complete",
+        )
         rows.append((r.name, r.editor, *about))
     out.keep("runs", _RUN_COLUMNS, rows)
     same = [i for i in (2, 3) if len(rows) > 1 and len({row[i] for row in rows}) == 1]
@@ -157,13 +164,22 @@ def _print_runs(runs: list, out: TableOutput):
 def _print_other_runs(runs: list, out: TableOutput):
     "The runs of other schedules than timesteps: what they ask about, and how many rows they have."
     from wbe.runs.plan import SCHEDULES
-    from wbe.runs.records import PartitionedTable
+    from wbe.runs.records import PartitionedTable, short_model_name
 
     rows = []
     for r in runs:
         schedule = SCHEDULES[r.kind]
         recorded = len(PartitionedTable(r.folder, schedule.table).frame())
-        rows.append((r.name, r.kind, r.editor, r.config["model"]["name"], r.config["plan"][schedule.file], recorded))
+        rows.append(
+            (
+                r.name,
+                r.kind,
+                r.editor,
+                short_model_name(r.config["model"]["name"]),
+                r.config["plan"][schedule.file],
+                recorded,
+            )
+        )
     if rows:
         header = ("run", "kind", "editor", "model", "file", "recorded")
         out.table("others", header, rows, "Runs of other commands; recorded: instances or edits so far")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import typer
 
-from .app import PANELS, TEMP, Setting, app, command, settings_of
+from .app import PANELS, app, command
 from .bench import _parse_prices, _spending
 from .tables import TableOutput, print_step
 from ..records import BadArgument
@@ -79,24 +79,8 @@ def _print_evolving(release, out: TableOutput):
         f"Train it on texts:  wbe run {release.folder} -m MODEL -e text-diff"
     )
 
-# %% ../../nbs/12_app/06_data.ipynb #b1754753
-_SERIES = [
-    Setting("least", int, 500, "an article counts if its update has more characters"),
-    Setting("unchanged", int, 1000, "questions about what no month changed, at most"),
-    Setting("tuning", int, 2000, "others for light tuning, at most"),
-    Setting("articles", bool, True, "also write all articles of each day, for learners that read them"),
-    Setting("values", bool, True, "also ask about facts whose value is a date or a quantity"),
-    Setting("seed", int, 0, "random seed: which unchanged facts are asked about"),
-    Setting("language", str, "en", "of the labels"),
-    Setting("fallback", list, (), "languages to use where a text is missing"),
-]
-
-
-def _evolving_words(given: dict) -> list[Setting]:
-    return [*_SERIES, *settings_of("wbe.benchmark.evolving_series:evolve_benchmark"), TEMP]
-
 # %% ../../nbs/12_app/06_data.ipynb #ded193cc
-@more(plan=_evolving_words)
+@more("wbe.benchmark.evolving_series:EvolvingSettings", "wbe.benchmark.evolving_series:evolve_benchmark")
 def evolve(
     folder: Path,  # folder for all files; the benchmark goes into its folder release
     dumps: list[str] = (),  # dumps of Wikidata and Wikipedia, two files for each day, told apart by their names:
@@ -154,6 +138,8 @@ def texts(
     out: TableOutput,
     fetched: Path | None = None,  # where dumps are fetched to; dumps in the folder by default
     mirror: str | None = None,  # address of a mirror; Wikimedia by default
+    probes: float = 0.0,  # also write TWiki-Probes, from dumps of Wikidata of the same days: the share of unchanged
+    # facts that are looked at, like 0.001
     **settings,  # of `write_wiki_texts`
 ):
     """Write what was written in Wikipedia between some days, for learners that read texts (TemporalWiki).
@@ -165,12 +151,18 @@ def texts(
 
     For example:  wbe data texts written 2024-02-01 2024-03-01 --wikipedia simplewiki.xml.bz2
     """
-    from wbe.wikipedia.texts import dumps_by_day
-    from wbe.wikipedia.texts import texts_table, write_wiki_texts
+    from wbe.benchmark.evolving import write_probes
+    from wbe.wikipedia.texts import dumps_by_day, texts_table, write_wiki_texts
 
     files = _files_of(dumps, fetched or folder / "dumps", (wikipedia,), mirror)
-    days = {day.replace("-", ""): found.articles for day, found in dumps_by_day(files, ["wikipedia"]).items()}
-    write_wiki_texts(days, folder, log=print_step, **settings)
+    days = {day.replace("-", ""): found for day, found in dumps_by_day(files, ["wikipedia"]).items()}
+    write_wiki_texts({day: found.articles for day, found in days.items()}, folder, log=print_step, **settings)
+    if probes:
+        how = {k: settings[k] for k in ("as_published", "insist") if k in settings}
+        dumps = {day: found.dump for day, found in days.items() if found.dump}
+        out.line(
+            f"Probes:       {', '.join(p.name for p in write_probes(folder, dumps, probes, log=print_step, **how))}"
+        )
     table = texts_table(folder)
     out.table("texts", table.columns, table.astype(object).values.tolist())
     out.line(

@@ -8,6 +8,8 @@ __all__ = ['score_command', 'run', 'sweep', 'editors', 'train', 'print_compariso
 
 # %% ../../nbs/12_app/05_runs.ipynb #881dea90
 import difflib
+import json
+import re
 import shutil
 import textwrap
 from collections import Counter
@@ -274,6 +276,9 @@ def _run_mquake(cls, settings: dict, hparams: list[str], runs: Path, name: str |
     plan = _own_plan(cls, settings | dict(hparams=hparams, spending=settings.get("spending", {}) | spending))
     folder = runs / (name or _mquake_folder(plan))
     _print_mquake(carry_out(plan, folder), out)
+    if found := json.loads((folder / "config.json").read_text()).get("conflicts"):
+        kinds = ", ".join(f"{kind} {n}" for kind, n in found.items())
+        out.line(f"In {Path(plan.chains).name} {sum(found.values())} pairs of instances contradict each other: {kinds}")
     out.line(f"The run: {folder}")
 
 # %% ../../nbs/12_app/05_runs.ipynb #6a9afbeb
@@ -633,10 +638,12 @@ def _shown_measure(runs: list) -> str:
 _COMPARED = dict(after="right after each edit", current="just edited", past="earlier edits, at the end")
 
 
-def _wrapped(text: str) -> str:
-    "A long line in lines that fit the terminal."
-    width = min(shutil.get_terminal_size().columns, 120)
-    return textwrap.fill(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+def _wrapped(text: str, width: int | None = None) -> str:
+    "A long line in lines that fit the terminal; an interval stays on one line."
+    width = width or min(shutil.get_terminal_size().columns, 120)
+    whole = re.sub(r"([\[(][^\[\]() ]*) ([^\[\]() ]*[\])])", "\\1\u00a0\\2", text)  # two words in brackets: an interval
+    lines = textwrap.fill(whole, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    return lines.replace("\u00a0", " ")
 
 
 def _paired_rows(runs: list, metric: str, against: str | None):

@@ -253,14 +253,14 @@ def answer_rows(
     scores,  # of `score`
     answers: list[str],  # expected
     aliases: list | None = None,  # for each question other names of its answer
-) -> list[dict]:  # metric, value, low, high, n
+) -> list[dict]:  # metric, value, low, high, n, and the value of `each` question
     "Token accuracy, exact match and, where text was generated, normalised match."
     values = {m: [float(x) for x in scores[m]] for m in ("token_accuracy", "exact_match")}
     if any(text is not None for text in scores["text"]):
         found = normalised_matches(scores["text"], answers, aliases, scores["exact_match"])
         values["normalised_match"] = found
     means = {m: bootstrap_interval(x, scores["id"]) for m, x in values.items()}
-    return [dict(metric=m, **mean._asdict()) for m, mean in means.items()]
+    return [dict(metric=m, **mean._asdict(), each=list(values[m])) for m, mean in means.items()]
 
 # %% ../../nbs/07_lm/11_ability.ipynb #f042b79c
 _PAPER_SEED = 42  # of the paper's sample; not that of a run, so that all runs ask the same questions

@@ -118,9 +118,12 @@ def measure_peak_memory(lm: LM):
 # %% ../../nbs/07_lm/13_cost.ipynb #1667aa74
 @contextmanager
 def leave_out_of_collection():
-    "Inside the `with` block, what exists at its beginning is not searched for garbage."
+    "Inside the `with` block, what exists at its beginning is not searched for garbage; inside another, nothing more."
     import gc
 
+    if gc.get_freeze_count():
+        yield
+        return
     gc.collect()
     gc.freeze()
     try:

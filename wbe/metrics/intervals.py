@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['MIN_QUESTIONS', 'Interval', 'bootstrap_means', 'exact_bounds', 'bootstrap_interval', 'p_value', 'paired_difference',
-           'holm', 'PairedVerdict', 'judge_differences', 'difference_in_differences', 'difference_interval']
+           'holm', 'PairedVerdict', 'judge_differences', 'difference_interval']
 
 # %% ../../nbs/01_metrics/02_intervals.ipynb #cell-002
 import math
@@ -202,7 +202,7 @@ def _cell_of(near, after) -> np.ndarray:
 _SIGNS = np.array([1.0, -1.0, -1.0, 1.0])  # of the four means in the difference of differences
 
 # %% ../../nbs/01_metrics/02_intervals.ipynb #e8e98123
-def difference_in_differences(
+def _difference_in_differences(
     values: Sequence[float],  # for example 1 for a right answer and 0 for a wrong one
     near: Sequence[bool],  # whether the probe is near the edit
     after: Sequence[bool],  # whether the edit was made
@@ -255,7 +255,7 @@ def difference_interval(
     seed: int = 0,
 ) -> Interval:
     "The difference in differences with its bootstrap interval; `subjects` is the number of clusters."
-    value = difference_in_differences(values, near, after)
+    value = _difference_in_differences(values, near, after)
     groups, tail = len(set(clusters)), (1 - level) / 2
     low = high = float("nan")
     if groups > 1:

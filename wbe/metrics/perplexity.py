@@ -9,12 +9,14 @@ __all__ = ['perplexity', 'sliding_windows', 'HeldOutText', 'perplexity_ratio', '
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 
 from .answers import aligned_arrays
 from .intervals import Interval, bootstrap_interval
 from ..records import BadArgument
+from ..texts import one_line
 
 # %% ../../nbs/01_metrics/04_perplexity.ipynb #cell-005
 def perplexity(
@@ -115,8 +117,22 @@ def _starts_sentence(before: str) -> bool:
     )
 
 # %% ../../nbs/01_metrics/04_perplexity.ipynb #cell-027
-def _proper_noun_spans(text: str) -> list[tuple[int, int]]:
+@cache
+def _spacy_pipeline(name: str):
+    "A pipeline of spaCy."
+    try:
+        import spacy
+
+        return spacy.load(name)
+    except (ImportError, OSError) as e:  # spaCy raises OSError for a pipeline that is not there
+        remedy = f"pip install spacy, then python -m spacy download {name}"
+        raise BadArgument(f"the tagger {name} needs spaCy and this pipeline of it ({remedy}): {one_line(e)}") from e
+
+
+def _proper_noun_spans(text: str, tagger: str | None = None) -> list[tuple[int, int]]:
     "The (start, end) of each word of an English text that is a proper noun."
+    if tagger:
+        return [(t.idx, t.idx + len(t)) for t in _spacy_pipeline(tagger)(text) if t.pos_ == "PROPN"]
     words = [(m.start(), m.end(), m[0]) for m in _WORD.finditer(text)]
     capital = [w[0].isupper() and w not in ("I", "I'm", "I've") for _, _, w in words]
     opens = [start == 0 or _starts_sentence(text[max(0, start - 12) : start]) for start, _, _ in words]
@@ -135,9 +151,10 @@ def _proper_noun_spans(text: str) -> list[tuple[int, int]]:
 def proper_noun_mask(
     text: str,
     offsets: Iterable[tuple[int, int]],  # (start, end) of each token; special tokens have (0, 0)
+    tagger: str | None = None,  # a spaCy pipeline, like en_core_web_sm; a rule by default
 ) -> np.ndarray:
     "For each token, whether it is part of a proper noun."
     counts = np.zeros(len(text) + 1, bool)
-    for start, end in _proper_noun_spans(text):
+    for start, end in _proper_noun_spans(text, tagger):
         counts[start:end] = True
     return np.array([bool(end > start and counts[start:end].any()) for start, end in offsets], bool)

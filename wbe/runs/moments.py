@@ -158,8 +158,9 @@ def score_lasting(self: Asker) -> list[dict]:
     p, rows = self.plan, []
     scores = score(self.lm, self.lasting, p.protocol, too_long="truncate", progress=False)
     for metric in ("exact_match", "token_accuracy"):
-        mean = bootstrap_interval([float(x) for x in scores[metric]], scores["id"], share=True)
-        rows.append(dict(what="lasting facts", metric=metric, **mean._asdict()))
+        each = [float(x) for x in scores[metric]]
+        mean = bootstrap_interval(each, scores["id"], share=True)
+        rows.append(dict(what="lasting facts", metric=metric, **mean._asdict(), each=each))
     for name in p.tasks:
         rows += [dict(what=name, **row) for row in TASKS.get(name)(self.lm, p.protocol)]
     if p.texts:

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['EVALUATION_MOMENTS', 'RUN_TABLES', 'VERDICT_KEY', 'NO_EFFECT', 'write_frame', 'PartitionedTable', 'RunTables',
-           'with_probe_column', 'with_normalised_match', 'main_judge', 'check_scored_once', 'Run', 'left_out_line',
-           'recorded_plan', 'reached_end', 'broken_after', 'no_effect_line', 'measure_title', 'load_runs',
+           'with_probe_column', 'with_normalised_match', 'main_judge', 'Run', 'left_out_line', 'recorded_plan',
+           'reached_end', 'broken_after', 'no_effect_line', 'measure_title', 'short_model_name', 'load_runs',
            'compare_measures', 'run_differences', 'compare_runs']
 
 # %% ../../nbs/10_runs/02_records.ipynb #cell-002
@@ -291,7 +291,7 @@ def _with_judged(
     return scores.assign(judged=found.judged.to_numpy())
 
 # %% ../../nbs/10_runs/02_records.ipynb #d803b88e
-def check_scored_once(
+def _check_scored_once(
     scores,  # a data frame
     folder: Path,  # of the run, for the message
 ):
@@ -351,7 +351,7 @@ class Run:
 
     @cached_property
     def scores(self):
-        recorded = check_scored_once(self._frame("scores"), self.folder)
+        recorded = _check_scored_once(self._frame("scores"), self.folder)
         scores = with_agreement(with_normalised_match(with_probe_column(recorded), self.questions))
         return _with_optional_measures(_with_judged(scores, self.verdicts), self.questions)
 
@@ -433,7 +433,7 @@ def _read_outcomes(run: Run):
         asked = pq.read_table(table.whole, columns=columns, filters=[("axis", "==", "locality")]).to_pandas()
         found = with_agreement(asked.set_axis(scores.index[scores.axis == "locality"])).agreement
         scores = scores.assign(agreement=found)  # by index; NaN elsewhere
-    return check_scored_once(scores, run.folder)
+    return _check_scored_once(scores, run.folder)
 
 # %% ../../nbs/10_runs/02_records.ipynb #7965bdbe
 @patch(as_prop=True)
@@ -669,14 +669,20 @@ def means(
     out = pd.DataFrame(means)
     return out.reindex([a for a in order_axes(s.axis) if a in out.index])
 
+# %% ../../nbs/10_runs/02_records.ipynb #11e2ce52
+def short_model_name(name: str) -> str:
+    "A model as people call it: the last part of a path; a name on the hub stays whole."
+    parts = [p for p in str(name).replace("\\", "/").split("/") if p]
+    return parts[-1] if len(parts) > 2 or str(name)[:1] in "/.~" else str(name)
+
 # %% ../../nbs/10_runs/02_records.ipynb #cell-075
 @patch
 def __repr__(self: Run) -> str:
     if SCHEDULES[self.kind].file != "benchmark":
         asked_about = self.config["plan"][SCHEDULES[self.kind].file]
-        about = f"{self.editor} on {self.config['model']['name']}, {asked_about}"
+        about = f"{self.editor} on {short_model_name(self.config['model']['name'])}, {asked_about}"
         return f"Run({self.name!r} of the schedule {self.kind}: {about})"
-    model, benchmark = self.config["model"]["name"], self.config["benchmark"]["name"]
+    model, benchmark = short_model_name(self.config["model"]["name"]), self.config["benchmark"]["name"]
     done = 0 if self.outcomes.empty else int(self.outcomes.edits_done.max())
     state = "; ".join(self.missing) or "complete"
     schedule = "" if self.kind == "timesteps" else f" of the schedule {self.kind}"

@@ -557,7 +557,7 @@ def describe(
 # %% ../../nbs/10_runs/04_schedule.ipynb #0d187c34
 @patch
 def _remove_misplaced(self: Job):
-    "Remove what an earlier version scored again after an interruption; see `check_scored_once`."
+    "Remove what an earlier version scored again after an interruption; see `_check_scored_once`."
     ends = dict(zip(self.planned, accumulate(self.planned.values())))
 
     def misplaced(key: str) -> bool:

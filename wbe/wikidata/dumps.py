@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['WIKIMEDIA', 'DUMP_KINDS', 'DUMP_KIND_WORDS', 'dump_kinds', 'Dump', 'Mirror', 'latest_dump', 'dumps_back',
-           'choose_dumps', 'OfferedDump', 'list_mirror']
+           'choose_dumps', 'list_mirror']
 
 # %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-002
 import json
@@ -394,7 +394,7 @@ def _job_state(
 
 # %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-074
 @dataclass(frozen=True)
-class OfferedDump:
+class _OfferedDump:
     "What a mirror shows of a dump."
 
     kind: str
@@ -404,20 +404,20 @@ class OfferedDump:
 
 # %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-075
 @patch
-def describe_dump(self: Mirror, dump: Dump) -> OfferedDump:
+def describe_dump(self: Mirror, dump: Dump) -> _OfferedDump:
     "The size of a dump and whether it is complete: its checksum is published last."
     folder = self.folder(dump.date, dump.kind)
     state, size = _job_state(self.page(folder + "dumpstatus.json"), dump.name) if "xml" in dump.kind else ("", None)
     size = size or _listed_sizes(self.page(folder) or "").get(dump.name)
     unfinished = state if state not in ("", "done") else "no checksum yet"
-    return OfferedDump(dump.kind, dump.date, size, "complete" if self.checksum(dump) else unfinished)
+    return _OfferedDump(dump.kind, dump.date, size, "complete" if self.checksum(dump) else unfinished)
 
 # %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-076
 def _list_kind(
     mirror: Mirror,
     kind: str,
     most: int = 10,  # of the newest dumps
-) -> list[OfferedDump]:
+) -> list[_OfferedDump]:
     "The newest dumps of a kind that a mirror offers, newest last."
     try:
         days = mirror.snapshots(kind)
@@ -436,7 +436,7 @@ def list_mirror(
     kind: str | None = None,  # one of DUMP_KINDS or DUMP_KIND_WORDS; all by default
     most: int = 10,  # of each kind, the newest
     progress: bool = True,  # show a progress bar
-) -> tuple[list[OfferedDump], list[str]]:  # the dumps, and why nothing is shown of a kind
+) -> tuple[list[_OfferedDump], list[str]]:  # the dumps, and why nothing is shown of a kind
     "What a mirror offers."
     mirror = _PageMemory(mirror if isinstance(mirror, Mirror) else Mirror(str(mirror)))
     offered, reasons, kinds = [], [], dump_kinds(kind) if kind else tuple(DUMP_KINDS)

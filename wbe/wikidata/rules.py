@@ -5,8 +5,7 @@
 # %% auto #0
 __all__ = ['CREATION_PROPERTIES', 'RULES', 'NO_RULE', 'PAIR_RULE', 'RULES_BY_NAME', 'FAR_DAY', 'DEATH_PROPERTIES', 'FATES',
            'SCENARIOS', 'POPULATION_PROPERTY', 'RULES_VERSION', 'RULE_OUTPUTS', 'CLASSIFIED_COLUMNS', 'UPDATE_COLUMNS',
-           'new_entities', 'Rule', 'rule_conditions', 'update_scenarios', 'read_page_views', 'entity_popularity',
-           'classify', 'explain']
+           'rule_conditions', 'update_scenarios', 'read_page_views', 'entity_popularity', 'classify', 'explain']
 
 # %% ../../nbs/04_wikidata/09_rules.ipynb #cell-002
 import bz2
@@ -63,7 +62,7 @@ def _value_day():
     return period_start(nw.when(nw.col("value_type") == "time").then(nw.col("value")))
 
 # %% ../../nbs/04_wikidata/09_rules.ipynb #cell-016
-def new_entities(
+def _new_entities(
     triples,
     t_old: date,  # of the old snapshot
 ):
@@ -73,7 +72,7 @@ def new_entities(
     return created.select(id=nw.col("subject")).unique().join(_appearing_entities(triples, "-0"), on="id", how="anti")
 
 # %% ../../nbs/04_wikidata/09_rules.ipynb #cell-019
-class Rule(NamedTuple):
+class _Rule(NamedTuple):
     "A line of table 4."
 
     name: str
@@ -82,28 +81,30 @@ class Rule(NamedTuple):
 
 # %% ../../nbs/04_wikidata/09_rules.ipynb #cell-020
 RULES = (
-    Rule("new subject", "new", "the subject is a new entity"),
-    Rule("unknown subject", "unknown", "the old snapshot does not know the subject, and it is not a new entity"),
-    Rule("death", "new", "it is the only date of death or burial, added, between the snapshots"),
-    Rule("other death", "unknown", "it is a date of death or burial, but not such a one"),
-    Rule("upside down", "unknown", "it starts after its end"),
-    Rule("swap", "new", "one value at a time, one gone and one added, and it starts between the snapshots"),
-    Rule("lasting swap", "new", "the same, and not over (line 6 decides before)"),
-    Rule("added and started", "new", "it was added, and it starts between the snapshots"),
-    Rule("long over", "ignore", "it ended before the old snapshot"),
-    Rule("still true", "static", "it started before the old snapshot (or no start is stated), and no end is stated"),
-    Rule("started", "new", "it starts between the snapshots, and no end is stated"),
-    Rule("later start", "ignore", "it starts after the old snapshot (and no line before says that it is new)"),
-    Rule("passing", "ignore", "it started and ended between the snapshots (line 12 decides before)"),
-    Rule("ended", "obsolete", "it started before the old snapshot and ended before the new one"),
-    Rule("goes on", "static", "it started before the old snapshot and ends after the new one"),
-    Rule("some end", "obsolete", "it ended between the snapshots"),
-    Rule("later end", "static", "it ends after the new snapshot, or no end is stated"),
-    Rule("gone and over", "ignore", "it is gone and ended before the old snapshot (line 9 decides before)"),
-    Rule("new object", "new", "it was added, and the object is a new entity"),
+    _Rule("new subject", "new", "the subject is a new entity"),
+    _Rule("unknown subject", "unknown", "the old snapshot does not know the subject, and it is not a new entity"),
+    _Rule("death", "new", "it is the only date of death or burial, added, between the snapshots"),
+    _Rule("other death", "unknown", "it is a date of death or burial, but not such a one"),
+    _Rule("upside down", "unknown", "it starts after its end"),
+    _Rule("swap", "new", "one value at a time, one gone and one added, and it starts between the snapshots"),
+    _Rule("lasting swap", "new", "the same, and not over (line 6 decides before)"),
+    _Rule("added and started", "new", "it was added, and it starts between the snapshots"),
+    _Rule("long over", "ignore", "it ended before the old snapshot"),
+    _Rule("still true", "static", "it started before the old snapshot (or no start is stated), and no end is stated"),
+    _Rule("started", "new", "it starts between the snapshots, and no end is stated"),
+    _Rule("later start", "ignore", "it starts after the old snapshot (and no line before says that it is new)"),
+    _Rule("passing", "ignore", "it started and ended between the snapshots (line 12 decides before)"),
+    _Rule("ended", "obsolete", "it started before the old snapshot and ended before the new one"),
+    _Rule("goes on", "static", "it started before the old snapshot and ends after the new one"),
+    _Rule("some end", "obsolete", "it ended between the snapshots"),
+    _Rule("later end", "static", "it ends after the new snapshot, or no end is stated"),
+    _Rule("gone and over", "ignore", "it is gone and ended before the old snapshot (line 9 decides before)"),
+    _Rule("new object", "new", "it was added, and the object is a new entity"),
 )
-NO_RULE = Rule("no rule", "unknown", "no line of the table holds")
-PAIR_RULE = Rule("pair", "obsolete", "one value at a time, two in the group: the other one is new and this one is gone")
+NO_RULE = _Rule("no rule", "unknown", "no line of the table holds")
+PAIR_RULE = _Rule(
+    "pair", "obsolete", "one value at a time, two in the group: the other one is new and this one is gone"
+)
 RULES_BY_NAME = {rule.name: rule for rule in (*RULES, NO_RULE, PAIR_RULE)}
 
 # %% ../../nbs/04_wikidata/09_rules.ipynb #cell-023
@@ -453,7 +454,7 @@ def _write_classified(e, snapshots, out, work, dates, literal) -> dict:
     both = [e.scan(work / f"{name}.parquet") for name in names]
     e.write(_triple_difference(*_readable_groups(e, snapshots, both)), work / "triples.parquet", order)
     triples = e.scan(work / "triples.parquet")
-    counts["new entities"] = e.write(new_entities(triples, dates[0]), work / "fresh.parquet", ["id"])
+    counts["new entities"] = e.write(_new_entities(triples, dates[0]), work / "fresh.parquet", ["id"])
     e.write(_appearing_entities(triples, "-" if literal else "-0"), work / "known.parquet", ["id"])
     features = _rule_features(triples, e.scan(work / "fresh.parquet"), e.scan(work / "known.parquet"))
     e.write(_apply_rules(features, *dates), work / "labelled.parquet", order)
@@ -492,7 +493,7 @@ def _times_text(row: dict) -> str:
     return " ".join(f"{word} {day_text(n)}" for word, n in times if n is not None) or "no time stated"
 
 # %% ../../nbs/04_wikidata/09_rules.ipynb #cell-071
-def _line_text(rule: Rule) -> str:
+def _line_text(rule: _Rule) -> str:
     "Which line of table 4 a rule is."
     if rule is PAIR_RULE:
         return "the step for pairs"

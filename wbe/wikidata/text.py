@@ -4,8 +4,7 @@
 
 # %% auto #0
 __all__ = ['READ_BYTES', 'CAREFUL_READ_BYTES', 'BLOCK_MAGIC', 'END_MAGIC', 'MAX_RATIO', 'MIN_SUSPECT', 'BATCH_BYTES',
-           'MAX_ENTITY_BYTES', 'DamagedData', 'DumpText', 'TextBatch', 'text_batches', 'unescape_xml', 'split_pages',
-           'entity_pages']
+           'MAX_ENTITY_BYTES', 'DumpText', 'TextBatch', 'text_batches', 'unescape_xml', 'split_pages', 'entity_pages']
 
 # %% ../../nbs/04_wikidata/03_text.ipynb #cell-002
 import bz2
@@ -23,7 +22,7 @@ from ..store import StoreError, explain_read_errors
 READ_BYTES = 1 << 18  # compressed bytes that are read at a time
 
 # %% ../../nbs/04_wikidata/03_text.ipynb #cell-008
-class DamagedData(Exception):
+class _DamagedData(Exception):
     "The compressed data ends here, too early."
 
 # %% ../../nbs/04_wikidata/03_text.ipynb #cell-009
@@ -44,12 +43,12 @@ def _inflate_members(
             try:
                 text = inflate.decompress(data)
             except errors as e:
-                raise DamagedData(f"the compressed data is broken ({str(e).lower()})") from None
+                raise _DamagedData(f"the compressed data is broken ({str(e).lower()})") from None
             data = inflate.unused_data if inflate.eof else b""
             if text:
                 yield text
     if inflate is None or not inflate.eof:
-        raise DamagedData("the file ends in the middle of the compressed data")
+        raise _DamagedData("the file ends in the middle of the compressed data")
 
 # %% ../../nbs/04_wikidata/03_text.ipynb #cell-014
 def _isal_gzip():
@@ -112,7 +111,7 @@ def _inflate_file(
         for text in _inflate_members(lambda: f.read(READ_BYTES), *how):
             sent += len(text)
             yield text
-    except DamagedData:
+    except _DamagedData:
         yield from _inflate_to_damage(path, f.tell(), sent, *careful)
 
 # %% ../../nbs/04_wikidata/03_text.ipynb #cell-026
@@ -164,7 +163,7 @@ def _bit_runs(read):
     while data := read():
         held += data
         if begin is None and not held.startswith(b"BZh"):
-            raise DamagedData("the compressed data is broken (no header)")
+            raise _DamagedData("the compressed data is broken (no header)")
         for bit, kind in _find_magics(held, start):
             if begin is not None:
                 yield *_bit_slice(held, begin, bit), is_block
@@ -173,7 +172,7 @@ def _bit_runs(read):
         drop = min(start - 1, (begin or 0) // 8)
         held, start, begin = held[drop:], start - drop, begin and begin - 8 * drop
     if begin is None or is_block:
-        raise DamagedData("the file ends in the middle of the compressed data")
+        raise _DamagedData("the file ends in the middle of the compressed data")
 
 # %% ../../nbs/04_wikidata/03_text.ipynb #cell-039
 def _rejoin_block(
@@ -192,7 +191,7 @@ def _rejoin_block(
             waiting.popleft()
         return text
     waiting.clear()  # nothing after the damage is read
-    raise DamagedData("the compressed data is broken (a block does not inflate)")
+    raise _DamagedData("the compressed data is broken (a block does not inflate)")
 
 # %% ../../nbs/04_wikidata/03_text.ipynb #cell-042
 def _inflate_bz2(
@@ -217,7 +216,7 @@ def _inflate_bz2(
                 waiting.append((part, pool.submit(_inflate_block, *part[:2]) if part[2] else None))
                 if len(waiting) > 2 * threads + 2:
                     yield first()
-        except DamagedData as e:
+        except _DamagedData as e:
             damage = e
         while waiting:
             yield first()
@@ -252,9 +251,9 @@ class DumpText:
                 for text in self._pieces(f) if self.size else ():
                     self.position, total = f.tell(), total + len(text)
                     if total > max(MIN_SUSPECT, MAX_RATIO * self.position):
-                        raise DamagedData(f"it inflates to more than {MAX_RATIO} times its size, as no dump does")
+                        raise _DamagedData(f"it inflates to more than {MAX_RATIO} times its size, as no dump does")
                     yield text
-            except DamagedData as e:
+            except _DamagedData as e:
                 self.damage = str(e)
 
     def __repr__(self) -> str:

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['PROPERTIES', 'FIRST_QID', 'WIKIDATA_QIDS', 'CORE_ITEMS', 'CORE_INDEX', 'COUNTRY_SIZE', 'FIXED_COUNTS', 'KIND_SHARES',
            'WIKI_PAGE_KINDS', 'MIN_ENTITIES', 'RARER_NAMES_FROM', 'KIND_FAME', 'Property', 'core_index', 'Cast',
-           'Member', 'sample_fame', 'label_trap', 'member_name']
+           'sample_fame', 'label_trap']
 
 # %% ../../nbs/02_world/03_cast.ipynb #cell-002
 from dataclasses import dataclass, field
@@ -127,7 +127,7 @@ class Cast:
         "How many syllables the stem of a town's name has at most."
         return 4 if self.rarer_names else 2
 
-    def __getitem__(self, n: int) -> "Member":
+    def __getitem__(self, n: int) -> "_Member":
         return _make_member(self, n)
 
     def __len__(self) -> int:
@@ -179,7 +179,7 @@ def culture(self: Cast, block: int) -> Culture:
 
 # %% ../../nbs/02_world/03_cast.ipynb #cell-025
 @dataclass(frozen=True)
-class Member:
+class _Member:
     "A member of the world on the first day."
 
     number: int
@@ -298,7 +298,7 @@ class _NameParts:
 
     def town(self, index: int) -> str:
         "The name of one of the country's towns."
-        return member_name(self.cast, self.block, "city", index % len(self.cast.numbers(self.block, "city")))
+        return _member_name(self.cast, self.block, "city", index % len(self.cast.numbers(self.block, "city")))
 
     @property
     def people(self) -> dict:
@@ -311,7 +311,7 @@ class _NameParts:
 
 # %% ../../nbs/02_world/03_cast.ipynb #cell-048
 _NAME_PARTS = dict(
-    country=lambda p: member_name(p.cast, p.block, "country", 0),
+    country=lambda p: _member_name(p.cast, p.block, "country", 0),
     town=lambda p: p.town(0 if p.index == 11 else p.index),
     first_town=lambda p: p.town(0),
     any_town=lambda p: p.town(p.rng.below(9)),
@@ -344,7 +344,9 @@ def _make_member_name(cast: Cast, block: int, kind: str, index: int) -> str:
     if trap == "single_character":
         return "KZQXJVÅ"[(block + index) % 7]
     if trap == "shared_label":
-        return member_name(cast, block, "film", index) if kind == "book" else member_name(cast, block, kind, index - 1)
+        return (
+            _member_name(cast, block, "film", index) if kind == "book" else _member_name(cast, block, kind, index - 1)
+        )
     rng = SeededRandom(cast.seed, "name", block, kind, index)
     parts = _NameParts(cast, block, index, rng)
     patterns = _RARER if cast.rarer_names else _PATTERNS
@@ -355,20 +357,20 @@ def _make_member_name(cast: Cast, block: int, kind: str, index: int) -> str:
 
 # %% ../../nbs/02_world/03_cast.ipynb #cell-052
 @lru_cache(maxsize=100_000)
-def member_name(cast: Cast, block: int, kind: str, index: int) -> str:
+def _member_name(cast: Cast, block: int, kind: str, index: int) -> str:
     "The name of the `index`-th member of a kind in a block."
     return _make_member_name(cast, block, kind, index)
 
 # %% ../../nbs/02_world/03_cast.ipynb #cell-056
-def _make_member(cast: Cast, n: int) -> Member:
+def _make_member(cast: Cast, n: int) -> _Member:
     "The member with the number `n`."
     if not 0 <= n < cast.entities:
         raise IndexError(f"the world has members 0 to {cast.entities - 1} on its first day, not {n}")
     block, rng = cast.block_of(n), SeededRandom(cast.seed, "fame", n)
     if block < 0:
         kind, _, label = CORE_ITEMS[n]
-        return Member(n, -1, kind, n, label, "", sample_fame(rng, "core"))
+        return _Member(n, -1, kind, n, label, "", sample_fame(rng, "core"))
     at = n - cast.start(block)
     kind, index = next((kind, at - r.start) for kind, r in _kind_ranges(cast.size(block)).items() if at in r)
     gender = _member_gender(cast, block, index) if kind == "person" else ""
-    return Member(n, block, kind, index, member_name(cast, block, kind, index), gender, sample_fame(rng, kind))
+    return _Member(n, block, kind, index, _member_name(cast, block, kind, index), gender, sample_fame(rng, kind))

@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['PROPERTY_PAGE_OFFSET', 'JSON_HEAD', 'JSON_TAIL', 'WIKI_SITES', 'XML_TAIL', 'ARTICLE_SENTENCES', 'REPEAT_STEPS',
-           'VIEW_MONTHS', 'php_json', 'json_object', 'datavalue', 'EntityEncoder', 'json_line', 'property_line',
-           'join_json_lines', 'xml_head', 'sha1_base36', 'xml_page', 'entity_page', 'property_page', 'fame_floor',
-           'count_repeats', 'article_sentences', 'article_text', 'article_page', 'page_view_line']
+           'VIEW_MONTHS', 'php_json', 'datavalue', 'EntityEncoder', 'json_line', 'property_line', 'join_json_lines',
+           'xml_head', 'sha1_base36', 'xml_page', 'entity_page', 'property_page', 'fame_floor', 'count_repeats',
+           'article_sentences', 'article_text', 'article_page', 'page_view_line']
 
 # %% ../../nbs/02_world/09_dumps.ipynb #cell-002
 import json
@@ -41,7 +41,7 @@ def php_json(x) -> str:
     return _ENCODER.encode(x).replace("/", "\\/")
 
 # %% ../../nbs/02_world/09_dumps.ipynb #cell-006
-def json_object(members: dict) -> str:
+def _json_object(members: dict) -> str:
     "A JSON object of encoded members; empty ones are left out."
     return "{" + ",".join(f'"{key}":{text}' for key, text in members.items() if text != "") + "}"
 
@@ -115,7 +115,7 @@ def _encode_snak(self: EntityEncoder, pid: str, value, hashed: bool) -> str:
         data = datavalue(value)
     digest = sha1((snaktype + pid + (f',"datavalue":{data}' if data else "")).encode()).hexdigest()
     members = {"snaktype": php_json(snaktype), "property": php_json(pid), "hash": php_json(digest) if hashed else ""}
-    return json_object(members | {"datavalue": data, "datatype": "" if self.xml else php_json(datatype)})
+    return _json_object(members | {"datavalue": data, "datatype": "" if self.xml else php_json(datatype)})
 
 # %% ../../nbs/02_world/09_dumps.ipynb #cell-019
 @patch
@@ -128,7 +128,7 @@ def grouped(
     groups = {}
     for pid, value in pairs:
         groups.setdefault(pid, []).append(self.snak(pid, value, hashed))
-    return json_object({pid: f"[{','.join(group)}]" for pid, group in groups.items()}), php_json(list(groups))
+    return _json_object({pid: f"[{','.join(group)}]" for pid, group in groups.items()}), php_json(list(groups))
 
 # %% ../../nbs/02_world/09_dumps.ipynb #cell-020
 @patch
@@ -138,7 +138,7 @@ def reference(self: EntityEncoder, pairs) -> str:
     if key not in self.refs:
         snaks, order = self.grouped(pairs, False)
         digest = php_json(sha1(repr(key).encode()).hexdigest())
-        self.refs[key] = json_object({"hash": digest, "snaks": snaks, "snaks-order": order})
+        self.refs[key] = _json_object({"hash": digest, "snaks": snaks, "snaks-order": order})
     return self.refs[key]
 
 # %% ../../nbs/02_world/09_dumps.ipynb #cell-022
@@ -151,7 +151,7 @@ def claim(self: EntityEncoder, c: WorldClaim) -> str:
     refs = f"[{','.join(self.reference(pairs) for pairs, _ in c.refs)}]" if c.refs else ""
     members = {"mainsnak": self.snak(c.pid, c.value), "type": '"statement"'}
     members |= {"qualifiers": quals, "qualifiers-order": order, "id": f'"{c.guid}"', "rank": f'"{c.rank}"'}
-    text = json_object(members | {"references": refs})
+    text = _json_object(members | {"references": refs})
     if not self.xml:
         c.json = text
     return text
@@ -185,7 +185,7 @@ def _entity_members(enc: EntityEncoder, e: Entity) -> dict[str, str]:
         labels=php_json(_terms(e.labels)),
         descriptions=php_json(_terms(e.descriptions)) if e.descriptions else empty,
         aliases=php_json(aliases) if aliases else empty,
-        claims=json_object(claims) if claims else empty,
+        claims=_json_object(claims) if claims else empty,
         sitelinks=php_json(links) if links else empty,
     )
 
@@ -196,7 +196,7 @@ def json_line(enc: EntityEncoder, e: Entity) -> str:
         number, modified = _revision_of(e.n, e.touched)
         qid = php_json(e.qid)
         page = dict(pageid=e.n + 1000, ns=0, title=qid, lastrevid=number, modified=php_json(modified))
-        e.line = json_object(dict(type='"item"', id=qid) | _entity_members(enc, e) | page)
+        e.line = _json_object(dict(type='"item"', id=qid) | _entity_members(enc, e) | page)
     return e.line
 
 # %% ../../nbs/02_world/09_dumps.ipynb #cell-039
@@ -238,7 +238,7 @@ def property_line(enc: EntityEncoder, p: Property) -> str:
     page = PROPERTY_PAGE_OFFSET + int(p.pid[1:])
     number, modified = _revision_of(page, 0)
     about = dict(pageid=page, ns=120, title=php_json(f"Property:{p.pid}"), lastrevid=number)
-    return json_object(_property_members(enc, p) | about | dict(modified=php_json(modified)))
+    return _json_object(_property_members(enc, p) | about | dict(modified=php_json(modified)))
 
 # %% ../../nbs/02_world/09_dumps.ipynb #cell-047
 JSON_HEAD, JSON_TAIL = "[\n", "\n]\n"
@@ -328,7 +328,7 @@ def entity_page(
     if e.redirect is not None:
         text = php_json(dict(entity=e.qid, redirect=e.redirect.qid))
         return xml_page(e.qid, 0, e.n + 1000, e.n, e.removed, text, *form, e.redirect.qid)
-    text = json_object(dict(type='"item"', id=php_json(e.qid)) | _entity_members(enc, e))
+    text = _json_object(dict(type='"item"', id=php_json(e.qid)) | _entity_members(enc, e))
     return xml_page(e.qid, 0, e.n + 1000, e.n, e.touched, text, *form)
 
 # %% ../../nbs/02_world/09_dumps.ipynb #cell-058
@@ -337,7 +337,7 @@ def property_page(
     p: Property,
 ) -> str:
     "A property's page in the XML dump of Wikidata."
-    text, page = json_object(_property_members(enc, p)), PROPERTY_PAGE_OFFSET + int(p.pid[1:])
+    text, page = _json_object(_property_members(enc, p)), PROPERTY_PAGE_OFFSET + int(p.pid[1:])
     return xml_page(f"Property:{p.pid}", 120, page, page, 0, text, *_WIKIBASE["property"])
 
 # %% ../../nbs/02_world/09_dumps.ipynb #34234b9a

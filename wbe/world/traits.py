@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['TRAIT_SHARES', 'TRAITS', 'FOCUS_LIST_PROPERTY', 'FOCUS_LIST_ITEM', 'TWIN_BASE', 'VALUE_PROPERTY',
-           'SUBJECT_PROPERTY_OF_TWIN', 'WorldTrait', 'trait', 'write_with_traits']
+           'SUBJECT_PROPERTY_OF_TWIN', 'WorldTrait', 'write_with_traits']
 
 # %% ../../nbs/02_world/13_traits.ipynb #cell-002
 import gzip
@@ -59,7 +59,7 @@ TRAITS: dict[str, str] = {}  # name: what it is
 _TRAIT_FUNCTIONS: dict[str, Callable] = {}
 
 # %% ../../nbs/02_world/13_traits.ipynb #cell-015
-def trait(doc: str):
+def _trait(doc: str):
     "Register a function that gives an entity a trait and yields (property, value) for the truth."
 
     def register(function):
@@ -70,7 +70,7 @@ def trait(doc: str):
     return register
 
 # %% ../../nbs/02_world/13_traits.ipynb #cell-017
-@trait("label and half of the aliases stand under mul, and in no language of their own")
+@_trait("label and half of the aliases stand under mul, and in no language of their own")
 def _mul(e: dict, t: int, seed: int) -> Iterator:
     label = e["labels"].get("en", {}).get("value") if e["labels"] else None
     if not label or not is_latin(label) or not _has_trait(seed, "mul", e["id"]):
@@ -87,7 +87,7 @@ def _mul(e: dict, t: int, seed: int) -> Iterator:
         yield None, label
 
 # %% ../../nbs/02_world/13_traits.ipynb #cell-020
-@trait("empty maps are written as []")
+@_trait("empty maps are written as []")
 def _empty_list(e: dict, t: int, seed: int) -> Iterator:
     if _has_trait(seed, "empty_list", e["id"]):
         for key in ("labels", "descriptions", "aliases", "claims", "sitelinks"):
@@ -110,7 +110,7 @@ def _item_value(qid: str) -> dict:
     return dict(value={"entity-type": "item", "numeric-id": int(qid[1:]), "id": qid}, type="wikibase-entityid")
 
 # %% ../../nbs/02_world/13_traits.ipynb #cell-027
-@trait("a value that is null, with an error beside it")
+@_trait("a value that is null, with an error beside it")
 def _unreadable(e: dict, t: int, seed: int) -> Iterator:
     if _has_trait(seed, "unreadable", e["id"]):
         broken = dict(value=None, type="string", error="The value exceeds the maximum length")
@@ -118,7 +118,7 @@ def _unreadable(e: dict, t: int, seed: int) -> Iterator:
         yield "P90001", None
 
 # %% ../../nbs/02_world/13_traits.ipynb #cell-028
-@trait("a data type that nothing knows yet")
+@_trait("a data type that nothing knows yet")
 def _unknown_datatype(e: dict, t: int, seed: int) -> Iterator:
     if _has_trait(seed, "unknown_datatype", e["id"]):
         _add_trait_claim(e, "P90002", "smell", dict(value=dict(notes=["pine"]), type="smell"))
@@ -127,7 +127,7 @@ def _unknown_datatype(e: dict, t: int, seed: int) -> Iterator:
         yield "P90003", "Old Pine"
 
 # %% ../../nbs/02_world/13_traits.ipynb #cell-029
-@trait("an amount with a unit, an unknown value, no value, and a rank that goes up and comes back")
+@_trait("an amount with a unit, an unknown value, no value, and a rank that goes up and comes back")
 def _odd_statements(e: dict, t: int, seed: int) -> Iterator:
     if _has_trait(seed, "odd_statements", e["id"]):
         unit = "http://www.wikidata.org/entity/Q11573" if _has_trait(seed, "units", e["id"]) else "1"
@@ -139,7 +139,7 @@ def _odd_statements(e: dict, t: int, seed: int) -> Iterator:
         yield "P90004", "+12.5" if unit == "1" else "+12.5 Q11573"
 
 # %% ../../nbs/02_world/13_traits.ipynb #cell-032
-@trait("items in values are numbers without ids")
+@_trait("items in values are numbers without ids")
 def _numbers_only(e: dict, t: int, seed: int) -> Iterator:
     if _has_trait(seed, "numbers_only", e["id"]):
         for c in [c for group in e["claims"].values() for c in group] if e["claims"] else ():
@@ -152,7 +152,7 @@ def _numbers_only(e: dict, t: int, seed: int) -> Iterator:
 FOCUS_LIST_PROPERTY, FOCUS_LIST_ITEM = "P5008", "Q989000001"
 
 
-@trait("a statement about the work of the editors: on focus list of a project")
+@_trait("a statement about the work of the editors: on focus list of a project")
 def _meta_property(e: dict, t: int, seed: int) -> Iterator:
     if _has_trait(seed, "meta_property", e["id"]) and t >= _trait_start(seed, "meta_property", e["id"]):
         _add_trait_claim(e, FOCUS_LIST_PROPERTY, "wikibase-item", _item_value(FOCUS_LIST_ITEM))
@@ -163,7 +163,7 @@ TWIN_BASE = 980_000_000  # numbers of twins begin here
 VALUE_PROPERTY, SUBJECT_PROPERTY_OF_TWIN = "P90006", "P90007"
 
 # %% ../../nbs/02_world/13_traits.ipynb #cell-037
-@trait("a value is merged into another item of the same name")
+@_trait("a value is merged into another item of the same name")
 def _merged_value(e: dict, t: int, seed: int) -> Iterator:
     label = e["labels"].get("en", {}).get("value") if e["labels"] else None
     if label and _has_trait(seed, "merged_value", e["id"]):
@@ -199,7 +199,7 @@ def _merged_items(
     return out
 
 # %% ../../nbs/02_world/13_traits.ipynb #cell-042
-@trait("an item without any name")
+@_trait("an item without any name")
 def _nameless(e: dict, t: int, seed: int) -> Iterator:
     if _has_trait(seed, "nameless", e["id"]):
         yield None, f"Q{TWIN_BASE + 2_000_000 + int(e['id'][1:]) % 1_000_000}"
@@ -233,7 +233,7 @@ _TRAIT_PROPERTIES = [
 ]
 
 # %% ../../nbs/02_world/13_traits.ipynb #cell-048
-@trait("the line of an entity stands twice")
+@_trait("the line of an entity stands twice")
 def _duplicate(e: dict, t: int, seed: int) -> Iterator:
     if _has_trait(seed, "duplicate", e["id"], t):
         yield None, None

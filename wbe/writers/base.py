@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['ENTITY_KINDS', 'REQUEST_KINDS', 'PERSONAS', 'WRITER_CLASSES', 'WRITERS', 'Hop', 'Request', 'WrittenText', 'Writer',
-           'make_writer', 'split_kind', 'parse_writer', 'parse_writers', 'check_kinds', 'KindWriter',
-           'make_kind_writer', 'written_by', 'writers_of_row']
+           'make_writer', 'split_kind', 'parse_writer', 'parse_writers', 'check_kinds', 'make_kind_writer',
+           'written_by', 'writers_of_row']
 
 # %% ../../nbs/03_writers/01_base.ipynb #cell-002
 import json
@@ -183,7 +183,7 @@ def check_kinds(settings: dict) -> dict:
     return settings
 
 # %% ../../nbs/03_writers/01_base.ipynb #e4a5966f
-class KindWriter:
+class _KindWriter:
     "Gives every request to the writer of its kind."
 
     name = "by kind"
@@ -212,7 +212,7 @@ class KindWriter:
 
 # %% ../../nbs/03_writers/01_base.ipynb #fb7979cf
 @patch
-def write(self: KindWriter, requests: Iterable[Request], progress: bool = False) -> Iterator[WrittenText]:
+def write(self: _KindWriter, requests: Iterable[Request], progress: bool = False) -> Iterator[WrittenText]:
     "One text for every request, in the same order."
     requests = list(requests)
     groups = {}
@@ -229,7 +229,7 @@ def make_kind_writer(
     settings: dict,  # as `parse_writers` gives them
     options: dict | None = None,  # of writers behind an endpoint: budget, prices, confirm, job, …
 ) -> Writer:
-    "The writer of a benchmark: one for all kinds, or a `KindWriter`."
+    "The writer of a benchmark: one for all kinds, or a `_KindWriter`."
     made, options = {}, options or {}
     only = not settings.get("kinds")
 
@@ -244,7 +244,7 @@ def make_kind_writer(
     spenders = [w for w in made.values() if hasattr(w, "share_budget")]
     if spenders:
         spenders[0].share_budget(spenders[1:])
-    return KindWriter(default, kinds) if kinds else default
+    return _KindWriter(default, kinds) if kinds else default
 
 # %% ../../nbs/03_writers/01_base.ipynb #eb13e871
 def written_by(

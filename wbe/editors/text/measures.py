@@ -5,11 +5,12 @@
 # %% auto #0
 __all__ = ['written_perplexity', 'gap_perplexity', 'probe_perplexity', 'gap_probe_perplexity', 'learning_table',
            'text_gradient_norms', 'TuningHParams', 'answered_items', 'light_tuning', 'answer_scores',
-           'evolving_answers', 'choose_forced', 'choose_as_released']
+           'evolving_answers', 'probe_rows', 'probe_answers', 'choose_forced', 'choose_as_released']
 
 # %% ../../../nbs/09_editors/text/04_measures.ipynb #cell-002
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -22,7 +23,7 @@ from ...lm.ability import score_held_out
 from ...lm.sharing import greedy_decode
 from ...lm.models import LM
 from ...lm.passes import padding_token
-from ...lm.prompts import get_protocol
+from ...lm.prompts import Protocol, get_protocol
 from ...lm.scoring import ask, score
 from ...lm.spans import MaskedRow, masked_loss, masked_rows, sentinel_ids
 from ...lm.tokens import EncodedItem, QAItem, encode_items, pad_tokens
@@ -35,10 +36,10 @@ from ...wikipedia.diffs import SalientSpan, mask_spans
 def written_perplexity(
     lm: LM,
     texts: list[SourceText],
-    names: bool = True,  # on proper nouns alone, as in TemporalWiki; on all tokens without
+    names: bool | str = True,  # on proper nouns alone, as in TemporalWiki; or by a spaCy pipeline of this name
 ) -> HeldOutText:
-    "How a model predicts what was written."
-    counts = proper_noun_mask if names else None
+    "How a model predicts what was written: on all tokens without names."
+    counts = partial(proper_noun_mask, tagger=names if isinstance(names, str) else None) if names else None
     return score_held_out(lm.model, lm.tokenizer, [t.titled for t in texts], counts=counts, batch=16)
 
 # %% ../../../nbs/09_editors/text/04_measures.ipynb #cell-008
@@ -146,6 +147,7 @@ class TuningHParams(TextHParams):
     weight_decay: float = hp(0.0, minimum=0)
     clip: float | None = hp(0.5, minimum=0)
     warm_up: float = hp(0.1, minimum=0)
+    optimizer: str = hp("adafactor", choices=("adafactor", "adafactor-scaled"))  # the latter is torch's
 
 # %% ../../../nbs/09_editors/text/04_measures.ipynb #26c6a313
 def _with_end(lm: LM, c: EncodedItem) -> EncodedItem:
@@ -166,8 +168,13 @@ def answered_items(
 
 # %% ../../../nbs/09_editors/text/04_measures.ipynb #3baf480c
 def _adafactor(named: dict, h: TuningHParams) -> torch.optim.Optimizer:
-    "Adafactor without momentum."
-    return torch.optim.Adafactor(list(named.values()), h.rate, weight_decay=h.weight_decay)
+    "Adafactor without momentum, at the given rate or scaled by the size of the weights."
+    given = dict(lr=h.rate, weight_decay=h.weight_decay)
+    if h.optimizer == "adafactor-scaled":
+        return torch.optim.Adafactor(list(named.values()), **given)
+    from transformers.optimization import Adafactor
+
+    return Adafactor(list(named.values()), scale_parameter=False, relative_step=False, **given)
 
 # %% ../../../nbs/09_editors/text/04_measures.ipynb #a0193bb4
 def light_tuning(
@@ -226,6 +233,36 @@ def evolving_answers(
     questions = [f"{dated} {r['question']}" if dated else r["question"] for r in rows]
     how = dict(max_tokens=max_tokens, too_long=too_long, progress=False)
     return answer_scores(rows, ask(lm, questions, protocol, **how))
+
+# %% ../../../nbs/09_editors/text/04_measures.ipynb #5387a65a
+_PROBE_PROTOCOL = Protocol(
+    "probe", 1, "TemporalWiki: subject and property; the object follows", question="{}", end="\n"
+)
+
+
+def probe_rows(
+    probes: list[dict],  # of `make_probes`, or others with subject, property and object
+) -> list[dict]:
+    "Facts as rows for `light_tuning`, and for measures."
+    kind = lambda p: "unchanged" if p.get("category") == "unchanged" else "new"
+    return [
+        dict(question=_probe_text(p)[0][: _probe_text(p)[1]].strip(), answer=p["object"], category=kind(p))
+        for p in probes
+    ]
+
+
+def probe_answers(
+    lm: LM,
+    probes: list[dict],  # of `make_probes`
+    tuned_on: list[dict] = (),  # other facts, for light tuning; 500 in the paper
+    hparams: TuningHParams | None = None,
+) -> dict:  # see `answer_scores`: unchanged facts, and new or updated ones as new
+    "Exact match and F1 of a model that names the objects of facts, after light tuning."
+    tuned = light_tuning(lm, probe_rows(tuned_on), hparams, _PROBE_PROTOCOL) if tuned_on else ParameterEdit()
+    rows = probe_rows(probes)
+    with tuned.on(lm):
+        texts = ask(lm, [r["question"] for r in rows], _PROBE_PROTOCOL, max_tokens=25, progress=False)
+    return answer_scores(rows, [t.split(".")[0] for t in texts])
 
 # %% ../../../nbs/09_editors/text/04_measures.ipynb #1cfc8106
 def choose_forced(lm: LM, rows: list[dict], protocol="zero-shot") -> list[bool]:

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['CONTEXT_OPENINGS', 'SubjectEncoding', 'encode_subjects', 'context_templates', 'encode_in_contexts',
-           'capture_activations', 'SubjectWalk', 'subject_activations', 'ValueHParams', 'kl_divergence', 'TargetValues',
+           'capture_activations', 'SubjectWalk', 'subject_activations', 'ValueHParams', 'TargetValues',
            'optimise_values']
 
 # %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-002
@@ -360,7 +360,7 @@ def at_subjects(
     return list(activations[rows, columns].float().split(self.contexts))
 
 # %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-054
-def kl_divergence(
+def _kl_divergence(
     p: torch.Tensor,  # log-probabilities: (requests, vocabulary)
     q: torch.Tensor,
 ) -> torch.Tensor:  # (requests,)
@@ -386,7 +386,7 @@ def losses(
     answers = logps.gather(1, self.answer[:, None]).squeeze(1) * self.weight
     nll = -torch.zeros(self.n, device=logps.device).index_add(0, self.request, answers)
     old, new = self.kl_before, logps[-self.n :]
-    return nll, kl_divergence(new, old) if self.kl_direction == "new_from_old" else kl_divergence(old, new)
+    return nll, _kl_divergence(new, old) if self.kl_direction == "new_from_old" else _kl_divergence(old, new)
 
 # %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-059
 @dataclass
