@@ -55,7 +55,7 @@ def test_a_model_that_is_trained_further_has_one_stage():
 
 
 def _rng(i):
-    from wbe.world.names import SeededRandom
+    from wbe.world.cast import SeededRandom
 
     return SeededRandom("kind", i)
 
