@@ -926,7 +926,7 @@ def export(
     from wbe.runs.export import export_moments, export_run, export_tasks
     from wbe.runs.records import Run
 
-    if not output and not moments:
+    if not output and (settings or not moments):
         raise BadArgument("where to? Give a new folder: --output for the edited model, --moments for second moments")
     if settings and "task" not in settings:
         raise BadArgument(f"{', '.join(settings)} of what? Questions are exported with --set task=lm-eval")

@@ -16,7 +16,7 @@ from ..benchmark.reader import Benchmark
 from ..editors.results import EditResult
 from ..editors.weights.moments import KeyValueEditor, model_fingerprint, write_moments
 from ..lm.models import LM
-from ..lm.prompts import get_protocol
+from ..lm.tokens import get_protocol
 from ..lm.scoring import probe_table
 from ..records import BadArgument, check_choice
 from .checkpoints import Checkpoint
@@ -182,7 +182,9 @@ def export_tasks(
     with _new_folder(out) as folder:
         for axis, rows in parts:
             prompts = [asked.render(q).text for q in rows.question]
-            rows = rows[["edit_id", "timestep", "subject_id"]].assign(prompt=prompts, answer=rows.answer.map(one_line))
+            rows = rows[["edit_id", "timestep", "subject_id"]].assign(
+                prompt=prompts, answer=rows.expected.map(one_line)
+            )
             write_text(folder / f"{axis}.jsonl", rows.to_json(orient="records", lines=True, force_ascii=False))
             task = files["task"].format(name=names[axis], file=f"{axis}.jsonl", axis=axis, **about)
             write_text(folder / f"{names[axis]}.yaml", task)
