@@ -156,11 +156,11 @@ def test_facts_that_a_model_invents_are_cut_off_and_the_true_ones_shown(chains, 
 def test_a_repeated_run_asks_nothing_and_a_killed_one_pays_nothing_twice(chains, tmp_path, monkeypatch):
     calls = []
 
-    def dying(lm, transcripts, line_tokens):
+    def dying(lm, transcripts, *how):
         calls.append(len(transcripts))
         if len(calls) == 8:
             raise KeyboardInterrupt
-        return continue_turns(lm, transcripts, line_tokens)
+        return continue_turns(lm, transcripts, *how)
 
     with FaultyServer(reply=obedient) as server:
         monkeypatch.setattr(mello, "continue_turns", dying)

@@ -16,6 +16,7 @@ from datetime import date
 from html import escape
 from pathlib import Path
 
+import wbe
 from .questions import BenchmarkRow, StatedRow
 from .reader import add_statements, edit_id, parse_timestep_name, read_edits, timestep_name
 from .rows import write_json_rows
@@ -185,8 +186,9 @@ def _field_docs(paths: list[Path]) -> dict[str, str]:
 
 # %% ../../nbs/06_benchmark/09_release.ipynb #cell-045
 _NAMESAKE_TEXT = """\
-- {n:,} edits are about a subject that has namesakes with other answers, so that their question has several right \
-answers. The published release keeps such edits; here they are {done} (`--set namesakes=…`)."""
+- {n:,} edits are about a subject that has namesakes with other answers, or one that is much better known, so that \
+their question has several right answers. The published release keeps such edits; here they are {done} \
+(`--set namesakes=…`)."""
 
 
 def _left_out_text(counts: dict, namesakes: str) -> str:
@@ -252,25 +254,36 @@ def _croissant_records(path: Path) -> dict:
     return {"@type": "cr:RecordSet", "@id": path.stem, "name": path.stem, "description": description, "field": fields}
 
 # %% ../../nbs/06_benchmark/09_release.ipynb #cell-055
+_PROJECT = "https://github.com/wbe-project/wbe"
+_PEOPLE = {  # what a release says of persons, by the source of its facts
+    WIKIDATA_SOURCE: "Facts about people, living ones among them, as Wikidata publishes them.",
+    WORLD_SOURCE: "None: its people are invented.",
+}
+
+
 def _croissant_metadata(
     release,  # its folder
     title: str,
     source: str = WIKIDATA_SOURCE,  # what the snapshots are of
+    language: str = "en",
 ) -> dict:
-    "The Croissant description of a release."
+    "The Croissant description of a release, with the fields of its vocabulary for responsible AI."
     paths = release_files(release)
+    first, last = _file_dates(paths[0])[0], _file_dates(paths[-1])[1]
     what = "as questions and answers for lifelong knowledge editing"
-    return {
-        "@context": json.loads(package_text("benchmark/croissant.json")),
-        "@type": "sc:Dataset",
+    page = "https://www.wikidata.org/" if source == WIKIDATA_SOURCE else _PROJECT
+    return json.loads(package_text("benchmark/croissant.json")) | {
         "name": title,
-        "conformsTo": "http://mlcommons.org/croissant/1.0",
         "description": f"Changes of facts between snapshots of {source}, {what}.",
-        "url": "https://www.wikidata.org/",
-        "license": "https://creativecommons.org/publicdomain/zero/1.0/",
+        "url": page,
+        "inLanguage": language,
         "version": f"{len(paths)}.0.0",
-        "isLiveDataset": True,
-        "datePublished": str(_file_dates(paths[-1])[1]),
+        "datePublished": str(last),
+        "rai:dataCollectionTimeFrame": [str(first), str(last)],
+        "rai:machineAnnotationTools": [f"wbe {wbe.__version__}", *_writers_of(paths)],
+        "rai:personalSensitiveInformation": _PEOPLE.get(source, f"Facts about people, as {source} has them."),
+        "prov:wasDerivedFrom": page,
+        "prov:wasGeneratedBy": f"wbe {wbe.__version__}, {_PROJECT}",
         "distribution": [_croissant_file(p) for p in paths],
         "recordSet": [_croissant_records(p) for p in paths],
     }
@@ -320,7 +333,7 @@ def finish_release(
     rows = [{k: r[k] for k in RETIRED_FIELDS} for r in retired]
     write_json_rows(out / "retired.json", sorted(rows, key=lambda r: list(r.values())))
     write_text(out / "README.md", _dataset_card(out, title, source, language, left_out, namesakes, more))
-    croissant = json.dumps(_croissant_metadata(out, title, source), indent=1, ensure_ascii=False)
+    croissant = json.dumps(_croissant_metadata(out, title, source, language), indent=1, ensure_ascii=False)
     write_text(out / "croissant.json", croissant + "\n")
     write_text(out / "SHA256SUMS", _checksums(out))
     return Release(out, title)

@@ -79,7 +79,7 @@ def score_command(
     """
     from wbe.benchmark.own import open_benchmark
     from wbe.lm.models import check_compiler, compile_blocks, load
-    from wbe.lm.prompts import get_protocol
+    from wbe.lm.tokens import get_protocol
     from wbe.lm.scoring import ask_benchmark, process_rank
     from wbe.records import choose_axes
 
@@ -223,7 +223,7 @@ def _run_benchmark(cls, settings: dict, hparams: list[str], runs: Path, name: st
     "Carry out a run on a benchmark with a progress table and trackers, and print its result."
     from wbe.lm.scoring import process_rank
     from wbe.runs.loop import carry_out
-    from wbe.runs.watch import ProgressTable, tracker
+    from wbe.runs.loop import ProgressTable, tracker
 
     trackers = settings.pop("track", ())
     if settings.get("texts") and Path(settings["texts"]).is_dir():

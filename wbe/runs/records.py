@@ -18,7 +18,7 @@ from functools import cached_property
 from pathlib import Path
 
 from ..benchmark.own import set_aside_lines
-from ..lm.prompts import prompt_notes
+from ..lm.tokens import prompt_notes
 from ..metrics.answers import MEASURES, OPTIONAL_MEASURES, RUN_MEASURES, judged_right, normalised_matches
 from ..metrics.intervals import exact_bounds
 from ..metrics.summary import with_agreement, with_outdated_match
@@ -584,7 +584,7 @@ def no_effect_line(
     "That edits had no effect, and what to try."
     if not moved < NO_EFFECT:
         return ""
-    from wbe.editors.hparams import preset_tables
+    from wbe.editors.protocol import preset_tables
 
     name, size = protocol.partition("@")[0], hparams.get("batch_size")
     trained = [p.strip() for p in (hparams.get("under") or name).split(",")]

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['SMALL_EMBEDDER', 'PAPER_EMBEDDER', 'CONTRIEVER', 'EMBEDDER_CLASSES', 'EMBEDDERS', 'HashedEmbedder',
-           'SentenceEmbedder', 'mean_of_tokens', 'MeanPooledEmbedder', 'check_embedder', 'embedder']
+           'SentenceEmbedder', 'mean_of_tokens', 'MeanPooledEmbedder', 'InnerProductEmbedder', 'check_embedder',
+           'embedder']
 
 # %% ../../../nbs/09_editors/memory/01_embed.ipynb #cell-002
 import importlib.util
@@ -232,6 +233,8 @@ CONTRIEVER = "facebook/contriever-msmarco"
 class MeanPooledEmbedder:
     "Vectors from an encoder of transformers: the mean of its tokens' vectors."
 
+    unit = True  # whether vectors have length 1
+
     def __init__(
         self,
         model: str = CONTRIEVER,  # its name, or its folder
@@ -253,10 +256,11 @@ class MeanPooledEmbedder:
 
     def key(self) -> dict:
         "What the vectors depend on."
-        return dict(embedder=self.name, revision=self.revision, size=self.size, pooling="mean", length=self.length)
+        pooling = "mean" if self.unit else "mean, of any length"
+        return dict(embedder=self.name, revision=self.revision, size=self.size, pooling=pooling, length=self.length)
 
     def embed(self, texts, progress: bool = False) -> np.ndarray:
-        "One vector of length 1 for each text."
+        "One vector for each text."
         import torch
 
         texts, out = _check_texts(texts), [np.zeros((0, self.size), np.float32)]
@@ -266,7 +270,13 @@ class MeanPooledEmbedder:
             with torch.inference_mode():
                 hidden = self.model(**inputs).last_hidden_state
             out.append(mean_of_tokens(hidden, inputs["attention_mask"]).float().cpu().numpy())
-        return _unit_vectors(np.concatenate(out))
+        return _unit_vectors(np.concatenate(out)) if self.unit else np.concatenate(out)
+
+
+class InnerProductEmbedder(MeanPooledEmbedder):
+    "The same without normalisation, so that inner products are compared."
+
+    unit = False
 
 # %% ../../../nbs/09_editors/memory/01_embed.ipynb #cell-046
 _SENTENCES = "wbe.editors.memory.embed:SentenceEmbedder"
@@ -280,6 +290,10 @@ EMBEDDER_CLASSES = {  # name: (where its class is, what it is)
     "contriever": (
         "wbe.editors.memory.embed:MeanPooledEmbedder",
         "MeLLo's retriever, facebook/contriever-msmarco: the mean of BERT's token vectors",
+    ),
+    "contriever-dot": (
+        "wbe.editors.memory.embed:InnerProductEmbedder",
+        "the same, compared by inner product as in MeLLo",
     ),
 }
 EMBEDDERS = Registry(
