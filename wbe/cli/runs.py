@@ -33,6 +33,7 @@ def _print_answers(
 ):
     "Print the scores of a model, keep its answers, and say where they are."
     from wbe.benchmark.own import set_aside_lines
+    from wbe.metrics.intervals import MIN_SUBJECTS
     from wbe.metrics.summary import format_summary
 
     summary, title = answers.summary(), f"{model} under {answers.about['protocol']}, before any edit"
@@ -43,6 +44,8 @@ def _print_answers(
     out.table("unsolved", unsolved.columns, unsolved.values.tolist(), "The unsolved share", floats=".1%")
     for line in [*answers.prompt_notes(), *set_aside_lines(answers.about)]:
         out.line(f"{line}.")
+    if (few := int(summary.subjects.min())) < MIN_SUBJECTS:
+        out.line(f"Intervals resample subjects; with {few} of them they are wide, and only a first look.")
     if folder:
         answers.save(folder)
         out.line(f"The answers: {folder / 'answers.parquet'}")
@@ -78,15 +81,16 @@ def score_command(
     from wbe.lm.models import check_compiler, compile_blocks, load
     from wbe.lm.tokens import get_protocol
     from wbe.lm.scoring import ask_benchmark, process_rank
+    from wbe.records import choose_axes
 
     get_protocol(protocol)
     loading, asking = take(settings, load, ask_benchmark), take(settings, ask_benchmark, load)
     if compile:
         check_compiler(loading.get("backend"), loading.get("quant"))
-    bench = open_benchmark(benchmark, map or None)
+    axes, bench = choose_axes(axes or None), open_benchmark(benchmark, map or None)
     lm = load(model, **loading)
     lm = compile_blocks(lm) if compile else lm
-    answers = ask_benchmark(lm, bench, axes or None, limit, protocol, generate, **asking)
+    answers = ask_benchmark(lm, bench, axes, limit, protocol, generate, **asking)
     if not process_rank(lm)[0]:
         _print_answers(answers, lm.name, output, out)
 
