@@ -38,6 +38,7 @@ def _print_answers(
 
     summary, title = answers.summary(), f"{model} under {answers.about['protocol']}, before any edit"
     plain, table = summary.reset_index(), format_summary(summary).reset_index()
+    plain = plain.assign(model=model, **{k: answers.about[k] for k in ("benchmark", "protocol")})
     out.keep("scores", plain.columns, plain.values.tolist())
     out.show(table.columns, table.astype(str).values.tolist(), title)
     unsolved = answers.unsolved().reset_index()
@@ -692,6 +693,16 @@ def _print_differences(runs: list, metric: str, against: str | None, out: TableO
         )
 
 # %% ../../nbs/12_app/05_runs.ipynb #a567c119
+_ASKED_HOW = ("model", "benchmark", "protocol", "measure", "decoding")  # columns of a table that is written to a file
+
+
+def _asked_how(run, metric: str) -> tuple:
+    "What the numbers of a run depend on, for readers of the file."
+    c = run.config
+    decoding = "the expected answer is given" if metric == "token_accuracy" else "greedy"
+    return c["model"]["name"], c["benchmark"]["name"], c.get("protocol"), metric, decoding
+
+
 def print_comparison(
     runs: list,
     metric: str | None = None,  # one of RUN_MEASURES; by default as `text_measure` says
@@ -707,7 +718,9 @@ def print_comparison(
     columns = [c for c in table.columns if table[c].notna().any()] + list(others.columns)
     table = table.join(others)
     header, values = ["run", *(f"{axis}: {when}" for axis, when in columns)], table[columns].values.tolist()
-    out.keep("runs", header, [(name, *row) for name, row in zip(table.index, values)])
+    asked = {r.name: _asked_how(r, metric) for r in runs}
+    kept = [(name, *asked[name], *row) for name, row in zip(table.index, values)]
+    out.keep("runs", [header[0], *_ASKED_HOW, *header[1:]], kept)
     names, left_out = _short_names(list(table.index))
     unfinished = [name in about["unfinished"] for name in table.index]
     texts = [[_format_cell(c, x, u) for c, x in zip(columns, row)] for row, u in zip(values, unfinished)]
