@@ -41,7 +41,7 @@ for kind in sys.argv[1:]:
 """
 
 EDITOR = """
-from wbe.editors.memory.prompt import PromptEdit, format_fact
+from wbe.editors.memory.retrieval import PromptEdit, format_fact
 from wbe.editors.protocol import Editor
 
 

@@ -24,7 +24,7 @@ from wbe.lm.toys import toy_lm
 from wbe.runs.plan import RunPlan, check_plan
 from wbe.runs.records import Run
 from wbe.runs.sweep import read_sweep
-from wbe.runs.watch import tracker
+from wbe.runs.loop import tracker
 
 BENCH = Path(__file__).parents[1] / "data_samples" / "benchmark"
 torch.set_num_threads(1)

@@ -81,7 +81,7 @@ def test_a_finished_run_of_the_oracle_scores_every_axis(tmp_path):
 
 
 def test_the_oracle_says_what_a_benchmark_lacks(rows):
-    from wbe.editors.memory import prompt as oracle
+    from wbe.editors.memory import retrieval as oracle
 
     published = [{k: v for k, v in r.items() if k != "mhop_relation_id"} for r in rows if r["mhop"]][:3]
     for made, missing in (

@@ -157,7 +157,7 @@ def wandb_records(path: Path):
 
 @pytest.mark.extra("track")
 def test_weights_and_biases_offline(tmp_path, monkeypatch):
-    from wbe.runs.watch import TRACKERS
+    from wbe.runs.loop import TRACKERS
 
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
@@ -188,7 +188,7 @@ def test_weights_and_biases_offline(tmp_path, monkeypatch):
 def test_tensorboard_reads_what_was_logged(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    from wbe.runs.watch import TRACKERS
+    from wbe.runs.loop import TRACKERS
 
     log = TRACKERS["tensorboard"]()(tmp_path, {})
     log(10, {"T1/update": 0.5})

@@ -311,7 +311,7 @@ def toy(name: str, family: str = "llama", **config):
 
 def models_with_presets() -> dict:
     "Toys by the label for which editors have presets: of the family and the depth of the model that it names."
-    from wbe.editors.hparams import preset_tables
+    from wbe.editors.protocol import preset_tables
     from wbe.lm.toys import toy_lm
 
     found = {"": toy("toy"), "wbe-tiny": toy("wbe-tiny-toy")}

@@ -31,7 +31,7 @@ FEW = dict(benchmark=str(BENCH), max_edits=4, axes=("update",), ask_lasting=5)
 # As in the tutorial: an editor that changes a weight, and one that changes only the prompt.
 WEIGHT = """
 from dataclasses import dataclass
-from wbe.editors.hparams import AS_ASKED, HParams, hp
+from wbe.editors.protocol import AS_ASKED, HParams, hp
 from wbe.editors.protocol import Editor
 from wbe.editors.results import Delta, WeightEdit
 from wbe.editors.training.finetune import answer_gradient
@@ -53,7 +53,7 @@ class GentleStep(Editor):
         return WeightEdit(deltas={matrix: Delta(whole=-hparams.size * g / g.norm())})
 """
 PROMPT = """
-from wbe.editors.memory.prompt import PromptEdit, format_fact
+from wbe.editors.memory.retrieval import PromptEdit, format_fact
 from wbe.editors.protocol import Editor
 
 class FactsOfSubject(PromptEdit):

@@ -66,7 +66,7 @@ def test_lasting_facts_that_are_all_wrong_have_the_interval_of_a_share_of_zero(m
 
 def test_a_run_that_is_stopped_while_it_chooses_hyper_parameters_goes_on_and_chooses_the_same(tmp_path, monkeypatch):
     "The trials that were made stay; what was chosen stands in the run's description, and a repeated call keeps it."
-    from wbe.editors import tuning
+    from wbe.editors import trials as tuning
     from wbe.lm.toys import toy_lm
     from wbe.runs.loop import run_lifelong
     from wbe.runs.plan import RunPlan

@@ -13,7 +13,7 @@ from wbe.editors.results import commit_edits
 from wbe.editors.text.sources import text_steps
 from wbe.lm.families import ModelError
 from wbe.lm.scoring import score
-from wbe.lm.spans import masked_loss, masked_rows
+from wbe.editors.text.training import masked_loss, masked_rows
 from wbe.lm.toys import toy_lm
 from wbe.runs.loop import run_lifelong
 from wbe.runs.plan import RunPlan

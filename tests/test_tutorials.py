@@ -158,7 +158,7 @@ def test_own_edits_from_json(execute, tmp_path):
 
 
 FACTS_IN_FRONT = """%%writefile my_editor.py
-from wbe.editors.memory.prompt import PromptEdit, format_fact
+from wbe.editors.memory.retrieval import PromptEdit, format_fact
 from wbe.editors.protocol import Editor
 
 

@@ -18,7 +18,7 @@ from wbe.lm.models import builtin_folder
 from wbe.tiny.facts import facts_at, sample_question
 from wbe.tiny.training import learning_rate_share
 from wbe.world.files import World
-from wbe.world.names import SeededRandom
+from wbe.world.cast import SeededRandom
 
 STEPS, PAIRS, RATE, TEMPERATURE, LENGTH = 60, 32, 3e-4, 0.05, 96
 

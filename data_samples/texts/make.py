@@ -35,7 +35,7 @@ from wbe.benchmark.evolving import make_probes
 from wbe.editors.text.measures import TuningHParams, answer_scores, evolving_answers, light_tuning, probe_answers
 from wbe.editors.protocol import editor
 from wbe.editors.results import EditResult
-from wbe.editors.text.by_month import MONTH_METHODS, Month, follow_months, record_months, write_month_rows
+from wbe.editors.text.measures import MONTH_METHODS, Month, follow_months, record_months, write_month_rows
 from wbe.editors.memory.embed import embedder
 from wbe.editors.text.measures import text_gradient_norms
 from wbe.editors.text.passages import BM25Index, DenseIndex, article_passages

@@ -21,7 +21,7 @@ from wbe.benchmark.evolving_series import EvolvingQuestion
 from wbe.editors.text.measures import answered_items
 from wbe.editors.training.lora import answer_cross_entropy
 from wbe.lm.models import builtin_folder, load
-from wbe.lm.spans import masked_loss, salient_row
+from wbe.editors.text.training import masked_loss, salient_row
 from wbe.lm.tokens import QAItem, encode_items
 from wbe.records import read_table
 from wbe.tiny.corpus import excerpt_document
@@ -29,7 +29,7 @@ from wbe.tiny.facts import FactPool, facts_at, sample_question
 from wbe.tiny.training import Muon, learning_rate_share
 from wbe.wikipedia.diffs import SENTINEL
 from wbe.world.files import World
-from wbe.world.names import SeededRandom
+from wbe.world.cast import SeededRandom
 
 SHAPE = dict(d_model=192, d_kv=48, d_ff=512, num_layers=2, num_decoder_layers=2, num_heads=4, dropout_rate=0.0)
 QUESTIONS, EXCERPTS, RATE = 48, 2, 3e-3

@@ -27,7 +27,7 @@ from wbe.editors.protocol import editor
 from wbe.editors.requests import requests_from_rows
 from wbe.lm.cost import measure_peak_memory
 from wbe.lm.models import LM, load
-from wbe.lm.prompts import get_protocol
+from wbe.lm.tokens import get_protocol
 from wbe.lm.scoring import score
 from wbe.lm.tokens import encode_items
 from wbe.lm.toys import toy_tokenizer

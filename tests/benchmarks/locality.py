@@ -19,7 +19,7 @@ import psutil
 from wbe.benchmark.locality import LocalityProbe, find_locality
 from wbe.records import Fact, read_table, to_table
 from wbe.store import write_table
-from wbe.world.names import CULTURES, SeededRandom, make_name, name_stock, person_name
+from wbe.world.cast import CULTURES, SeededRandom, make_name, name_stock, person_name
 
 FIND = """
 import sys

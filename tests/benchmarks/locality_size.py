@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from wbe.records import Fact, schema
-from wbe.world.names import CULTURES, SeededRandom, make_name, name_stock, person_name
+from wbe.world.cast import CULTURES, SeededRandom, make_name, name_stock, person_name
 
 FIND = """
 import json, re, sys, time

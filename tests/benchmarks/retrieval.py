@@ -41,7 +41,7 @@ QUERIES, BATCH, CHANGED = 500, 250, 1000  # CHANGED: vectors that are added, and
 
 def invented_facts(n: int) -> list[tuple]:
     "Subjects with phrases for questions about them."
-    from wbe.world.names import CULTURES, SeededRandom, name_stock, person_name
+    from wbe.world.cast import CULTURES, SeededRandom, name_stock, person_name
     from wbe.writers.properties import PHRASES
 
     usable = [p for p in PHRASES.values() if len(p.questions) > 1 and p.kind in ("person", "place")]

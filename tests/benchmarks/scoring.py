@@ -17,7 +17,7 @@ import torch
 import transformers
 
 from wbe.lm.models import LM
-from wbe.lm.prompts import get_protocol
+from wbe.lm.tokens import get_protocol
 from wbe.lm.scoring import score
 from wbe.lm.toys import toy_tokenizer
 

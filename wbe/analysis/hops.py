@@ -56,7 +56,7 @@ def hop_questions(bench: Benchmark) -> pd.DataFrame:
             f"benchmark {bench.name!r} has no multi-hop questions (none that are valid after its last timestep)"
         )
     by_subject = _edits_by_subject(edits)
-    for q in asked.rename(columns={"answer": "expected"}).to_dict("records"):
+    for q in asked.to_dict("records"):
         first = edits.loc[q["edit_id"]]
         facts = dict(first_question=first["update"], first_answer=first["ans"])
         out.append(q | facts | _second_fact(first, q["expected"], by_subject))

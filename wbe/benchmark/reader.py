@@ -503,7 +503,7 @@ def questions(
     others: Iterable[Probe] = (),  # questions beyond those of the benchmark, as in `_edit_probes`
     about=("previous", "previous_aliases", "subject_id"),  # what is known of the edits: columns, as far as there are
 ):
-    "A data frame with one row for each question: edit_id, axis, probe, question, answer, aliases, and of its edit."
+    "A data frame with one row for each question: edit_id, axis, probe, question, expected, aliases, and of its edit."
     import pandas as pd
 
     rows = range(len(self)) if rows is None else rows
@@ -514,7 +514,8 @@ def questions(
     names = pd.Series([n or None for n in probes["aliases"].to_pylist()], dtype=object)
     known = edits.select([c for c in about if c in edits.column_names]).to_pandas()
     known = known.assign(edit_id=ids, subject_id=subject_keys(edits, ids))
-    return probes.drop_columns("aliases").to_pandas().assign(aliases=names).merge(known, on="edit_id")
+    probes = probes.drop_columns("aliases").to_pandas().rename(columns=dict(answer="expected"))
+    return probes.assign(aliases=names).merge(known, on="edit_id")
 
 # %% ../../nbs/06_benchmark/07_reader.ipynb #cell-095
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")

@@ -53,7 +53,7 @@ def _print_editors(
 ):
     "Run the editors, compare them, and write a report."
     from wbe.demo import draw_demo_runs, edit_demo
-    from wbe.runs.watch import ProgressTable
+    from wbe.runs.loop import ProgressTable
     from wbe.store import atomic_write
 
     if not _installed("torch"):

@@ -467,7 +467,7 @@ RESULT_CLASSES = {  # kind of result: where its class is
     "k-adapter": "wbe.editors.text.adapters:KAdapterEdit",
     "passages": "wbe.editors.text.passages:PassageEdit",
     "stack": "wbe.editors.results:EditStack",
-    "prompt": "wbe.editors.memory.prompt:PromptEdit",
+    "prompt": "wbe.editors.memory.retrieval:PromptEdit",
     "memory": "wbe.editors.memory.retrieval:RetrievalEdit",
     "lora": "wbe.editors.training.lora:LoraEdit",
     "wise": "wbe.editors.memory.wise:WiseEdit",
@@ -475,7 +475,7 @@ RESULT_CLASSES = {  # kind of result: where its class is
     "memoir": "wbe.editors.memory.memoir:MemoirEdit",
     "graph": "wbe.editors.memory.connected:GraphEdit",
     "mello": "wbe.editors.memory.mello:MelloEdit",
-    "oracle": "wbe.editors.memory.prompt:OracleEdit",
+    "oracle": "wbe.editors.memory.retrieval:OracleEdit",
 }
 
 # %% ../../nbs/09_editors/02_results.ipynb #cell-091

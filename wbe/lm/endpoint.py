@@ -14,7 +14,7 @@ import torch
 
 from .families import Family
 from .models import LM
-from .prompts import Protocol, _chat_messages, get_protocol
+from .tokens import Protocol, _chat_messages, get_protocol
 from .tokens import QAItem
 from ..progress import progress_bar
 from ..records import patch

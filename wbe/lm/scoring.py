@@ -24,7 +24,7 @@ from ..benchmark.release import retired_probes
 from .sharing import Generation, greedy_decode
 from .models import LM, as_lm
 from .passes import ForcedAnswer
-from .prompts import get_protocol, prompt_notes
+from .tokens import get_protocol, prompt_notes
 from .sharing import SHARING_MODES, teacher_forced_all
 from .tokens import EncodedItem, QAItem, as_qa_items, encode_items, stop_tokens
 from ..metrics.answers import normalised_matches
@@ -382,7 +382,7 @@ def probe_table(
     seed: int = 0,
     at: str | None = None,  # a timestep; questions that it or an earlier one has retired are left out
 ):
-    "A data frame with one row per question: edit_id, axis, probe, question, answer, its aliases, timestep, subject_id."
+    "A data frame with one row per question: edit_id, axis, probe, question, expected, aliases, timestep, subject_id."
     import pandas as pd
 
     parts = []
@@ -455,10 +455,9 @@ def load(cls: BenchmarkAnswers, folder) -> BenchmarkAnswers:
 def _answer_frame(probes, scores: Scores, scored_at: int, edited_at):
     "The probes with their answers and scores."
     got = scores.measured()
-    normalised = normalised_matches(got.answer, probes.answer, probes.aliases, got.exact_match)
+    normalised = normalised_matches(got.answer, probes.expected, probes.aliases, got.exact_match)
     when = probes.edit_id.map(edited_at or {}).astype("Int64")
-    frame = probes.rename(columns={"answer": "expected"})
-    frame = frame.assign(answer=got.answer, edited_at=when, scored_at=scored_at, normalised_match=normalised)
+    frame = probes.assign(answer=got.answer, edited_at=when, scored_at=scored_at, normalised_match=normalised)
     return with_outdated_match(frame).assign(**got.drop(columns="answer"))
 
 # %% ../../nbs/07_lm/09_scoring.ipynb #dfbfd7d9
@@ -539,7 +538,7 @@ def ask_benchmark(
     probes = probe_table(bench, axes, max_edits, seed, bench.timesteps[scored_at - 1] if scored_at else None)
     if probes.empty:
         raise BadArgument("there are no such questions in this benchmark")
-    items = [QAItem(q, a, id=str(i)) for i, (q, a) in enumerate(zip(probes.question, probes.answer))]
+    items = [QAItem(q, a, id=str(i)) for i, (q, a) in enumerate(zip(probes.question, probes.expected))]
     options = dict(protocol=protocol, generate=generate, too_long=too_long, progress=progress)
     scores, reasons = _score_askable(lm, items, options)
     probes = probes[[not reason for reason in reasons]].reset_index(drop=True)

@@ -17,7 +17,7 @@ from ..lm.ability import TASKS, AbilityTask, measure_ability, score_held_out
 from ..lm.cost import time_rounds, timing_summary
 from ..lm.models import LM
 from ..lm.scoring import describe_set_aside, score
-from ..lm.prompts import get_protocol
+from ..lm.tokens import get_protocol
 from ..metrics.intervals import bootstrap_interval
 from ..metrics.summary import with_outdated_match
 from .checkpoints import Updater

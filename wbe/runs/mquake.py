@@ -18,7 +18,7 @@ from ..editors.trials import edited
 from ..editors.weights.moments import model_fingerprint
 from ..lm.endpoint import EndpointLM, TextEndpoint
 from ..lm.models import LM
-from ..lm.prompts import Protocol, get_protocol
+from ..lm.tokens import Protocol, get_protocol
 from ..lm.scoring import ask
 from ..lm.tokens import QAItem
 from ..metrics.answers import alias_match, normalise_answer

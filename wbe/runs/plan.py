@@ -249,7 +249,7 @@ def check_plan(plan: RunPlan):
     from wbe.records import ASKED_AXES
     from wbe.lm.ability import ability_task
     from wbe.lm.models import check_load_options
-    from wbe.lm.prompts import get_protocol
+    from wbe.lm.tokens import get_protocol
     from wbe.lm.ability import TASKS
 
     get_protocol(plan.protocol)

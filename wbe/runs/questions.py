@@ -12,17 +12,16 @@ from collections.abc import Iterable
 from contextlib import contextmanager
 from pathlib import Path
 
-from ..benchmark.near_probes import form_probes, near_probes, unchanged_facts
+from ..benchmark.near_probes import FORMS, form_probes, near_probes, unchanged_facts
 from ..benchmark.reader import STATEMENT_AXES, Benchmark, Timestep
 from ..benchmark.release import retired_probes
+from ..lm.ability import lasting_facts, static_items
 from ..lm.models import LM
 from ..lm.scoring import score, unaskable_reasons
 from ..lm.tokens import QAItem
-from ..lm.ability import lasting_facts, static_items
 from ..records import AXES, BadArgument, Probe, patch
 from .plan import SCHEDULES, RunPlan
 from ..store import atomic_write
-from ..benchmark.near_probes import FORMS
 
 # %% ../../nbs/10_runs/03_questions.ipynb #cell-005
 def sample_ids(
@@ -79,7 +78,7 @@ def step_questions(
     further = _further_probes(step, count, plan, facts)
     found = step.questions(plan.axes or None, _asked_rows(step, count, plan), further, _EDIT_COLUMNS)
     lacking = {c: None for c in _EDIT_COLUMNS if c not in found}  # in an older file
-    return found.rename(columns={"answer": "expected"}).assign(**lacking, timestep=step.name, asked_of=n)
+    return found.assign(**lacking, timestep=step.name, asked_of=n)
 
 # %% ../../nbs/10_runs/03_questions.ipynb #cell-013
 def _lasting_file(
@@ -110,19 +109,6 @@ def near_facts(
         raise BadArgument(f"no unchanged facts are known about subjects and objects of these edits; {hint}")
     return facts
 
-# %% ../../nbs/10_runs/03_questions.ipynb #cell-020
-def _run_questions(
-    bench: Benchmark,
-    plan: RunPlan,
-    planned: dict[int, int],  # number of a timestep: how many of its edits are made
-):
-    "The questions of all timesteps in one frame, for a short run; a long one keeps them in a `QuestionTable`."
-    import pandas as pd
-
-    facts = near_facts(bench, plan, planned)
-    parts = [step_questions(bench, plan, n, count, facts) for n, count in planned.items()]
-    return pd.concat(parts, ignore_index=True)
-
 # %% ../../nbs/10_runs/03_questions.ipynb #cell-025
 def why_unaskable(
     lm: LM,
@@ -148,7 +134,7 @@ def _without_retired(
 
 # %% ../../nbs/10_runs/03_questions.ipynb #cell-032
 def _ahead(
-    questions,  # of a run: a frame with edit_id, axis and asked_of, see `_run_questions` and `QuestionTable.keys`
+    questions,  # of a run: a frame with edit_id, axis and asked_of, see `QuestionTable.keys`
     scored_at: int,  # after which timestep
     plan: RunPlan,
 ):
@@ -159,7 +145,7 @@ def _ahead(
 
 # %% ../../nbs/10_runs/03_questions.ipynb #cell-033
 def select_questions(
-    questions,  # of a run: a frame with edit_id, axis and asked_of, see `_run_questions` and `QuestionTable.keys`
+    questions,  # of a run: a frame with edit_id, axis and asked_of, see `QuestionTable.keys`
     moment: str,  # before, step, curve or after
     scored_at: int,  # after which timestep; of which timestep, for `before`
     bench: Benchmark,
@@ -276,7 +262,7 @@ def of(
 
 # %% ../../nbs/10_runs/03_questions.ipynb #cell-051
 def planned_moments(
-    questions,  # of a run: a frame with edit_id, axis and asked_of, see `_run_questions` and `QuestionTable.keys`
+    questions,  # of a run: a frame with edit_id, axis and asked_of, see `QuestionTable.keys`
     plan: RunPlan,
     planned: dict[int, int],  # number of a timestep: how many of its edits are made
 ) -> list[dict]:  # edits_done, timestep, moment, questions

@@ -28,12 +28,12 @@ from ..editors.requests import EditRequest, request_columns, requests_from_rows
 from ..editors.results import applied_edits
 from ..editors.text.sources import TextStep, text_steps
 from ..editors.trials import sample_edits
-from ..editors.tuning import tune, use_tuned
+from ..editors.trials import tune, use_tuned
 from ..editors.weights.moments import model_fingerprint
 from ..lm.ability import ability_task, check_abilities_for
 from ..lm.cost import leave_out_of_collection
 from ..lm.models import LM, load
-from ..lm.prompts import get_protocol
+from ..lm.tokens import get_protocol
 from ..lm.scoring import process_rank
 from ..lm.tokens import encode_items
 from ..plugins import describe_source

@@ -21,7 +21,7 @@ from ..editors.trials import Trial, try_edit, warm_up_edit
 from ..editors.weights.moments import model_fingerprint
 from ..lm.sharing import greedy_decode
 from ..lm.models import LM
-from ..lm.prompts import Protocol
+from ..lm.tokens import Protocol
 from ..lm.scoring import score
 from ..lm.tokens import QAItem, StopTokens, encode_items
 from ..metrics.answers import ngram_entropy, tokenise_words

@@ -11,7 +11,7 @@ __all__ = ['WeightedText', 'TRAINING_STAGES', 'CONTINUED_STAGE', 'reading_docume
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from ..lm.prompts import PROTOCOLS, Protocol, get_protocol
+from ..lm.tokens import PROTOCOLS, Protocol, get_protocol
 from ..records import patch
 from ..texts import one_line, package_table, stable_hash
 from wbe.tiny.facts import (
@@ -27,7 +27,7 @@ from wbe.tiny.facts import (
     sampling_weight,
 )
 from ..world.files import World
-from ..world.names import SeededRandom
+from ..world.cast import SeededRandom
 from ..writers.base import Request
 from ..writers.templates import cloze_statement, multihop_questions
 

@@ -22,7 +22,7 @@ from ..world.dumps import article_sentences, count_repeats, fame_floor
 from ..world.cast import WIKI_PAGE_KINDS
 from ..world.files import World
 from ..world.edits import simulate_history
-from ..world.names import SeededRandom
+from ..world.cast import SeededRandom
 from ..world.cast import PROPERTIES
 from ..world.truth import is_latin
 from ..writers.base import PERSONAS, Hop, Request

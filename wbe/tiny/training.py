@@ -21,7 +21,7 @@ from ..records import BadArgument, check_choice, patch
 from ..store import StoreError, atomic_write, explain_read_errors, make_folder, sha256_of, write_text
 from .corpus import TrainingCorpus, WeightedText, chain_reading_document, is_chain_withheld, reading_document
 from .facts import TrainingFact, sample_question
-from ..world.names import SeededRandom
+from ..world.cast import SeededRandom
 from ..writers.templates import multihop_questions
 
 # %% ../../nbs/08_tiny/03_training.ipynb #cell-005

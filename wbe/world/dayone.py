@@ -9,7 +9,7 @@ __all__ = ['LATE_PROPERTIES', 'INITIAL_FACTS', 'add_parents', 'initial_state']
 from datetime import date
 
 from .cast import CORE_ITEMS, Cast, core_index, sample_fame
-from wbe.world.entities import (
+from wbe.world.state import (
     JOBS,
     add_entity,
     core_id,
@@ -19,7 +19,7 @@ from wbe.world.entities import (
     random_core_id,
     random_date,
 )
-from .names import SeededRandom
+from .cast import SeededRandom
 from .cast import FIRST_QID, WIKIDATA_QIDS
 from wbe.world.state import (
     Coordinate,

@@ -18,7 +18,7 @@ from xml.sax.saxutils import escape
 from ..records import patch
 from ..texts import package_table
 from .cast import FIRST_QID, KIND_FAME, PROPERTIES, WIKIDATA_QIDS, Cast, Property
-from .names import SeededRandom
+from .cast import SeededRandom
 from wbe.world.state import (
     SNAPSHOTS,
     Coordinate,

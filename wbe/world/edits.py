@@ -8,9 +8,9 @@ __all__ = ['simulate_history']
 # %% ../../nbs/02_world/08_edits.ipynb #cell-002
 from .cast import Cast, label_trap
 from .dayone import INITIAL_FACTS, initial_state
-from .entities import introduce_entity, random_core_id, set_biography, set_labels
+from .state import introduce_entity, random_core_id, set_biography, set_labels
 from .events import EVENT_TYPES, event_type, given_name, new_entity
-from .names import name_stock, person_name
+from .cast import name_stock, person_name
 from .cast import WIKIDATA_QIDS
 from wbe.world.state import (
     NOVALUE,

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from .cast import CORE_ITEMS, Cast, label_trap, sample_fame
 from .dayone import INITIAL_FACTS, add_parents, initial_state
-from .entities import add_entity, core_id, has_job, introduce_entity, is_politician, random_core_id, set_labels
-from .names import SeededRandom, make_name, name_stock, work_title
+from .state import add_entity, core_id, has_job, introduce_entity, is_politician, random_core_id, set_labels
+from .cast import SeededRandom, make_name, name_stock, work_title
 from .cast import FIRST_QID, PROPERTIES
 from wbe.world.state import (
     CountryState,

@@ -16,10 +16,10 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from ..hparams import HParams, hp
+from ..protocol import HParams, hp
 from .embed import check_embedder, embedder
 from .graph import LINKS, FactGraph, GraphFact, _asked_relations, graph_fact, _name_in_question
-from .prompt import template_fact, with_context
+from .retrieval import template_fact, with_context
 from .retrieval import PairMemory, QAPair, _check_same_settings
 from ..protocol import Editor
 from ..requests import EditRequest, name_words

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import torch
 
-from ..hparams import AS_ASKED, HParams, hp
+from ..protocol import AS_ASKED, HParams, hp
 from wbe.editors.memory.codebook import (
     CODEBOOK_SETTINGS,
     Codebook,

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from ..hparams import HParams, hp
+from ..protocol import HParams, hp
 from .embed import check_embedder, embedder
-from .prompt import format_fact
+from .retrieval import format_fact
 from .retrieval import PairMemory, QAPair
 from ..protocol import Editor
 from ..requests import EditRequest

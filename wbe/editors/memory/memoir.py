@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import torch
 
-from ..hparams import AS_ASKED, HParams, hp
+from ..protocol import AS_ASKED, HParams, hp
 from .codebook import prompt_queries
 from .grace import _edit_queries
 from wbe.editors.memory.routing import (
@@ -31,7 +31,7 @@ from ..training.finetune import answer_nll, answer_positions, with_end_token
 from ..weights.keys import encode_subjects
 from ...lm.families import linear_shape
 from ...lm.models import LM
-from ...lm.prompts import get_protocol
+from ...lm.tokens import get_protocol
 from ...lm.tokens import EncodedItem, QAItem, encode_items
 from ...records import BadArgument, patch
 from ...texts import one_line

@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import torch
 
-from ..hparams import HParams
+from ..protocol import HParams
 from ..results import EditError, EditResult, combine_edits
 from ...lm.families import linear_shape
 from ...lm.models import LM

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import torch
 
-from ..hparams import AS_ASKED, HParams, hp
+from ..protocol import AS_ASKED, HParams, hp
 from wbe.editors.memory.routing import (
     MERGE_METHODS,
     WISE_SETTINGS,
@@ -36,7 +36,7 @@ from ..weights.keys import capture_activations, encode_subjects
 from ...lm.families import linear_shape
 from ...lm.models import LM
 from ...lm.passes import causal_inputs
-from ...lm.prompts import get_protocol
+from ...lm.tokens import get_protocol
 from ...lm.tokens import QAItem, encode_items, strip_final_specials
 from ...records import BadArgument, patch
 from ...texts import one_line

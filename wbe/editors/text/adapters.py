@@ -15,7 +15,7 @@ from typing import ClassVar
 import torch
 import torch.nn.functional as F
 
-from ..hparams import hp
+from ..protocol import hp
 from ..results import CarriedState, Delta, EditError, EditResult, EditStack, WeightEdit, carried_state
 from ..tail import hooked
 from .sources import TextStep, model_parameters, parameters_restored
@@ -36,7 +36,7 @@ from wbe.editors.training.lora import (
     _continued_deltas,
 )
 from ...lm.models import LM, first_input
-from ...lm.spans import check_sentinels
+from .training import check_sentinels
 from ...records import BadArgument, install_command, patch
 
 # %% ../../../nbs/09_editors/text/03_adapters.ipynb #cell-005

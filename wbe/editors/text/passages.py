@@ -20,10 +20,10 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from ..hparams import HParams, hp
+from ..protocol import HParams, hp
 from ..memory.embed import check_embedder
 from ..memory.index import INDEX_CLASSES, vector_index
-from ..memory.prompt import with_context
+from ..memory.retrieval import with_context
 from ..memory.retrieval import _cached_embedder
 from ..protocol import frozen_model
 from ..results import EditResult
@@ -34,7 +34,7 @@ from ...lm.models import LM
 from ...lm.tokens import QAItem
 from ...records import BadArgument, patch
 from ...texts import split_sentences
-from ...world.names import SeededRandom
+from ...world.cast import SeededRandom
 
 # %% ../../../nbs/09_editors/text/05_passages.ipynb #cell-005
 def article_passages(

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import torch
 
-from ..hparams import hp
+from ..protocol import hp
 from wbe.editors.results import (
     CarriedState,
     Delta,

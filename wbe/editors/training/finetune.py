@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ..hparams import AS_ASKED, HParams, hp
+from ..protocol import AS_ASKED, HParams, hp
 from ..protocol import Editor, _edited_layers
 from ..requests import EditRequest
 from wbe.editors.results import (

@@ -17,7 +17,7 @@ from typing import ClassVar
 import torch
 import torch.nn.functional as F
 
-from ..hparams import AS_ASKED, HParams, hp
+from ..protocol import AS_ASKED, HParams, hp
 from wbe.editors.results import (
     CarriedState,
     Delta,

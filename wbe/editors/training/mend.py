@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from ..hparams import AS_ASKED, HParams, hp
+from ..protocol import AS_ASKED, HParams, hp
 from ..protocol import Editor
 from ..requests import EditRequest
 from ..results import Delta, WeightEdit, write_tensors
@@ -24,7 +24,7 @@ from ..tail import TailPass, changed_outputs, output_gradients
 from .finetune import answer_positions
 from ..weights.moments import model_fingerprint
 from ...lm.models import LM, builtin_folder
-from ...lm.prompts import get_protocol
+from ...lm.tokens import get_protocol
 from ...lm.tokens import EncodedItem, QAItem, encode_items
 from ...records import BadArgument
 from ...store import StoreError, explain_read_errors, make_folder, sha256_of, write_text

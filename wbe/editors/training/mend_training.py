@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from ..hparams import HParams, hp, read_preset, values_for
+from ..protocol import HParams, hp, read_preset, values_for
 from ..protocol import frozen_model
 from ..tail import TailPass
 from .finetune import answer_positions
@@ -39,7 +39,7 @@ from ...store import StoreError, atomic_write, explain_read_errors, make_folder
 from ...texts import stable_hash
 from ...tiny.facts import FactPool, TrainingFact, counterfactual, fact_questions, facts_at, sample_distractor
 from ...world.files import World
-from ...world.names import SeededRandom
+from ...world.cast import SeededRandom
 from ...writers.base import Request
 from ...writers.templates import cloze_statement
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from ..hparams import HParams, hp, model_label, read_preset, values_for
+from ..protocol import HParams, hp, model_label, read_preset, values_for
 from ..requests import EditRequest
 from ..results import CarriedState, Delta, WeightEdit, carried_state
 from ..tail import changed_outputs

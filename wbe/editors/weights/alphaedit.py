@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 import torch
 
-from ..hparams import hp
+from ..protocol import hp
 from ..results import CarriedState, Delta, carried_state, partial_work, sum_deltas
 from .keys import optimise_values, subject_activations
-from wbe.editors.weights.memit import (
+from wbe.editors.weights.rome import (
     MEMIT,
     MEMITHParams,
     _target_part,

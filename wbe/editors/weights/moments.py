@@ -21,13 +21,13 @@ import torch
 from tqdm.auto import tqdm
 
 from ...benchmark.reader import fetch_dataset
-from ..hparams import model_label
+from ..protocol import model_label
 from ..protocol import Editor, _edited_layers
 from ..results import EditError, unedited_model, write_tensors
 from .keys import CONTEXT_OPENINGS, _encode_opening, capture_activations, context_templates
 from ...lm.families import linear_shape
 from ...lm.models import LM
-from ...lm.prompts import get_protocol
+from ...lm.tokens import get_protocol
 from ...progress import progress_bar
 from ...records import BadArgument, patch
 from ...store import explain_read_errors, make_folder, sha256_of, write_text

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from ..hparams import AS_ASKED, HParams, hp
+from ..protocol import AS_ASKED, HParams, hp
 from ..protocol import Editor
 from ..requests import EditRequest
 from ..results import CarriedState, Delta, WeightEdit, carried_state
