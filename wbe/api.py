@@ -87,20 +87,37 @@ def _runs_of(given) -> list:
     if not isinstance(given, str | Path):
         return [run for one in given for run in _runs_of(one)]
     if not (found := load_runs(given)):
-        raise StoreError(f"{given}: no runs here; `run` makes one")
+        raise StoreError(f"{given}: {'no runs here' if Path(given).exists() else 'no such folder'}; `run` makes one")
     return found
+
+
+_MOMENTS = dict(before="before", after="right after", current="just edited", past="earlier edits")
+
+
+def _with_intervals(runs: list, metric: str):
+    "The mean of each run, axis and moment with its interval, n and subjects; earlier edits after the last timestep."
+    from wbe.analysis.tables import labelled_runs, mean_by, pool_scores
+
+    rows = pool_scores(runs, list(_MOMENTS)).replace(dict(editor={name: run.name for name, run in labelled_runs(runs)}))
+    last = rows.groupby("editor").scored_at.transform("max")
+    rows = rows[(rows.moment != "past") | (rows.scored_at == last)]
+    table = mean_by(rows.assign(when=rows.moment.astype(str).map(_MOMENTS)), ["editor", "axis", "when"], metric)
+    return table.rename(columns=dict(editor="run")).set_index(["run", "axis", "when"])
 
 
 def compare(
     *runs,  # Runs, folders of runs, or folders of such folders; the folder `runs` by default
     metric: str = "exact_match",
+    intervals: bool = False,  # a row for each axis and moment, with its 95% interval, resampled by subject, and n
 ):  # a data frame
     "A row for each run: accuracy on each axis right after the edits and at the end, and what it cost."
     from wbe.metrics.answers import RUN_MEASURES
     from wbe.records import check_choice
     from wbe.runs.records import compare_runs
 
-    return compare_runs(_runs_of(runs or ["runs"]), check_choice(metric, RUN_MEASURES, "measure"))
+    found = _runs_of(runs or ["runs"])
+    table = compare_runs(found, check_choice(metric, RUN_MEASURES, "measure"))
+    return _with_intervals(found, metric) if intervals else table
 
 
 def report(
