@@ -48,7 +48,7 @@ setup(
         "wbe.cli": ["old_words.toml"],
         "wbe.editors": ["*.toml", "*.md"],
         "wbe.lm": ["*.toml"],
-        "wbe.runs": ["sweeps/*.toml", "*.md"],
+        "wbe.runs": ["*.toml", "sweeps/*.toml", "*.md"],
         "wbe.tiny": ["*.toml"],
         "wbe.world": ["*.toml"],
         "wbe.writers": ["*.toml", "prompt_files/*.md", "prices.json"],
