@@ -42,6 +42,7 @@ setup(
     include_package_data=True,
     cmdclass={"build_py": BuildWithModel},
     package_data={
+        "wbe": ["py.typed"],  # it has types
         "wbe.analysis": ["*.toml", "report.html", "report.js", "results.ipynb", "vendor/*"],
         "wbe.benchmark": ["*.toml", "card.md", "croissant.json"],
         "wbe.cli": ["old_words.toml"],
