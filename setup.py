@@ -42,12 +42,13 @@ setup(
     include_package_data=True,
     cmdclass={"build_py": BuildWithModel},
     package_data={
+        "wbe": ["py.typed"],  # it has types
         "wbe.analysis": ["*.toml", "report.html", "report.js", "results.ipynb", "vendor/*"],
         "wbe.benchmark": ["*.toml", "card.md", "croissant.json"],
         "wbe.cli": ["old_words.toml"],
         "wbe.editors": ["*.toml", "*.md"],
         "wbe.lm": ["*.toml"],
-        "wbe.runs": ["sweeps/*.toml", "*.md"],
+        "wbe.runs": ["*.toml", "sweeps/*.toml", "*.md"],
         "wbe.tiny": ["*.toml"],
         "wbe.wikidata": ["*.toml"],
         "wbe.world": ["*.toml"],

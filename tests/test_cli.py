@@ -398,6 +398,8 @@ def test_numbers_for_programs_are_those_of_the_library(command, tmp_path):
     rows = json.loads(out)["runs"]
     table = pd.read_csv("table.csv", index_col="run")
     assert [r["run"] for r in rows] == list(want.index) == list(table.index)
+    how = [[r[c] for c in ("model", "benchmark", "protocol", "measure", "decoding")] for r in rows]
+    assert how == [["wbe-tiny", "benchmark", "paper@1", "normalised_match", "greedy"]] * 3  # beside every number
     for (axis, moment), column in want.items():
         if column.notna().any():
             name = f"{axis}: {moment}"

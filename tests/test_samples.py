@@ -51,6 +51,13 @@ def test_the_readme_shows_the_benchmark_of_this_code(today):
     assert shown == [[str(x) for x in row] for row in table.values.tolist()], "run `make notebooks readme` and commit"
 
 
+ASKED_OTHERWISE = {  # P131 was asked for as what a city or a college does not lie in directly; the released rows stay
+    "In which region or country is Tidinsoy Park located?",
+    "Within which region or country does Zubwe Park lie?",
+    "In which region or country is Rulfborg located?",
+}
+
+
 def test_the_benchmark_is_that_of_the_dumps(today):
     "What is released stays: the recorded runs were asked from these files. Today's edits and questions are the same."
     kept, made = SAMPLES.parent / "benchmark", today.folder
@@ -61,6 +68,9 @@ def test_the_benchmark_is_that_of_the_dumps(today):
         before, now = pd.read_parquet(path), pd.read_parquet(made / path.name)
         assert len(before.columns) > 25
         whole = [frame.drop(columns="prompt") for frame in (before, now)]  # the templates' table may have grown
+        assert set(before["loc"][before["loc"] != now["loc"]].dropna()) <= ASKED_OTHERWISE
+        for frame in whole:
+            frame["loc"] = frame["loc"].mask(before["loc"].isin(ASKED_OTHERWISE))
         pd.testing.assert_frame_equal(*whole)
         assert len(read_table(path, BenchmarkRow)) == len(read_edits(path)) == len(before)  # older files stay readable
     assert json.loads((kept / "retired.json").read_text()) == json.loads((made / "retired.json").read_text())

@@ -48,9 +48,10 @@ class TransientError(Exception):
         self,
         text: str,
         wait: float | None = None,  # seconds, if the server named them
+        unreachable: bool = False,  # whether no server was found: most likely there is no network
     ):
         super().__init__(text)
-        self.wait = wait
+        self.wait, self.unreachable = wait, unreachable
 
 # %% ../nbs/00_core/04_http.ipynb #cell-014
 @dataclass
@@ -112,7 +113,9 @@ def call(
         retry=retry_if_exception_type(TransientError),
         after=count,
         wait=lambda state: self.wait_before(failures - 1, state.outcome.exception().wait),
-        stop=lambda state: failures > self.retries or self._too_long(state.outcome.exception()),
+        stop=lambda state: (
+            failures > self._tries(state.outcome.exception(), best) or self._too_long(state.outcome.exception())
+        ),
         before_sleep=warn,
         sleep=self.sleep,
         retry_error_callback=lambda state: self._give_up(what, state.outcome.exception(), failures),
@@ -124,10 +127,20 @@ def _too_long(self: RetryPolicy, error: TransientError) -> bool:
     return (error.wait or 0) > self.longest_retry_after
 
 # %% ../nbs/00_core/04_http.ipynb #cell-021
+_UNREACHABLE_RETRIES = 1  # where no server was found, and nothing has come
+
+
+@patch
+def _tries(self: RetryPolicy, error: TransientError, arrived: int) -> int:
+    return min(self.retries, _UNREACHABLE_RETRIES) if error.unreachable and not arrived else self.retries
+
+
 @patch
 def _give_up(self: RetryPolicy, what: str, error: TransientError, failures: int):
     "Raise what the caller gets when there is no next try."
-    if failures > self.retries:
+    if error.unreachable and failures <= self.retries:
+        text = f"{what}: {error}. Is there a network? Give the files of dumps that are here, or try again with one"
+    elif failures > self.retries:
         text = f"{what}: {error}. Gave up after {failures} tries; what has arrived is kept: try again later"
     else:
         hours = error.wait / 3600
@@ -170,7 +183,8 @@ def _network_errors(url: str):
         _check_certificate(url, e)
         if "peer closed connection" in str(e):
             raise TransientError("the connection was cut") from None
-        raise TransientError(f"the connection failed ({str(e) or type(e).__name__})") from None
+        unreachable = isinstance(e, httpx.ConnectError)
+        raise TransientError(f"the connection failed ({str(e) or type(e).__name__})", None, unreachable) from None
 
 # %% ../nbs/00_core/04_http.ipynb #cell-033
 def _check_certificate(url: str, error: BaseException | None):

@@ -32,10 +32,10 @@ def _use_current_folder():
 
 # %% ../nbs/00_core/08_plugins.ipynb #cell-010
 def _nearest_module(name: str) -> str | None:
-    "The top-level module whose name is nearest; those in the current folder first."
+    "The top-level module whose name is nearest; those in the current folder first, installed ones if very near."
     here = [m.name for m in pkgutil.iter_modules([os.getcwd()])]
-    for names in (here, [m.name for m in pkgutil.iter_modules()]):
-        if near := difflib.get_close_matches(name, names, 1):
+    for names, least in ((here, 0.6), ([m.name for m in pkgutil.iter_modules()], 0.85)):
+        if near := difflib.get_close_matches(name, names, 1, least):
             return near[0]
     return None
 

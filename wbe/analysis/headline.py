@@ -102,7 +102,8 @@ def _load_reportable(
             return None, [left_out_line(run)]
         run.editor, run.config["model"]["name"], run.config["benchmark"]["name"]
     except (WbeError, KeyError, TypeError) as e:
-        return None, [f"{path}: left out; {e if isinstance(e, WbeError) else f'config.json has no {e}'}"]
+        why = str(e).removeprefix(f"{path}: ") if isinstance(e, WbeError) else f"config.json has no {e}"
+        return None, [f"{path}: left out; {why}"]
     with suppress(StoreError):  # a broken table is reported below
         run = run.sampled(most)
     trouble = _empty_broken_tables(run)

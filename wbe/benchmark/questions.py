@@ -124,21 +124,29 @@ def _answer_column(kind: str) -> str:
     return _GATHERED.get(axis, {}).get(AXES[axis].answer, "object")
 
 # %% ../../nbs/06_benchmark/06_questions.ipynb #cell-026
-_NAMESAKE_CHECK = "several right answers"  # the check that needs no text
+_NAMESAKE_CHECK, _FAME_CHECK = "several right answers", "a better known namesake"  # the checks that need no text
 
 # %% ../../nbs/06_benchmark/06_questions.ipynb #cell-027
-def _dropped_namesake(row: dict, kind: str) -> Dropped:
+def _dropped_namesake(row: dict, kind: str, check: str) -> Dropped:
     "The record of a question that was not written."
     who, answer = row["probe_subject" if kind == "locality" else "subject"], row[_answer_column(kind)]
-    return Dropped(*(row[k] for k in EDIT_KEY_COLUMNS), kind, _NAMESAKE_CHECK, None, who, answer, None)
+    return Dropped(*(row[k] for k in EDIT_KEY_COLUMNS), kind, check, None, who, answer, None)
 
 # %% ../../nbs/06_benchmark/06_questions.ipynb #cell-028
+def _ambiguous(row: dict, who: str = "") -> str | None:  # who: nothing for the edit, or probe_
+    "The check that a subject's name fails."
+    if row[f"{who}namesakes"]:
+        return _NAMESAKE_CHECK
+    return _FAME_CHECK if row.get(f"{who}outshone") else None
+
+
 def _drop_namesakes(rows: list[dict], keep: bool = False) -> tuple[list[dict], list[Dropped]]:
     "The rows whose subject is unambiguous (or all), without ambiguous probes, and what was dropped."
-    dropped = [_dropped_namesake(r, "update") for r in rows if r["namesakes"] and not keep]
-    rows = [r for r in rows if keep or not r["namesakes"]]
-    dropped += [_dropped_namesake(r, "locality") for r in rows if r["probe_namesakes"]]
-    return [r | dict(probe_object_id=None) if r["probe_namesakes"] else r for r in rows], dropped
+    dropped = [_dropped_namesake(r, "update", check) for r in rows if not keep and (check := _ambiguous(r))]
+    rows = [r for r in rows if keep or not _ambiguous(r)]
+    probes = [r["probe_object_id"] and _ambiguous(r, "probe_") for r in rows]
+    dropped += [_dropped_namesake(r, "locality", check) for r, check in zip(rows, probes) if check]
+    return [r | dict(probe_object_id=None) if check else r for r, check in zip(rows, probes)], dropped
 
 # %% ../../nbs/06_benchmark/06_questions.ipynb #cell-031
 _KEPT_FIELDS = (
@@ -179,7 +187,8 @@ def _write_question_batch(
     keep_namesakes: bool = False,  # also edits whose subject has namesakes with other answers
 ) -> tuple[list[dict], list[Dropped], Counter]:  # rows of the benchmark, dropped texts, counts
     "Write and check the questions of some edits."
-    counts = Counter({"edits": len(rows), "with namesakes": sum(bool(r["namesakes"]) for r in rows)})
+    counts = Counter({"edits": len(rows), "with namesakes": sum(bool(_ambiguous(r)) for r in rows)})
+    counts["with a better known namesake"] = sum(_ambiguous(r) == _FAME_CHECK for r in rows)
     rows, dropped = _drop_namesakes(rows, keep_namesakes)
     requests = {edit_key(r): fact_requests(r) for r in rows}
     texts, failed, repaired = write_checked(writer, [q for r in rows for q in requests[edit_key(r)]])
@@ -373,6 +382,30 @@ def _with_classes(
         frame = frame.join(names, on=f"{who}_id", how="left")
     return frame
 
+# %% ../../nbs/06_benchmark/06_questions.ipynb #93950c6e
+def _with_fame(
+    e,
+    frame,  # of `_gather_edits`
+    facts: Path,
+    locality: Path,
+    labels: Path,
+    work: Path,
+):
+    "The gathered edits, and whether a better known item bears the name of the subject."
+    import narwhals as nw
+
+    name = nw.col("label").str.to_lowercase()
+    names = _asked_names(e, facts, locality).select("name").unique()
+    bearers = e.scan(labels).select("id", name=name, pages=nw.col("sitelinks")).join(names, on="name", how="semi")
+    e.write(bearers, work / "bearers.parquet", ["id"])
+    bearers = e.scan(work / "bearers.parquet")
+    best = bearers.group_by("name").agg(best=nw.col("pages").max())
+    outshone = (nw.col("best") >= 2 * nw.col("pages")) & (nw.col("best") >= nw.col("pages") + 3)
+    for who in ("", "probe_"):
+        known = bearers.join(best, on="name", how="inner").select(who_id="id", **{f"{who}outshone": outshone})
+        frame = frame.join(known, left_on=f"{who}subject_id", right_on="who_id", how="left")
+    return frame
+
 # %% ../../nbs/06_benchmark/06_questions.ipynb #cell-055
 def write_questions(
     facts,  # facts.parquet: the edits
@@ -393,7 +426,7 @@ def write_questions(
     writer, out = writer or make_writer("template"), Path(out)
     inputs = [Path(p) for p in (facts, static, locality, hops)]
     inputs += [Path(parsed) / f"{name}.parquet" for name in ("statements", "labels", "properties")]
-    params = dict(writer=writer.key(), seed=seed, size=size, checks=[c.name for c in TEXT_CHECKS], version=2)
+    params = dict(writer=writer.key(), seed=seed, size=size, checks=[c.name for c in TEXT_CHECKS], version=3)
     params |= dict(keep_namesakes=keep_namesakes)
     stage, gathered = Stage(out, "questions", params, inputs), out / "gathered.parquet"
     if stage.done:
@@ -402,6 +435,7 @@ def write_questions(
         work = make_folder(out / ".gathering")
         with open_engine(engine, memory) as e:
             edits = _with_classes(e, _gather_edits(e, inputs, work), inputs[4], work)
+            edits = _with_fame(e, edits, inputs[0], inputs[2], inputs[5], work)
             e.write(edits, gathered, EDIT_KEY_COLUMNS)
         shutil.rmtree(work)
         spool = Spool(out, [f"{name}.arrows" for name in _QUESTION_TABLES], stage.key())

@@ -154,7 +154,8 @@ def _texts(
     from wbe.benchmark.evolving import write_probes
     from wbe.wikipedia.texts import dumps_by_day, texts_table, write_wiki_texts
 
-    files = _files_of(dumps, fetched or folder / "dumps", (wikipedia,), mirror)
+    kinds = ("auto", wikipedia) if probes else (wikipedia,)
+    files = _files_of(dumps, fetched or folder / "dumps", kinds, mirror)
     days = {day.replace("-", ""): found for day, found in dumps_by_day(files, ["wikipedia"]).items()}
     write_wiki_texts({day: found.articles for day, found in days.items()}, folder, log=print_step, **settings)
     if probes:

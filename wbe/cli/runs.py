@@ -32,16 +32,20 @@ def _print_answers(
 ):
     "Print the scores of a model, keep its answers, and say where they are."
     from wbe.benchmark.own import set_aside_lines
+    from wbe.metrics.intervals import MIN_SUBJECTS
     from wbe.metrics.summary import format_summary
 
     summary, title = answers.summary(), f"{model} under {answers.about['protocol']}, before any edit"
     plain, table = summary.reset_index(), format_summary(summary).reset_index()
+    plain = plain.assign(model=model, **{k: answers.about[k] for k in ("benchmark", "protocol")})
     out.keep("scores", plain.columns, plain.values.tolist())
     out.show(table.columns, table.astype(str).values.tolist(), title)
     unsolved = answers.unsolved().reset_index()
     out.table("unsolved", unsolved.columns, unsolved.values.tolist(), "The unsolved share", floats=".1%")
     for line in [*answers.prompt_notes(), *set_aside_lines(answers.about)]:
         out.line(f"{line}.")
+    if (few := int(summary.subjects.min())) < MIN_SUBJECTS:
+        out.line(f"Intervals resample subjects; with {few} of them they are wide, and only a first look.")
     if folder:
         answers.save(folder)
         out.line(f"The answers: {folder / 'answers.parquet'}")
@@ -77,15 +81,16 @@ def _score(
     from wbe.lm.models import check_compiler, compile_blocks, load
     from wbe.lm.tokens import get_protocol
     from wbe.lm.scoring import ask_benchmark, process_rank
+    from wbe.records import choose_axes
 
     get_protocol(protocol)
     loading, asking = take(settings, load, ask_benchmark), take(settings, ask_benchmark, load)
     if compile:
         check_compiler(loading.get("backend"), loading.get("quant"))
-    bench = open_benchmark(benchmark, map or None)
+    axes, bench = choose_axes(axes or None), open_benchmark(benchmark, map or None)
     lm = load(model, **loading)
     lm = compile_blocks(lm) if compile else lm
-    answers = ask_benchmark(lm, bench, axes or None, limit, protocol, generate, **asking)
+    answers = ask_benchmark(lm, bench, axes, limit, protocol, generate, **asking)
     if not process_rank(lm)[0]:
         _print_answers(answers, lm.name, output, out)
 
@@ -687,6 +692,16 @@ def _print_differences(runs: list, metric: str, against: str | None, out: TableO
         )
 
 # %% ../../nbs/12_app/05_runs.ipynb #a567c119
+_ASKED_HOW = ("model", "benchmark", "protocol", "measure", "decoding")  # columns of a table that is written to a file
+
+
+def _asked_how(run, metric: str) -> tuple:
+    "What the numbers of a run depend on, for readers of the file."
+    c = run.config
+    decoding = "the expected answer is given" if metric == "token_accuracy" else "greedy"
+    return c["model"]["name"], c["benchmark"]["name"], c.get("protocol"), metric, decoding
+
+
 def print_comparison(
     runs: list,
     metric: str | None = None,  # one of RUN_MEASURES; by default as `text_measure` says
@@ -702,7 +717,9 @@ def print_comparison(
     columns = [c for c in table.columns if table[c].notna().any()] + list(others.columns)
     table = table.join(others)
     header, values = ["run", *(f"{axis}: {when}" for axis, when in columns)], table[columns].values.tolist()
-    out.keep("runs", header, [(name, *row) for name, row in zip(table.index, values)])
+    asked = {r.name: _asked_how(r, metric) for r in runs}
+    kept = [(name, *asked[name], *row) for name, row in zip(table.index, values)]
+    out.keep("runs", [header[0], *_ASKED_HOW, *header[1:]], kept)
     names, left_out = _short_names(list(table.index))
     unfinished = [name in about["unfinished"] for name in table.index]
     texts = [[_format_cell(c, x, u) for c, x in zip(columns, row)] for row, u in zip(values, unfinished)]
@@ -906,26 +923,36 @@ def _judge(
         out.line(f"Readings: {stats!r}")
 
 # %% ../../nbs/12_app/05_runs.ipynb #5b2db8e6
-@command("results")
+@command("results", "wbe.runs.export:export_tasks")
 def _export(
-    run: Path,  # folder of a run
+    source: str,  # folder of a run; for tasks, a benchmark
     /,
     output: Path | None = None,  # the new folder
     moments: Path | None = None,  # new folder for the second moments that ROME, MEMIT or AlphaEdit used
+    **settings,  # of `export_tasks`
 ):
     """Write the edited model of a run as an ordinary Hugging Face checkpoint with a model card, or its second moments.
 
+    Or write a benchmark's questions as tasks of the lm-evaluation-harness, which scores any model as wbe score does.
+
     For example:  wbe export runs/ft-wbe-tiny -o ft-edited
+    For example:  wbe export wbe-demo/benchmark/release --set task=lm-eval --set limit=100 -o tasks
     """
-    from wbe.runs.export import export_moments, export_run
+    from wbe.benchmark.own import open_benchmark
+    from wbe.runs.export import export_moments, export_run, export_tasks
     from wbe.runs.records import Run
 
-    if not output and not moments:
+    if not output and (settings or not moments):
         raise BadArgument("where to? Give a new folder: --output for the edited model, --moments for second moments")
+    if settings and "task" not in settings:
+        raise BadArgument(f"{', '.join(settings)} of what? Questions are exported with --set task=lm-eval")
+    if settings:
+        folder = export_tasks(open_benchmark(source), output, **settings)
+        return typer.echo(f"The tasks: {folder}. How to run them: {folder / 'README.md'}")
     if output:
-        typer.echo(f"The model: {export_run(Run.load(run), output)}")
+        typer.echo(f"The model: {export_run(Run.load(Path(source)), output)}")
     if moments:
-        typer.echo(f"The second moments: {export_moments(Run.load(run), moments)}")
+        typer.echo(f"The second moments: {export_moments(Run.load(Path(source)), moments)}")
 
 # %% ../../nbs/12_app/05_runs.ipynb #6b397fe6
 @command("results", "wbe.analysis.leaderboard:make_leaderboard")

@@ -60,7 +60,8 @@ def _least_width(
     from rich.cells import cell_len
 
     natural = max(map(cell_len, cells))
-    if _is_numeric(cells[1:]):  # the header may wrap between its words
+    interval = any(re.search(r"\[\S+ \S+\]$", c) for c in cells[1:]) and natural <= 2 * most
+    if interval or _is_numeric(cells[1:]):  # the header may wrap between its words
         return max(map(cell_len, [*cells[1:], *cells[0].split()]))
     return (
         natural

@@ -241,7 +241,8 @@ META_PROPERTY_CLASSES = {  # classes of properties that say something about the 
     "Q64846109": "that takes any property as a qualifier, to say what belongs to a list",
 }
 RESTRICTIVE_QUALIFIER_CLASS = "Q61719275"  # restrictive qualifier
-WIKI_PAGE_CLASSES = ("Q13406463", "Q4167836", "Q11266439", "Q4167410")  # list, category, template, disambiguation page
+WIKI_PAGE_CLASSES = ("Q13406463", "Q4167836", "Q11266439", "Q4167410", "Q22808320")  # list, category, template,
+# disambiguation page, that of the name of a person
 
 # %% ../../nbs/04_wikidata/04_claims.ipynb #cell-071
 _META_TABLE = package_table("wikidata/meta_properties.toml")

@@ -29,6 +29,7 @@ class _Entry(msgspec.Struct, forbid_unknown_fields=True):
     more_nouns: tuple[str, ...] = ()  # besides it
     statement: str = ""  # by default 'The … of {s} is'
     paraphrases: tuple[str, ...] = ()  # four
+    former: tuple[str, ...] = ()  # questions and a noun phrase of an earlier release
 
 # %% ../../nbs/03_writers/02_properties.ipynb #4beabd78
 _KEY = re.compile(rf"(P\d+)(?: (>?(?:{'|'.join(ENTITY_KINDS)})))?")
@@ -93,7 +94,14 @@ def _phrases(e: _Entry) -> Phrases:
 
 _ENTRIES = _read_entries(package_text("writers/properties.toml"))
 PHRASES = {key: _phrases(entry) for key, entry in _ENTRIES.items() if entry.questions}
-ITEM_PHRASES = {key: p for key, p in PHRASES.items() if _ENTRIES[key].value == "item"}  # of objects that are entities
+
+
+def _as_recorded(e: _Entry) -> Phrases:
+    "The phrases of an earlier release, by which retrieval weighs words."
+    return _phrases(e)._replace(questions=e.former[:-1], nouns=e.former[-1:]) if e.former else _phrases(e)
+
+
+ITEM_PHRASES = {key: _as_recorded(_ENTRIES[key]) for key in PHRASES if _ENTRIES[key].value == "item"}  # of entities
 
 # %% ../../nbs/03_writers/02_properties.ipynb #67e20398
 @cache

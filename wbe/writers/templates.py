@@ -20,7 +20,11 @@ from .properties import PHRASES, STATEMENTS, Phrases, noun_phrase, object_kind, 
 
 # %% ../../nbs/03_writers/03_templates.ipynb #cell-005
 _PATTERNS = package_table("writers/patterns.toml")
-_NEEDS_THE = re.compile("|".join(_PATTERNS["takes_the"]))
+_NAME_RULES = ("states", "takes_none", "quoted", "quoted_work", "class_names", "event_names")
+_LIKE_A_STATE, _TAKES_NONE, _QUOTED, _QUOTED_WORK, _CLASS_NAME, _EVENT_NAME = (
+    re.compile("|".join(_PATTERNS[name])) for name in _NAME_RULES
+)
+_NEEDS_THE = re.compile("|".join(_PATTERNS["states"] + _PATTERNS["takes_the"]))
 
 # %% ../../nbs/03_writers/03_templates.ipynb #cell-007
 _WORDS = {name: frozenset(words.split()) for name, words in package_table("writers/words.toml").items()}
@@ -42,7 +46,7 @@ def _class_article(
     counted = _COUNTABLE_ENDING.search(head) and head not in _WORDS["not_counted"]
     if head not in _WORDS["counted"] and not counted:
         return ""
-    return "an " if re.match(r"[aeio]|un[^i]|u[^ns]", name) else "a "
+    return "an " if re.match(r"[aeio]|un(?!i[^dn])|u[^ns]|[fhlmnrsx]-", name.lower()) else "a "
 
 # %% ../../nbs/03_writers/03_templates.ipynb #cell-010
 _NO_ARTICLE = ("person", "work")
@@ -52,10 +56,16 @@ def with_article(
     name: str,
     kind: str = "thing",  # one of ENTITY_KINDS
 ) -> str:
-    "A name inside a sentence: with an article where English wants one."
+    "A name inside a sentence: with an article where English wants one, or in quotation marks."
+    as_work = kind == "work" and (_LIKE_A_STATE.search(name.title()) or _QUOTED_WORK.search(name))
+    if as_work or (kind in ("work", "thing") and _QUOTED.search(name)):
+        return f'"{name}"'
     if name[:1].islower():
+        rest = name.partition(" ")[2]  # contiguous United States
+        return f"the {name}" if rest[:1].isupper() and _NEEDS_THE.search(rest) else _class_article(name) + name
+    if kind == "thing" and _CLASS_NAME.search(name) and name.split()[-1] in _WORDS["counted"]:  # Jewish cemetery
         return _class_article(name) + name
-    takes_none = kind in _NO_ARTICLE or name.startswith("The ")
+    takes_none = kind in _NO_ARTICLE or name.startswith("The ") or _TAKES_NONE.search(name)
     return name if takes_none or not _NEEDS_THE.search(name) else f"the {name}"
 
 # %% ../../nbs/03_writers/03_templates.ipynb #cell-013
@@ -101,7 +111,7 @@ def _kind_of_label(
 ) -> str:  # one of ENTITY_KINDS
     "The probable kind of the objects of a property."
     head = re.split(r" (?:of|in|by|for|to|on|at|with|from|or|and|during) ", label)[0]
-    head = "" if label.endswith(" of") else head  # what the subject is
+    head = "" if label.endswith((" of", " ID", " code")) else head  # what the subject is, or what tells it
     for text in (head, re.split(r"[ ,;]", description.removeprefix("the "))[0]):
         if _PERSON_LABEL.search(text):
             return "person"
@@ -124,12 +134,17 @@ def _form_of_be(
 _SHAPES = package_table("writers/shapes.toml")
 
 
+def _first_capital(text: str) -> str:
+    "A text with a capital; its other letters stay (LIBRIS editions)."
+    return text[0].upper() + text[1:]
+
+
 def _forms_of(
     shape: str,  # a row of the table
     **parts: str,  # of the label, and words that go with them
 ) -> tuple[list[str], str, str]:
     "Questions, noun phrase and statement of a label."
-    word = lambda m: parts[m[1]] if m[1] in parts else parts[m[1].lower()].capitalize()
+    word = lambda m: parts[m[1]] if m[1] in parts else _first_capital(parts[m[1].lower()])
     fill = lambda text: re.sub(r"<(\w+)>", word, text)
     row = _SHAPES[shape]
     return [fill(q) for q in row["questions"]], fill(row["noun"]), fill(row["statement"])
@@ -214,7 +229,7 @@ def _forms_with_agent(words: list[str], by: str = "by") -> tuple[list[str], str,
     return _forms_of("agent", noun=noun, be=be, done=done, by=by, what=what)
 
 # %% ../../nbs/03_writers/03_templates.ipynb #cell-066
-_IRREGULAR = _WORDS["happened"] | frozenset("held made found written set drawn spoken shown worn kept run".split())
+_IRREGULAR = _WORDS["happened"] | frozenset("held made found written drawn spoken shown worn kept run".split())
 
 
 def _is_past(word: str) -> bool:
@@ -302,7 +317,7 @@ def _forms_from_label(label: str) -> tuple[list[str], str, str]:
 
 # %% ../../nbs/03_writers/03_templates.ipynb #cell-091
 _NO_NOUN = re.compile(
-    r"\b(than|also)$|^\w+ as$|tion (to|from)$|of the class$|, .*ed$"
+    r"\b(than|also)$|^\w+ as$|tion (to|from)$|of the class$|, .*ed$|^number \w+ed$"
     r"|^(of|towards?|excluding|including|not|nor|and|or|except|if|gave|had|did|took|went|got)\b"
 )
 
@@ -457,6 +472,11 @@ def fill_form(
     text = form.replace("{p}", possessive(subject)).replace("{s}", subject)
     return text if name and text.startswith(name) else text[0].upper() + text[1:]
 
+# %% ../../nbs/03_writers/03_templates.ipynb #bdd685e3
+def _kind_by_name(name: str, kind: str) -> str:
+    "The kind of a subject: an event by its name, where its classes tell nothing."
+    return "event" if kind == "thing" and _EVENT_NAME.search(name) else kind
+
 # %% ../../nbs/03_writers/03_templates.ipynb #cell-130
 def _hop_forms(subject_kind: str, hops: tuple[Hop, ...]) -> list[_QuestionForms]:
     "The forms for every hop."
@@ -480,7 +500,7 @@ def multihop_questions(
     most: int = 12,  # questions
 ) -> list[str]:
     "Questions over several hops."
-    *before, last = _hop_forms(subject_kind, hops)
+    *before, last = _hop_forms(_kind_by_name(subject, subject_kind), hops)
     asked = [q for q in (*last.main, *last.variants) if "{p}" not in q]
     asked = _subject_at_edge(asked, 3) if len(hops) > 2 else asked
     nouns = [before[0].nouns, *(_subject_at_edge(f.nouns, 1) for f in before[1:])]
@@ -584,7 +604,7 @@ def phrasings(request: Request) -> list[str]:
         return _without_answers(multihop_questions(r.subject, r.subject_kind, r.hops), r)
     if r.kind == "persona":
         return _without_answers(persona_questions(r.question, r.subject, r.persona), r)
-    [forms] = _hop_forms(r.subject_kind, r.hops)
+    [forms] = _hop_forms(_kind_by_name(r.subject, r.subject_kind), r.hops)
     name = with_article(r.subject, r.subject_kind)
     main, variants = [[fill_form(q, name, r.subject) for q in forms_] for forms_ in (forms.main, forms.variants)]
     if r.kind != "rephrase":
@@ -595,7 +615,7 @@ def phrasings(request: Request) -> list[str]:
 # %% ../../nbs/03_writers/03_templates.ipynb #cell-178
 def cloze_statement(request: Request) -> str:
     "A sentence that the answer of a request completes, without the answer."
-    *before, last = _hop_forms(request.subject_kind, request.hops)
+    *before, last = _hop_forms(_kind_by_name(request.subject, request.subject_kind), request.hops)
     np = with_article(request.subject, request.subject_kind)
     for forms in before:
         np = forms.nouns[0].replace("{s}", np)
@@ -623,8 +643,19 @@ def _pick_number(request: Request, seed: int) -> int:
     return int.from_bytes(blake2b("\x1f".join(fields).encode(), digest_size=6).digest(), "big") + count
 
 # %% ../../nbs/03_writers/03_templates.ipynb #cell-188
+_PLACE_OF_ONE = frozenset("P17 P30 P131 P276 P376 P706".split())  # country, continent, area, location, terrain
+_OF_PEOPLE = frozenset("P19 P20 P21 P22 P25 P26 P27 P734 P735".split())  # born, died, family, names
+
+
 def unaskable_hop(request: Request) -> Hop | None:
-    "The first hop whose property neither the table nor the rules can ask for."
+    "The first hop whose property neither the table nor the rules can ask for, or one that the subject has not once."
+    name, first = request.subject, request.hops[0]
+    if first.property_id in _PLACE_OF_ONE and name[:1].islower() and name == name.lower():
+        return first
+    if first.property_id == "P527" and first.object_kind != "person":
+        return first
+    if first.property_id in _OF_PEOPLE and _kind_by_name(name, request.subject_kind) not in ("person", "thing"):
+        return first
     known = (h for h in request.hops if not phrases_for(h.property_id) and not _is_askable_label(h.property))
     return next(known, None)
 
@@ -704,7 +735,7 @@ def statement_prompts(
     description: str = "",
 ) -> list[str]:
     "Five sentences about a subject that the object completes; the first is the edit's prompt."
-    forms = _statement_forms(pid, subject_kind, object_kind, label, description)
+    forms = _statement_forms(pid, _kind_by_name(subject, subject_kind), object_kind, label, description)
     return [fill_form(form, with_article(subject, subject_kind), subject) for form in forms]
 
 # %% ../../nbs/03_writers/03_templates.ipynb #2fefa811
