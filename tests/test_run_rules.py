@@ -111,7 +111,7 @@ def test_a_choice_by_fewer_edits_than_a_batch_of_the_run_has_is_told(tmp_path, m
     hear = lambda event, text: said.append(text)
     job = SimpleNamespace(plan=plan, folder=tmp_path, texts={}, rank=0, planned={1: 10, 2: 4}, batch_size=batch)
     job.__dict__.update(notify=hear, bench=None, lm=None, editor=None, progress=False)
-    for name in ("tuning_edits", "tune", "use_tuned"):
+    for name in ("_tuning_edits", "tune", "use_tuned"):
         monkeypatch.setattr(schedule, name, lambda *given: None)
     schedule.Job._tune_editor(job)
     assert [("10 edits together" in text) for text in said] == [True] * warned
