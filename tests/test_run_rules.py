@@ -130,4 +130,4 @@ def test_a_run_without_effect_says_so_after_the_first_edits_at_the_end_and_in_co
     log = (tmp_path / "run" / "log.txt").read_text()
     told = [f" {event} " in log for event in ("no effect", "finished without effect")]
     assert told == [silent, silent]
-    assert [("no effect" in line) for line in compare_runs([run]).attrs["health"]] == [True] * silent
+    assert sum("no effect" in line for line in compare_runs([run]).attrs["health"]) == silent
