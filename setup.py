@@ -50,6 +50,7 @@ setup(
         "wbe.lm": ["*.toml"],
         "wbe.runs": ["*.toml", "sweeps/*.toml", "*.md"],
         "wbe.tiny": ["*.toml"],
+        "wbe.wikidata": ["*.toml"],
         "wbe.world": ["*.toml"],
         "wbe.writers": ["*.toml", "prompt_files/*.md", "prices.json"],
     },

@@ -14,6 +14,9 @@ from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 
+import narwhals as nw
+import numpy as np
+
 from .chains import CHAIN_STYLES, find_chains, write_chains
 from .locality import SIMILARITY_METHODS, change_files, changed_pairs, entity_numbers, find_locality
 from .paths import find_two_hops
@@ -237,8 +240,6 @@ def _question_sources(
     questions,  # questions.parquet of a timestep
 ):
     "For every question the edit, the axis, and a subject and property (`s_`, `p_`) that its answer rests on."
-    import narwhals as nw
-
     rows, parts = e.scan(questions), []
     known = rows.collect_schema().names()
     for axis in (name for name in ASKED_AXES if AXES[name].question in known):
@@ -250,8 +251,6 @@ def _question_sources(
 # %% ../../nbs/06_benchmark/10_series.ipynb #cell-038
 def _changed_in(e, steps: list[SeriesStep]):
     "The subjects and properties that some timesteps change, as a lazy frame."
-    import narwhals as nw
-
     files = [path for step in steps for path in change_files(step.work / "changes")]
     return nw.concat([changed_pairs(e, path) for path in files]).unique()
 
@@ -277,8 +276,6 @@ def find_retired(
 # %% ../../nbs/06_benchmark/10_series.ipynb #cell-043
 def _mixed_bits(numbers):
     "Whole numbers with their bits mixed (SplitMix64): small and near ones become random."
-    import numpy as np
-
     x = numbers.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -290,7 +287,6 @@ def _smallest_hashes(
     most: int,
 ):
     "At most so many rows of a file, those with the smallest hash of their ids, as an Arrow table."
-    import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -456,7 +456,7 @@ def command(
                 chosen.setdefault(s.part, []).append(s)
         made = _Command(function, plan or settings, chosen)
         how = dict(rich_help_panel=PANELS[panel], cls=_PlainCommand)
-        group.command(name=function.__name__.removesuffix("_command"), **how)(made.function())
+        group.command(name=function.__name__.removeprefix("_"), **how)(made.function())
         return function
 
     return register
