@@ -18,11 +18,10 @@ from ..editors.trials import edited
 from ..editors.weights.moments import model_fingerprint
 from ..lm.endpoint import EndpointLM, TextEndpoint
 from ..lm.models import LM
-from ..lm.tokens import Protocol, get_protocol
 from ..lm.scoring import ask
-from ..lm.tokens import QAItem
+from ..lm.tokens import Protocol, QAItem, get_protocol
 from ..metrics.answers import alias_match, normalise_answer
-from ..records import BadArgument, patch, check_choice
+from ..records import BadArgument, check_choice, patch
 from .schedule import Part, Study, edit_batches
 from ..store import explain_read_errors, sha256_of, versions, write_text
 from ..texts import package_text
