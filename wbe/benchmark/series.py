@@ -87,6 +87,7 @@ class Series:
     folder: Path
     snapshots: list = field(default_factory=list)  # dicts: date, dump, batch
     settings: dict = field(default_factory=dict)
+    spending: dict = field(default_factory=dict)  # prices and budget of a paid writer, and whether it may be spent
 
     plan_name = "series.json"
     what = "a benchmark"
@@ -108,7 +109,8 @@ class Series:
 
     def save(self):
         "Write the plan."
-        plan = json.dumps(dict(snapshots=self.snapshots, settings=self.settings), indent=1, ensure_ascii=False)
+        plan = dict(snapshots=self.snapshots, settings=self.settings)
+        plan = json.dumps(plan | (dict(spending=self.spending) if self.spending else {}), indent=1, ensure_ascii=False)
         write_text(make_folder(self.folder) / self.plan_name, plan + "\n")
 
     @property
@@ -320,6 +322,19 @@ def write_lasting_facts(
     finally:
         ids.unlink(missing_ok=True)
 
+# %% ../../nbs/06_benchmark/10_series.ipynb #61ed5624
+@patch
+def spend(
+    self: Series,
+    options: dict | None,  # of a writer
+) -> dict:
+    "The options of a writer, with prices and budget of earlier calls; leave to spend is kept where there is a budget."
+    given = {k: v for k, v in (options or {}).items() if v is not None}
+    self.spending |= {k: given[k] for k in ("prices", "budget") if k in given}
+    if given.get("confirm") is True and "budget" in self.spending:
+        self.spending["confirm"] = True
+    return self.spending | given
+
 # %% ../../nbs/06_benchmark/10_series.ipynb #cell-050
 def _series_writer(
     series: Series,
@@ -358,7 +373,7 @@ def _complete_series(
     "Do what is left of a series; its plan is saved when its dumps were read."
     release, use, s = series.folder / "release", dict(engine=engine, memory=memory), series.settings
     todo = [step for step in series.steps if not step.released]
-    writer = _series_writer(series, writer_options) if todo else None
+    writer = _series_writer(series, series.spend(writer_options)) if todo else None
     _build_facts(series, todo, use, workers, progress, log, roles, insist)
     series.save()
     for step in todo:

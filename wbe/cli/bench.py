@@ -454,6 +454,8 @@ def _extend(
 ):
     """Add a timestep to a benchmark. What was released is not changed; repeating the command changes nothing.
 
+    A paid writer goes on with the prices, and within the budget, of earlier calls; its key comes from the environment.
+
     For example:  wbe extend bench --dump wikidata-20240301-all.json.gz
     """
     from wbe.benchmark.series import extend_benchmark
