@@ -42,6 +42,7 @@ setup(
     include_package_data=True,
     cmdclass={"build_py": BuildWithModel},
     package_data={
+        "wbe": ["py.typed"],  # it has types
         "wbe.analysis": ["*.toml", "report.html", "report.js", "results.ipynb", "vendor/*"],
         "wbe.benchmark": ["*.toml", "card.md", "croissant.json"],
         "wbe.cli": ["old_words.toml"],
@@ -49,6 +50,7 @@ setup(
         "wbe.lm": ["*.toml"],
         "wbe.runs": ["*.toml", "sweeps/*.toml", "*.md"],
         "wbe.tiny": ["*.toml"],
+        "wbe.wikidata": ["*.toml"],
         "wbe.world": ["*.toml"],
         "wbe.writers": ["*.toml", "prompt_files/*.md", "prices.json"],
     },

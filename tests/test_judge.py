@@ -204,7 +204,7 @@ def test_kappa_from_the_table_of_both():
 
 
 def test_from_the_command_line(runs, tmp_path, capsys):
-    from wbe.cli.runs import judge
+    from wbe.cli.runs import _judge as judge
     from wbe.cli.tables import TableOutput
 
     with FaultyServer(reply=good) as server:

@@ -50,3 +50,17 @@ def test_links_of_the_index_are_turned_for_the_readme():
     text = "[a](10_runs/01_plan.ipynb) [b](../data_samples/x.md) ![c](images/c.png) [d](https://e.org)"
     turned = notebooks.links_from_root(text)
     assert turned == "[a](nbs/10_runs/01_plan.ipynb) [b](data_samples/x.md) ![c](nbs/images/c.png) [d](https://e.org)"
+
+
+@pytest.mark.parametrize("name", ["llms.txt", "CHANGELOG.md", ".github/CONTRIBUTING.md"])
+def test_links_of_other_files(name):
+    path = ROOT / name
+    assert broken(path, [path.read_text(encoding="utf-8")]) == []
+
+
+@pytest.mark.parametrize("name", ["llms.txt", "CHANGELOG.md"])
+def test_names_of_the_package_are_the_present_ones(name):
+    from wbe.api import NAMES
+
+    line = next(x for x in (ROOT / name).read_text(encoding="utf-8").splitlines() if "`import wbe` gives" in x)
+    assert re.findall(r"`(\w+)`", line.partition("gives")[2].partition(";")[0]) == list(NAMES)

@@ -130,3 +130,97 @@ def test_the_graph_finds_all_four_edits_of_published_questions(phrases, ids, lea
             found = [graph.facts[n].question for p in graph.paths(question)[:1] for n in p.numbers]
             right.append(found == [r.question for r in chain])
     assert len(right) == 360 and sum(right) >= least * len(right)
+
+
+ITEMS = REAL.parent / "wikidata_real_500.json.gz"
+
+
+def best_items(e, pid):
+    "The items of the best rank of a property of an entity, and all that are not deprecated: read from the dump alone."
+    claims = [c for c in (e.get("claims") or {}).get(pid, []) if c["rank"] != "deprecated"]
+    preferred = [c for c in claims if c["rank"] == "preferred"]
+    ids = [
+        {
+            f"{'PQ'[v['entity-type'] == 'item']}{v['numeric-id']}"
+            for c in some
+            if isinstance(v := c["mainsnak"].get("datavalue", {}).get("value"), dict) and "numeric-id" in v
+        }
+        for some in (preferred or claims, claims)
+    ]
+    return ids
+
+
+def item_stub(id, label, claims=()):
+    names = {"en": dict(language="en", value=label)}
+    e = dict(type="item", id=id, labels=names, descriptions={}, aliases={}, claims=dict(claims), sitelinks={})
+    return e | dict(type="property", datatype="wikibase-item") if id[0] == "P" else e
+
+
+@pytest.mark.skipif(not ITEMS.exists(), reason="no real items at hand")
+def test_a_pair_of_real_items_fact_by_fact(tmp_path):
+    "30% of the statements changed: a tenth is new, a tenth has another object, a tenth is gone. No change is lost."
+    import copy
+    import zlib
+
+    import pyarrow.parquet as pq
+
+    from wbe.wikidata.build import build_facts
+    from wbe.wikidata.filters import OPEN_PROPERTIES
+
+    with gzip.open(ITEMS, "rt", encoding="utf-8") as f:
+        entities = {e["id"]: e for e in (json.loads(line.rstrip().rstrip(",")) for line in f if line[0] == "{")}
+    old, new, stubs, changed = {}, {}, {}, 0
+    for id, e in entities.items():
+        old[id], new[id] = copy.deepcopy(e), copy.deepcopy(e)
+        for pid, group in (e.get("claims") or {}).items() if e["type"] == "item" else ():
+            stubs.setdefault(pid, f"property {pid[1:]}")
+            kept = {0: [], 1: []}
+            for c in group:
+                chance, before, after = zlib.crc32(c["id"].encode()) % 10, copy.deepcopy(c), c
+                value = before["mainsnak"].get("datavalue", {}).get("value")
+                is_item = isinstance(value, dict) and value.get("entity-type") == "item"
+                if is_item:
+                    stubs.setdefault(f"Q{value['numeric-id']}", f"Item {value['numeric-id']}")
+                if chance == 1 and is_item:
+                    other = value["numeric-id"] + 900_000_000
+                    value |= {"numeric-id": other, "id": f"Q{other}"}
+                    stubs[f"Q{other}"] = f"Other {other}"
+                kept[0] += [before] if chance != 0 else []
+                kept[1] += [after] if chance != 2 else []
+                changed += chance < 3
+            for side, now in enumerate((old, new)):
+                now[id]["claims"] |= {pid: kept[side]}
+    more = [item_stub(id, label) for id, label in stubs.items() if id not in entities]
+    paths = [tmp_path / f"wikidata-2024{month}01-all.json.gz" for month in ("01", "02")]
+    for path, side in zip(paths, (old, new)):
+        lines = ",\n".join(json.dumps(e) for e in [*side.values(), *more])
+        path.write_bytes(gzip.compress(f"[\n{lines}\n]\n".encode(), 1))
+    built = build_facts(*paths, tmp_path / "built", rules=False, progress=False)
+
+    expected = {}
+    for id, e in new.items():
+        for pid in (e.get("claims") or {}) if e["type"] == "item" else ():
+            [best, _], [best_before, stated_before] = best_items(e, pid), best_items(old[id], pid)
+            tag = "update" if best_before else "new"
+            expected |= {(id, pid, q): (tag, best_before, best) for q in best - stated_before}
+    facts = built.facts()
+    out = pq.read_table(tmp_path / "built" / "facts" / "dropped.parquet").to_pandas()
+    out = out[out.value_type == "item"]
+    found = set(zip(facts.subject_id, facts.property_id, facts.object_id))
+    left = dict(zip(zip(out.subject, out.property, out.value), out.reason))
+    assert changed > 1500 and len(expected) > 800 and len(found) > 200
+    assert found | set(left) == {k for k in expected if k[2][0] == "Q"} and not found & set(left)
+    assert set(facts.tag) == {"new", "update"}
+    name = lambda id: entities[id]["labels"].get("en", {}).get("value") if id in entities else stubs[id]
+    for f in facts.itertuples():
+        tag, before, best = expected[f.subject_id, f.property_id, f.object_id]
+        assert f.tag == tag and best == {f.object_id} and (not before or f.previous_id in before)
+        assert (f.subject, f.object) == (name(f.subject_id), name(f.object_id))
+        assert max(len(f.subject.split()), len(f.object.split())) < 6
+    for (s, p, o), reason in left.items():
+        if reason == "several values":
+            assert len(expected[s, p, o][2]) > 1 or p in OPEN_PROPERTIES
+        if reason == "no label":
+            assert not (name(s) and name(o))
+        if reason == "long name":
+            assert max(len(name(s).split()), len(name(o).split())) > 5

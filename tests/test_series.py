@@ -161,14 +161,14 @@ def test_probes_by_neighbourhood(dumps, tmp_path):
     )
 
 
-def test_a_password_of_an_endpoint_is_used_and_never_stored(dumps, tmp_path, monkeypatch):
+def test_a_password_of_an_endpoint_is_used_and_never_stored_and_a_budget_is_carried_on(dumps, tmp_path, monkeypatch):
     from openai_server import FaultyServer
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     with FaultyServer() as server:
         address = server.url.replace("//", "//ann:s3cret@")
-        writer, how = dict(name="openai", model="m"), dict(prices=(1, 1), confirm=True)
+        writer, how = dict(name="openai", model="m"), dict(prices=(1, 1), budget=5, confirm=True)
         make = partial(make_benchmark, tmp_path / "b", dumps[:2], writer_options=how, progress=False)
         make(writer=writer | dict(base_url=address))
         asked = sum(server.asked.values())
@@ -178,8 +178,7 @@ def test_a_password_of_an_endpoint_is_used_and_never_stored(dumps, tmp_path, mon
             extend_benchmark(tmp_path / "b", dumps[2], how, progress=False)
         with pytest.raises(BadArgument, match="not http://other/v1"):
             extend_benchmark(tmp_path / "b", dumps[2], how | dict(base_url="http://other/v1"), progress=False)
-        assert (
-            len(extend_benchmark(tmp_path / "b", dumps[2], how | dict(base_url=address), progress=False).table()) == 3
-        )
+        extended = extend_benchmark(tmp_path / "b", dumps[2], dict(base_url=address), progress=False)
+        assert len(extended.table()) == 3
     files = [p for p in tmp_path.rglob("*") if p.is_file()]
     assert len(files) > 40 and not any(b"s3cret" in p.read_bytes() for p in files)

@@ -182,7 +182,6 @@ def public_definitions() -> dict[str, list[str]]:
 
 def test_a_public_name_has_one_meaning():
     twice = {name: found for name, found in public_definitions().items() if len(found) > 1}
-    twice = {name: found for name, found in twice.items() if found != ["api", "cli.runs"]}  # the command of that name
     assert not twice, f"defined in several modules: {twice}"
 
 

@@ -273,7 +273,7 @@ def test_a_sweep_names_the_columns(tmp_path):
 def test_validate_exits_as_it_always_did(changes, code, tmp_path, capsys):
     import typer
 
-    from wbe.cli.bench import validate
+    from wbe.cli.bench import _validate as validate
     from wbe.cli.tables import TableOutput
 
     path = tmp_path / "mine.csv"

@@ -6,13 +6,23 @@
 __all__ = ['NAMES', 'edit', 'run', 'compare', 'report']
 
 # %% ../nbs/12_app/10_api.ipynb #9782243e
+import inspect
 from dataclasses import fields, replace
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from wbe.editors.results import EditResult
+    from wbe.lm.models import LM
+    from wbe.runs.plan import RunPlan
+    from wbe.runs.records import Run
 
 # %% ../nbs/12_app/10_api.ipynb #660d3dc1
 # a name of `wbe`, and the module that has it
-NAMES = {
+NAMES: dict[str, str] = {
     "load": "lm.models",
     "ask": "lm.scoring",
     "score": "lm.scoring",
@@ -29,11 +39,26 @@ NAMES = {
 }
 
 
-def __getattr__(name: str):
+def _explained(found: Any) -> Any:
+    "A function or class with its parameters in the docstring, for `help` and for hovers."
+    from wbe.texts import parameter_comments
+
+    doc: str = found.__doc__ or ""
+    helps: dict[str, str] = {}
+    parts = inspect.getmro(found) if inspect.isclass(found) else [found]
+    for part in [p for p in reversed(parts) if p.__module__.startswith("wbe.")]:
+        helps |= parameter_comments(part)
+    lines = [f"    {n}: {helps[n]}" for n in inspect.signature(found).parameters if n in helps]
+    if lines and "\nParameters:\n" not in doc:
+        found.__doc__ = "\n".join([doc, "", "Parameters:", *lines])
+    return found
+
+
+def __getattr__(name: str) -> Any:
     "A name of the package, imported now."
     if name not in NAMES:
         raise AttributeError(f"module 'wbe' has no attribute {name!r}; it has {', '.join(NAMES)}")
-    return getattr(import_module(f"wbe.{NAMES[name]}"), name)
+    return _explained(getattr(import_module(f"wbe.{NAMES[name]}"), name))
 
 
 def __dir__() -> list[str]:
@@ -41,11 +66,11 @@ def __dir__() -> list[str]:
 
 # %% ../nbs/12_app/10_api.ipynb #ee831fa9
 def edit(
-    lm,  # a model, or its name
-    facts,  # dict(question=…, answer=…, subject=…), an EditRequest, a row of a benchmark; one or many
+    lm: "LM | str",  # a model, or its name
+    facts: Any,  # dict(question=…, answer=…, subject=…), an EditRequest, a row of a benchmark; one or many
     name: str = "rome",  # of an editor; `wbe editors` lists them
-    **options,  # hyper-parameters of the editor, and `batch`
-):  # an EditResult: `with result.on(lm)`, `result.apply(lm)`, `result.save(folder)`
+    **options: Any,  # hyper-parameters of the editor, and `batch`
+) -> "EditResult":  # `with result.on(lm)`, `result.apply(lm)`, `result.save(folder)`
     "Compute an edit; the model is unchanged until it is applied."
     from wbe.editors.protocol import editor
 
@@ -53,13 +78,13 @@ def edit(
 
 # %% ../nbs/12_app/10_api.ipynb #a63d795a
 def run(
-    plan,  # a RunPlan; or a benchmark, as `open_benchmark` takes it
+    plan: "RunPlan | str | Path | pd.DataFrame",  # or a benchmark, as `open_benchmark` takes it
     *,
-    folder=None,  # of the run; by default runs/NAME
-    lm=None,  # a loaded model, in place of the plan's; it is edited
-    progress: bool = True,
-    **settings,  # of a RunPlan: editor, model, hparams (a dict), max_edits, …
-):  # a Run
+    folder: str | Path | None = None,  # of the run; by default runs/NAME
+    lm: "LM | None" = None,  # a loaded model, in place of the plan's; it is edited
+    progress: bool = True,  # whether bars are shown
+    **settings: Any,  # of a RunPlan: editor, model, hparams (a dict), max_edits, …
+) -> "Run":
     "Carry out a run, or what is left of it."
     from wbe.records import check_choice
     from wbe.runs.loop import carry_out
@@ -69,15 +94,16 @@ def run(
         check_choice(name, [f.name for f in fields(RunPlan)], "setting of a run (one of an editor stands in hparams):")
     if hasattr(settings.get("model"), "item_hooks"):
         lm = settings.pop("model")
+    whole: Any = plan
     if hasattr(plan, "schedule"):
-        plan = replace(plan, **settings)
+        whole = replace(whole, **settings)
     else:
         given = {} if lm is None else dict(model=str(lm.name))
-        plan = RunPlan(benchmark=str(plan) if isinstance(plan, Path) else plan, **given | settings)
-    return carry_out(plan, Path(folder) if folder else Path("runs") / plan.name, lm, progress)
+        whole = RunPlan(benchmark=str(plan) if isinstance(plan, Path) else plan, **given | settings)
+    return carry_out(whole, Path(folder) if folder else Path("runs") / whole.name, lm, progress)
 
 # %% ../nbs/12_app/10_api.ipynb #3432f072
-def _runs_of(given) -> list:
+def _runs_of(given: Any) -> list:
     "Runs: of a run, a folder, or several of these."
     from wbe.runs.records import load_runs
     from wbe.store import StoreError
@@ -94,7 +120,7 @@ def _runs_of(given) -> list:
 _MOMENTS = dict(before="before", after="right after", current="just edited", past="earlier edits")
 
 
-def _with_intervals(runs: list, metric: str):
+def _with_intervals(runs: list, metric: str) -> "pd.DataFrame":
     "The mean of each run, axis and moment with its interval, n and subjects; earlier edits after the last timestep."
     from wbe.analysis.tables import labelled_runs, mean_by, pool_scores
 
@@ -106,10 +132,10 @@ def _with_intervals(runs: list, metric: str):
 
 
 def compare(
-    *runs,  # Runs, folders of runs, or folders of such folders; the folder `runs` by default
-    metric: str = "exact_match",
+    *runs: Any,  # Runs, folders of runs, or folders of such folders; the folder `runs` by default
+    metric: str = "exact_match",  # or token_accuracy, normalised_match, …
     intervals: bool = False,  # a row for each axis and moment, with its 95% interval, resampled by subject, and n
-):  # a data frame
+) -> "pd.DataFrame":
     "A row for each run: accuracy on each axis right after the edits and at the end, and what it cost."
     from wbe.metrics.answers import RUN_MEASURES
     from wbe.records import check_choice
@@ -121,9 +147,9 @@ def compare(
 
 
 def report(
-    runs="runs",  # Runs, folders of runs, or folders of such folders; one or many
-    out="report.html",
-    **options,  # of `make_report`: title, notebook, folder, …
+    runs: Any = "runs",  # Runs, folders of runs, or folders of such folders; one or many
+    out: str | Path = "report.html",  # the file of the page
+    **options: Any,  # of `make_report`: title, notebook, folder, …
 ) -> Path:
     "Write one page on runs: figures, tables, every question, settings, how to repeat it."
     from wbe.analysis.report import make_report

@@ -181,13 +181,11 @@ def stream_to_parquet(
     path,  # of the Parquet file
     want,  # its schema
     rows: int = 200_000,  # least rows in a row group
-    transform=None,  # a function that every row group passes through
 ) -> Path:
     "Turn a file of Arrow batches into a Parquet file, in bounded memory."
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    transform = transform or (lambda table: table)
     with (
         atomic_write(path) as part,
         pa.OSFile(str(source)) as f,
@@ -198,9 +196,9 @@ def stream_to_parquet(
             held.append(batch)
             n += len(batch)
             if n >= rows:
-                out.write_table(transform(pa.Table.from_batches(held, want)), row_group_size=n)
+                out.write_table(pa.Table.from_batches(held, want), row_group_size=n)
                 held, n = [], 0
-        out.write_table(transform(pa.Table.from_batches(held, want)))
+        out.write_table(pa.Table.from_batches(held, want))
     return Path(path)
 
 # %% ../nbs/00_core/02_store.ipynb #cell-034

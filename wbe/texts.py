@@ -4,11 +4,13 @@
 
 # %% auto #0
 __all__ = ['one_line', 'question_key', 'stable_hash', 'date_or_none', 'parse_date', 'dates_in_name', 'day_number', 'day_text',
-           'value_label', 'value_spellings', 'split_sentences', 'text_key', 'package_text', 'package_table']
+           'value_label', 'value_spellings', 'split_sentences', 'text_key', 'package_text', 'package_table',
+           'parameter_comments']
 
 # %% ../nbs/00_core/05_texts.ipynb #cell-002
 import calendar
 import hashlib
+import inspect
 import re
 import tomllib
 from datetime import date, datetime
@@ -204,3 +206,21 @@ def package_table(
 ) -> dict:
     "A table in TOML of this package; it is shared, so nobody may change it."
     return tomllib.loads(package_text(path))
+
+# %% ../nbs/00_core/05_texts.ipynb #8f41a73b
+def parameter_comments(
+    what,  # a function or a class
+) -> dict[str, str]:
+    "The comments beside the parameters of a function or the fields of a class; a comment may go on below."
+    found, last = {}, None
+    for line in inspect.getsource(what).splitlines():
+        if beside := re.match(r" +\**(\w+)(?::|=| =)[^#]*  # (.+)", line):
+            last = beside[1]
+            found[last] = beside[2]
+        elif last and (below := re.match(r" +# (.+)", line)):
+            found[last] += f" {below[1]}"
+        elif line.startswith(")"):  # the end of a signature
+            break
+        else:
+            last = None
+    return found

@@ -227,6 +227,9 @@ def check() -> list[str]:
     for command in (["check", "--output-format", "concise"], ["format", "--check"]):
         ruff = subprocess.run([BIN / "ruff", *command, "--quiet", "."], cwd=ROOT, capture_output=True, text=True)
         trouble += [ruff.stdout + ruff.stderr] if ruff.returncode else []
+    if (BIN / "mypy").exists():  # not in an environment that is older than this check
+        mypy = subprocess.run([BIN / "mypy", "--no-error-summary"], cwd=ROOT, capture_output=True, text=True)
+        trouble += [mypy.stdout + mypy.stderr] if mypy.returncode else []
     return trouble
 
 

@@ -61,6 +61,8 @@ def cell_links(
     def link(row, column):
         if column not in columns:
             return None
+        if row == "n":  # how many were asked: the questions of all runs
+            return _question_address(**columns[column])
         chosen = dict(zip(names, row if isinstance(row, tuple) else (row,))) | columns[column]
         named = _name_run(chosen, called)
         return _question_address(**named) if named else None
@@ -86,7 +88,8 @@ def headline_links(
     last: int,  # the last timestep
 ) -> Callable:
     "The links of the headline."
-    chosen = {c: AXIS_COLUMNS["update"] for c in columns if str(c).startswith("update, ")}
+    chosen = {c: AXIS_COLUMNS["update"] for c in columns if c == "n" or str(c).startswith("update, ")}
+    chosen |= {c: AXIS_COLUMNS["locality"] for c in columns if str(c).startswith("locality, ")}
     later = {"update, later": dict(axis="update", moment="past", scored_at=last)}
     return cell_links(AXIS_COLUMNS | chosen | later, called)
 
@@ -100,7 +103,7 @@ def decay_links(
     for (editor, axis), part in curve.groupby(["editor", "axis"]):
         part = part.sort_values("edits_done")
         best, (first, *_, last) = part.edits_done[part.value.idxmax()], [*part.edits_done, *part.edits_done]
-        points[editor, axis] = dict(first=first, best=best, last=last, unedited=last)
+        points[editor, axis] = dict(first=first, best=best, last=last, unedited=last, n=last, edits=last)
 
     def link(row, column):
         done = points.get(row, {}).get(column)
@@ -114,9 +117,10 @@ def timestep_links(
     table,  # of `format_timesteps`
     called: Mapping[str, str],
 ) -> Callable:
-    "The links of the table of timesteps: to its update questions before any edit."
+    "The links of the table of timesteps: to its questions before any edit; of most columns, to those of updates."
     columns = [c for c in table if c == "edits" or str(c).startswith("unsolved by ")]
     chosen = dict.fromkeys(columns, dict(run=_UNEDITED_ROW, axis="update"))
+    chosen |= {c: dict(run=_UNEDITED_ROW) for c in table if c == "questions"}
     of_one, of_all = cell_links(chosen, called, ("asked_of",)), cell_links(chosen, called, ())
     return lambda row, column: of_all((), column) if row == "all" else of_one(row, column)
 

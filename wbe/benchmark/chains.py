@@ -10,6 +10,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import narwhals as nw
+import numpy as np
+import pyarrow as pa
+
 from .locality import multi_valued_pairs
 from wbe.benchmark.paths import (
     CHAIN_FACT_COLUMNS,
@@ -111,8 +115,6 @@ def _real_chains(
     most: int | None = 20_000,  # chains of each length
 ) -> list[Chain]:
     "The chains in which an edit from the dumps takes part."
-    import narwhals as nw
-
     out, facts, limit = [], e.scan(known), most and 2 * most
     path, leftward = work / "paths1.parquet", work / "leftward.parquet"
     write_sampled(e, as_hop(facts.filter(nw.col("edited") == 1), 1), path, path_key(1), limit)
@@ -135,7 +137,6 @@ def _sample_paths(
     rng,  # a generator of random numbers
 ) -> list[dict]:
     "A random sample of the coherent paths of each length, shorter ones first."
-    import numpy as np
     import pyarrow.parquet as pq
 
     facts, out = e.scan(known), []
@@ -152,8 +153,6 @@ def _sample_paths(
 # %% ../../nbs/06_benchmark/05_chains.ipynb #cell-021
 def _property_pairs(e, paths: list[dict]):
     "The pairs of a property and the next one (empty after the last) in some paths, as a table of the engine."
-    import pyarrow as pa
-
     pairs = sorted({(c[f"p{i}"], c.get(f"p{i + 1}") or "") for c in paths for i in range(1, c["n"] + 1)})
     rows = [dict(p=p, then=q) for p, q in pairs]
     return e.table(pa.Table.from_pylist(rows, pa.schema([("p", pa.string()), ("then", pa.string())])))
@@ -166,8 +165,6 @@ def _replacement_pools(
     most: int = 1_000,  # objects in a pool
 ) -> dict:
     "For every pair of a property and the next one: objects of the one that are subjects of the other, as (id, label)."
-    import narwhals as nw
-
     facts = e.scan(known)
     objects = facts.select(p=nw.col("property_id"), o=nw.col("object_id"), l=nw.col("object")).unique()
     ends = objects.with_columns(then=nw.lit(""))
@@ -187,8 +184,6 @@ def _lookup_facts(
     pairs,  # (subject, property)
 ) -> dict:
     "The known object, as (id, label), of pairs of a subject and a property."
-    import pyarrow as pa
-
     rows = [dict(zip(PAIR_COLUMNS, pair)) for pair in sorted(set(pairs))]
     wanted = e.table(pa.Table.from_pylist(rows, pa.schema([(c, pa.string()) for c in PAIR_COLUMNS])))
     found = e.scan(known).join(wanted, on=PAIR_COLUMNS, how="semi").select(*PAIR_COLUMNS, "object_id", "object")
@@ -288,8 +283,6 @@ def _popular_facts(
     share: float,  # of the entities
 ):
     "The facts of which both ends are popular."
-    import narwhals as nw
-
     ends = nw.concat([known.select(id=nw.col(c)) for c in ("subject_id", "object_id")]).unique()
     linked = labels.join(ends, on="id", how="semi").group_by("sitelinks").agg(n=nw.len())
     counts = sorted(e.collect(linked).to_pylist(), key=lambda r: -r["sitelinks"])
@@ -305,8 +298,6 @@ def _popular_facts(
 # %% ../../nbs/06_benchmark/05_chains.ipynb #cell-044
 def _collect_chains(e, inputs: list[Path], work: Path, params: dict, kind, labels=None) -> list[Chain]:
     "The chains of a timestep, real ones first."
-    import numpy as np
-
     facts, static, *old = inputs
     known, before = work / "known.parquet", work / "before.parquet"
     order = [*PAIR_COLUMNS, "object_id"]
@@ -348,8 +339,6 @@ def find_chains(
     labels=None,  # labels.parquet of the newer snapshot, which knows the pages; for `popular`
     engine: str = "duckdb",
     memory: str | None = None,
-    spill=None,  # folder for what does not fit into memory
-    force: bool = False,  # also where it is done already
 ) -> Manifest:
     "Find the chains with edits from the dumps (T), and make some with invented edits (CF)."
     if not 2 <= longest <= 4:
@@ -362,9 +351,9 @@ def find_chains(
     params |= dict(popular=popular) if popular else {}
     read = [*inputs, labels] if labels else inputs
     stage = Stage(out, "chains", params | dict(kind=dict(sorted(kind.items())), version=1), read)
-    if stage.done and not force:
+    if stage.done:
         return stage.manifest
-    with stage, open_engine(engine, memory, spill) as e:
+    with stage, open_engine(engine, memory) as e:
         with scratch_folder(out, ".chains-") as work:
             chains = _collect_chains(e, inputs, work, params, kind, labels)
         write_table(path, to_table(chains, Chain))
@@ -496,8 +485,6 @@ def _mquake_instance(
 # %% ../../nbs/06_benchmark/05_chains.ipynb #3b49c411
 def _entity_names(e, labels, chains: list[Chain]) -> dict:
     "Label and aliases of every object of some chains, from a file of labels."
-    import pyarrow as pa
-
     ids = sorted({i for c in chains for i in (*c.before_ids, *c.after_ids)})
     known = e.scan(labels).join(e.table(pa.table({"id": ids})), on="id", how="semi").select("id", "label", "aliases")
     return {r["id"]: [n for n in (r["label"], *(r["aliases"] or ())) if n] for r in e.collect(known).to_pylist()}
@@ -513,12 +500,11 @@ def write_chains(
     writer: Writer | None = None,  # templates by default
     engine: str = "duckdb",
     memory: str | None = None,
-    force: bool = False,  # also where it is done already
 ) -> Manifest:
     "Write the chains of a timestep as MQuAKE instances, a file for each style; they are numbered through both."
     writer = writer or TemplateWriter()
     stage = Stage(out, "chain_questions", dict(writer=writer.key(), version=2), [chains, labels])
-    if stage.done and not force:
+    if stage.done:
         return stage.manifest
     with stage, open_engine(engine, memory) as e:
         every = [Chain(**r) for r in read_table(chains, Chain).to_pylist()]

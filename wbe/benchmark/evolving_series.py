@@ -433,11 +433,13 @@ def evolve_benchmark(
     days = dumps_by_day(dumps, ("wikipedia", "wikidata") if whole["source"] == "facts" else ("wikipedia",))
     if not days or not (folder / "evolving.json").exists():
         _opened(folder, whole).plan_days(days)  # an error for too few days comes before anything is written
-    models = _evolving_models(whole, settings, writer_options)
+    begun = _opened(folder, whole)
+    models = _evolving_models(whole, settings, begun.spend(writer_options))
     make_folder(folder)
     with lock(folder / ".evolving.lock"):
         series = _opened(folder, whole)  # another process may have added to it
         series.plan_days(days)
+        series.spending = begun.spending
         return _complete_evolving(series, *models, engine, memory, workers, progress, log, insist)
 
 # %% ../../nbs/06_benchmark/16_evolving_series.ipynb #cell-049

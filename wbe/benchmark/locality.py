@@ -15,6 +15,12 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import NamedTuple
 
+import narwhals as nw
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
 from wbe.benchmark.similarity import (
     FeatureCounts,
     PostingLists,
@@ -49,8 +55,6 @@ def changed_pairs(
     path,  # a file of facts or changes
 ):
     "The subjects and properties that a file says change, as a lazy frame; of static.parquet those that have ended."
-    import narwhals as nw
-
     frame = e.scan(path)
     names = frame.collect_schema().names()
     columns = ("subject_id", "property_id") if "subject_id" in names else ("subject", "property")
@@ -68,8 +72,6 @@ def _locality_candidates(
     groups,  # a frame of the subjects and properties that change, now or in another timestep
 ):
     "The static facts that can be a probe."
-    import narwhals as nw
-
     key, name = ["name", "property_id"], nw.col("subject").str.to_lowercase()
     named = static.with_columns(name=name)
     several = named.group_by(*key).agg(n=nw.len()).filter(nw.col("n") > 1)
@@ -81,8 +83,6 @@ def _locality_candidates(
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-025
 def _best_ranked(statements, key):
     "The preferred statements of each group, or its normal ones where it has no preferred one."
-    import narwhals as nw
-
     preferred = statements.filter(nw.col("rank") == "preferred")
     normal = statements.filter(nw.col("rank") == "normal")
     return nw.concat([preferred, normal.join(preferred.select(*key).unique(), on=key, how="anti")])
@@ -93,8 +93,6 @@ def multi_valued_pairs(
     groups,  # a frame of subject_id, property_id
 ):
     "Those of some subjects and properties that have several answers in a snapshot; an unknown answer counts."
-    import narwhals as nw
-
     key = ["subject", "property"]
     there = statements.filter(nw.col("rank") != "deprecated")
     asked = there.join(groups, left_on=key, right_on=["subject_id", "property_id"], how="semi")
@@ -104,16 +102,12 @@ def multi_valued_pairs(
 
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-030
 def _filter_static(
-    frame,  # facts
+    frame,  # of facts
     static,  # a frame of static.parquet
-    fact=("subject_id", "property_id", "object_id"),  # the columns of `frame`
-    how: str = "semi",  # or 'anti'
 ):
-    "The facts of a frame that a static.parquet has, or those that it does not have."
-    import narwhals as nw
-
-    known = static.filter(nw.col("end").is_null()).select("subject", "property", "value")
-    return frame.join(known, left_on=list(fact), right_on=["subject", "property", "value"], how=how)
+    "The facts of a frame that a static.parquet has."
+    known, fact = static.filter(nw.col("end").is_null()), ["subject_id", "property_id", "object_id"]
+    return frame.join(known, left_on=fact, right_on=["subject", "property", "value"], how="semi")
 
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-033
 SIMILARITY_METHODS = ("name", "graph", "paper")
@@ -154,8 +148,6 @@ class _EncodedFacts(NamedTuple):
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-038
 def _encode_column(column, known, missing: int = -1):
     "Texts as their numbers in `known`."
-    import pyarrow.compute as pc
-
     return pc.fill_null(pc.index_in(column, value_set=known, skip_nulls=True), missing).to_numpy()
 
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-040
@@ -164,9 +156,6 @@ def _encode_facts(
     docs,  # an Arrow table of candidates
 ):
     "Edits and candidates as whole numbers."
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     ids = pa.chunked_array(
         [c for n in ("subject_id", "object_id", "previous_id") for c in edits[n].chunks], pa.string()
     )
@@ -196,8 +185,6 @@ class _CandidateFile:
         path,
         sizes: dict[str, int],  # how many rows each property has, in their order
     ):
-        import pyarrow.parquet as pq
-
         self.file, self.sizes, self.starts, self.last, at = pq.ParquetFile(path), sizes, {}, (None, None), 0
         for prop, n in sizes.items():
             self.starts[prop] = (at, at + n)
@@ -224,8 +211,6 @@ def _row_features(
     table,  # with the column `subject`, or with lists of `features`
 ) -> tuple:  # the row of each occurrence, its feature, how many rows there are
     "The features of the subjects of some facts."
-    import pyarrow.compute as pc
-
     if "features" not in table.column_names:
         return *name_trigrams(table["subject"].to_pylist()), len(table)
     lists = table["features"].combine_chunks()
@@ -238,8 +223,6 @@ def _item_triples(
     subjects,  # a frame of subject_id
 ):
     "Subject, property and object of the statements about some subjects whose value is an item."
-    import narwhals as nw
-
     frame = e.scan(path)
     if "subject_id" in frame.collect_schema().names():
         columns = ("subject_id", "property_id", "object_id")
@@ -256,8 +239,6 @@ def _neighbourhoods(
     subjects,  # a frame of subject_id
 ):
     "The triples of every subject from the first source that knows it; a subject that none knows has an empty one."
-    import narwhals as nw
-
     every, out = subjects.with_columns(subject=nw.col("subject_id")), []
     for path in sources:
         found = _item_triples(e, path, subjects)
@@ -271,10 +252,6 @@ def entity_numbers(
     ids,  # an Arrow array
 ):
     "Q-ids as their numbers; a P-id is no Q-id of the same number, and another value has a number of its text."
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     values = ~pc.match_substring_regex(ids, r"^[QP]\d+$").to_numpy(zero_copy_only=False)
     if values.any():  # dates and quantities
         of_id = lambda id: int(id[1:]) + (0 if id[0] == "Q" else 1 << 39)
@@ -286,9 +263,6 @@ def entity_numbers(
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-058
 def _group_starts(column):
     "Whether each value differs from the one before it, as an array; the first one does."
-    import numpy as np
-    import pyarrow.compute as pc
-
     column = column.combine_chunks()
     differ = pc.not_equal(column[1:], column[:-1]).to_numpy(zero_copy_only=False)
     return np.concatenate([np.ones(min(1, len(column)), bool), differ])
@@ -300,10 +274,6 @@ def _whole_groups(
     size: int = 500_000,  # rows at once
 ):
     "The rows of a file as tables; rows with the same value are in the same table."
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     with pq.ParquetFile(path) as file:
         held = file.schema_arrow.empty_table()
         for batch in file.iter_batches(size):
@@ -321,10 +291,6 @@ def _write_vectors(
     path,  # to write to: a row with a list of features for each subject
 ):
     "Write the neighbourhood of every subject as a list of features."
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     want = pa.schema([("subject_id", pa.string()), ("features", pa.list_(pa.int64()))])
     with atomic_write(path) as part, pq.ParquetWriter(part, want, compression="zstd") as out:
         for t in _whole_groups(triples, "subject"):
@@ -360,8 +326,6 @@ class _LocalityInputs:
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-066
 def _read_candidates(e, inputs: _LocalityInputs):
     "The static facts that can be probes."
-    import narwhals as nw
-
     facts, static = e.scan(inputs.facts), e.scan(inputs.static)
     groups = [changed_pairs(e, p) for p in (inputs.facts, *inputs.exclude, *change_files(inputs.later))]
     groups += [multi_valued_pairs(e.scan(p), static.select("subject_id", "property_id")) for p in inputs.old]
@@ -373,8 +337,6 @@ def _read_candidates(e, inputs: _LocalityInputs):
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-067
 def _write_facts(e, work: Path, facts, found, sources) -> int:
     "Write edits and candidates for the search; with sources each has its neighbourhood. The number of candidates."
-    import narwhals as nw
-
     order = ["property_id", "subject_id", "object_id"]
     edits = e.scan(facts).select(*_FACT_KEY, *_FACT_TEXTS, "previous_id")
     if sources:
@@ -391,8 +353,6 @@ def _write_facts(e, work: Path, facts, found, sources) -> int:
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-069
 def _write_sorted(e, work: Path):
     "Write all edits and candidates by subject, and by object."
-    import narwhals as nw
-
     both = [e.scan(work / f"{name}.parquet").select(*_FACT_KEY, "subject") for name in ("edits", "candidates")]
     both = nw.concat(both)
     e.write(both.select("subject_id", "property_id", "subject"), work / "by_subject.parquet", ["subject_id", "subject"])
@@ -402,26 +362,18 @@ def _write_sorted(e, work: Path):
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-070
 def _feature_chunks(work: Path, products: PropertyProducts, code):
     "The features of all subjects, in chunks; on the way the subjects are added to the vectors of their properties."
-    import numpy as np
-
     for t in _whole_groups(work / "by_subject.parquet", "subject_id"):
         first = _group_starts(t["subject_id"])
         products.add(np.cumsum(first) - 1, code(t["property_id"]), np.ones(len(t)))
         if not (work / "vectors.parquet").exists():
             yield _row_features(t.filter(first))
     if (work / "vectors.parquet").exists():
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
         for batch in pq.ParquetFile(work / "vectors.parquet").iter_batches(100_000):
             yield _row_features(pa.Table.from_batches([batch]))
 
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-071
 def _count_everything(work: Path, properties: list[str]) -> tuple[FeatureCounts, object]:
     "How rare each feature is, and the similarities of all properties."
-    import numpy as np
-    import pyarrow as pa
-
     products, known = PropertyProducts(len(properties)), pa.array(properties, pa.string())
     code = lambda column: _encode_column(column, known)
     counts = count_features(_feature_chunks(work, products, code))
@@ -437,16 +389,12 @@ def _properties_to_try(
     near: int,
 ) -> list[tuple[int, float]]:
     "A property and at most `near` similar ones with their similarity, the most similar first."
-    import numpy as np
-
     others = [int(p) for p in np.argsort(-close[prop], kind="stable") if p != prop and close[prop, p] > 0]
     return [(prop, 1.0), *((p, min(round(float(close[prop, p]), 6), 1.0)) for p in others[:near])]
 
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-075
 def _property_sizes(e, path) -> dict[str, int]:
     "How many rows of a file each property has, in their order."
-    import narwhals as nw
-
     rows = e.collect(e.scan(path).group_by("property_id").agg(n=nw.len()).sort("property_id")).to_pylist()
     return {r["property_id"]: int(r["n"]) for r in rows}
 
@@ -465,8 +413,6 @@ def _write_candidates(stage: Stage, use: dict, inputs: _LocalityInputs):
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-077
 def _write_plan(stage: Stage, use: dict, near: int):
     "The stage that counts features, and writes which properties to try."
-    import pyarrow as pa
-
     work = stage.folder
     with stage, open_engine(**use) as e:
         _write_sorted(e, work)
@@ -501,8 +447,6 @@ class _LocalitySearch:
         work: Path,  # of `_prepare_search`
         postings: int | None,
     ):
-        import pyarrow.parquet as pq
-
         plan, counts = json.loads((work / "plan.json").read_text()), pq.read_table(work / "features.parquet")
         self.counts = FeatureCounts(plan["n"], counts["feature"].to_numpy(), counts["found"].to_numpy())
         self.edits, self.tries, self.postings = pq.read_table(work / "edits.parquet"), plan["tries"], postings
@@ -520,9 +464,6 @@ def among(
     prop: str,
 ):
     "The candidates on some posting list of a property; for each edit the nearest of them (-1: none), and the cosine."
-    import numpy as np
-    import pyarrow as pa
-
     Q, docs = self.vectors(edits), [self.candidates.file.schema_arrow.empty_table()]
     lists = PostingLists(np.unique(Q.indices), self.postings)
     for table in self.candidates.tables(prop):
@@ -539,8 +480,6 @@ def _rounds(
     near: int,  # rounds after the first
 ):
     "Round, property, closeness and edits of each search, in their order."
-    import numpy as np
-
     of = np.array(search.edits["property_id"].to_pylist(), dtype=object)
     for k in range(near + 1):
         todo, groups = np.flatnonzero(found_in >= k), {}
@@ -563,16 +502,11 @@ _FOUND_COLUMNS |= {f"probe_{c}": "string" for c in (*_FACT_KEY, *_FACT_TEXTS)}
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-090
 def _found_schema():
     "The schema of the stored results."
-    import pyarrow as pa
-
     return pa.schema([(name, getattr(pa, kind)()) for name, kind in _FOUND_COLUMNS.items()])
 
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-091
 def _found_batch(k: int, edits, closeness, docs, best, cosine):
     "The probes that one search found, as an Arrow batch."
-    import numpy as np
-    import pyarrow as pa
-
     hit = np.flatnonzero(best >= 0)
     probes = docs.take(pa.array(best[hit]))
     numbers = [edits[hit], np.full(len(hit), k, np.int32), cosine[hit], closeness[hit]]
@@ -582,15 +516,12 @@ def _found_batch(k: int, edits, closeness, docs, best, cosine):
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-092
 def _stored_results(spool: Spool):
     "The probes that were found so far."
-    import pyarrow as pa
-
     with pa.OSFile(str(spool.path("found.arrows"))) as f:
         return pa.Table.from_batches(list(pa.ipc.open_stream(f)), _found_schema())
 
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-093
 def _search_probes(search: _LocalitySearch, spool: Spool, near: int, progress: bool):
     "Search for the probes of all edits that the spool does not have yet; the table of all."
-    import numpy as np
     from tqdm.auto import tqdm
 
     if spool.done == 0:
@@ -613,8 +544,6 @@ def _search_probes(search: _LocalitySearch, spool: Spool, near: int, progress: b
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-094
 def _locality_table(edits, found, method: str):
     "The rows of the record, in the order of the edits."
-    import pyarrow as pa
-
     found = found.sort_by("edit")
     columns = [edits.take(found["edit"])[c] for c in _FACT_KEY]
     columns += [found[f.name] for f in schema(LocalityProbe) if f.name in _FOUND_COLUMNS]
@@ -641,8 +570,6 @@ class _Names:
     "Names among which the nearest one is looked for, and how many letters of each kind they have."
 
     def __init__(self, names: list[str]):
-        import numpy as np
-
         self.names, self.lengths = names, np.array([len(n) for n in names])
         self.letters = np.zeros((len(names), 64), np.uint16)
         for row, name in zip(self.letters, names):
@@ -656,8 +583,6 @@ def best_match(
     allowed,  # for each name whether it may be chosen
 ) -> tuple[int, float]:
     "The number of the name that matches best, the first of several, and the ratio of matching letters."
-    import numpy as np
-
     mine = _Names([name])
     bound = np.minimum(self.letters, mine.letters).sum(1) / np.maximum(1, self.lengths + len(name))
     bound, best, at = np.where(allowed, np.round(200 * bound), -1), -1, 0
@@ -675,9 +600,6 @@ def best_match(
 # %% ../../nbs/06_benchmark/02_locality.ipynb #5b517f2b
 def _paper_probes(facts: Path, static: Path, progress: bool):
     "The probes of all edits as in the paper, and their counts."
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.parquet as pq
     from tqdm.auto import tqdm
 
     edits, stays = (pq.read_table(path, columns=[*_FACT_KEY, *_FACT_TEXTS]).to_pylist() for path in (facts, static))
@@ -717,9 +639,7 @@ def find_locality(
     postings: int | None = 1_000,  # entries that an edit reads; None compares with everything
     engine: str = "duckdb",
     memory: str | None = None,  # for the engine, like '4GB'
-    spill=None,  # folder for what does not fit into memory
     progress: bool = True,
-    force: bool = False,
 ) -> Manifest:
     "Find the nearest probe for every edit, and count the edits that have none; killed work is resumed."
     check_choice(method, SIMILARITY_METHODS, "similarity method")
@@ -729,7 +649,7 @@ def find_locality(
     params = dict(method=method, near=near, postings=postings, statements=len(_as_paths(statements) if sources else ()))
     params |= dict(later=len(inputs.later), old=len(inputs.old), version=1)
     stage = Stage(out, "locality", params, inputs.files())
-    if stage.done and not force:
+    if stage.done:
         return stage.manifest
     with stage:
         if method == "paper":
@@ -738,7 +658,7 @@ def find_locality(
             stage.outputs.append(Path(out) / "locality.parquet")
             stage.counts.update(counts)
             return stage.manifest
-        use = dict(name=engine, memory=memory, spill=spill)
+        use = dict(name=engine, memory=memory)
         _prepare_search(work, inputs, params, stage.inputs, use)
         search = _LocalitySearch(work, postings)
         found = _spooled_search(search, work, stage.key(), near, progress)
@@ -760,8 +680,6 @@ def _spooled_search(search: _LocalitySearch, work: Path, key: str, near: int, pr
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-099
 def _count_probes(search: _LocalitySearch, found) -> dict:
     "How many edits have a probe, and what the probes are."
-    import pyarrow.compute as pc
-
     edits, key = len(search.edits), [f"probe_{c}" for c in _FACT_KEY]
     return dict(
         edits=edits,

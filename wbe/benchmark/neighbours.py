@@ -11,6 +11,8 @@ from pathlib import Path
 
 import narwhals as nw
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from ..engine import open_engine
 from ..progress import progress_bar
@@ -147,8 +149,6 @@ def _write_lists(e, work: Path, postings: int) -> int:
 # %% ../../nbs/06_benchmark/13_neighbours.ipynb #cell-031
 def _query_chunks(path: Path, chunk: int):
     "The queries of a file in chunks: arrays of whole queries."
-    import pyarrow.parquet as pq
-
     rest = None
     with pq.ParquetFile(path) as f:
         for batch in f.iter_batches(50_000):
@@ -164,8 +164,6 @@ def _query_chunks(path: Path, chunk: int):
 # %% ../../nbs/06_benchmark/13_neighbours.ipynb #cell-033
 def _nearest_of_chunk(e, work: Path, queries: dict, n: int, postings: int):
     "The nearest entities of some queries, from the lists that they read."
-    import pyarrow as pa
-
     read = _rarest(queries["query"], queries["feature"], queries["found"], postings)
     mine = {c: v[read] for c, v in queries.items()}
     wanted = e.table(pa.table(dict(feature=np.unique(mine["feature"]))))
@@ -183,9 +181,6 @@ def _nearest_entities(
     progress: bool = False,
 ) -> int:  # rows
     "Write nearest.parquet: for each query its `n` nearest entities: query, entity, sum, place."
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     _write_lists(e, work, postings)
     want = pa.schema([("query", pa.int64()), ("entity", pa.int64()), ("sum", pa.float64()), ("place", pa.int64())])
     rows, total = 0, pq.read_metadata(work / "queries.parquet").num_rows
@@ -307,7 +302,6 @@ def find_neighbours(
     seed: int = 0,  # of the random facts
     bare: bool = False,  # count the bare property too, as the authors' code does
     engine="duckdb",  # an engine or its name
-    force: bool = False,  # do it again even if it is done
     progress: bool = False,
 ) -> Manifest:
     "Find the nearest and some random facts for every update; writes neighbours.parquet beside the updates."
@@ -317,7 +311,7 @@ def find_neighbours(
             raise BadArgument(f"{name} is {value}, but it must be at least 1")
     params = dict(k=k, n=n, postings=postings, seed=seed, bare=bare, version=_NEIGHBOURS_VERSION)
     stage = Stage(rules, "neighbours", params, _neighbour_inputs(rules, old, new, views))
-    if not stage.done or force:
+    if not stage.done:
         with open_engine(engine) if isinstance(engine, str) else nullcontext(engine) as e, stage:
             with scratch_folder(rules, ".neighbours-") as work:
                 _search(e, work, rules, (old, new), params, progress)
@@ -341,9 +335,6 @@ def _search(e, work: Path, rules: Path, snapshots, params: dict, progress: bool)
 # %% ../../nbs/06_benchmark/13_neighbours.ipynb #cell-053
 def _write_neighbours(e, work: Path, rules: Path, old: Path, views, params: dict) -> dict:
     "Write neighbours.parquet; returns the counts."
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     facts = _facts_on_day(e.scan(work / "old.parquet"), Manifest.of(rules, "rules").params["t_old"])
     updates = e.scan(rules / "updates.parquet")
     found = _nearest_facts(e, work, updates, facts, params["k"])

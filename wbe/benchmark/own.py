@@ -18,6 +18,8 @@ from itertools import islice, zip_longest
 from pathlib import Path
 from typing import NamedTuple
 
+import pyarrow as pa
+
 from .published import FORMAT_FIELDS, PublishedBenchmark, data_files, load_published, locate_published
 from wbe.benchmark.reader import (
     EDIT_FIELDS,
@@ -383,8 +385,6 @@ class _RowsTimestep(Timestep):
 # %% ../../nbs/06_benchmark/11_own.ipynb #cell-039
 def _unread_columns(data: list[dict], match: ColumnMatch) -> dict:
     "The columns that hold no field, as text; lists and objects as JSON."
-    import pyarrow as pa
-
     ours, out = {*EDIT_FIELDS, *_OTHER_FIELDS, "edit_id", "timestep", "axis", "probe"}, {}
     for column in match.unread:
         values = [d.get(column) for d in data]
@@ -403,8 +403,6 @@ def _rows_timestep(
     path=None,  # the file; None for a table in memory
 ) -> _RowsTimestep:
     "A timestep of rows that can be asked."
-    import pyarrow as pa
-
     parts = [_edit_fields(row, n) for n, row in enumerate(rows)]
     columns = {n: pa.array([f[n] for f, _ in parts], pa.string()) for n in (*EDIT_FIELDS, *_OTHER_FIELDS)}
     edits = pa.table(columns | _unread_columns(data, match))

@@ -11,6 +11,9 @@ __all__ = ['KIND_OF_PROPERTY', 'PLACE_KINDS', 'CHAIN_FACT_COLUMNS', 'PAIR_COLUMN
 from dataclasses import dataclass
 from pathlib import Path
 
+import narwhals as nw
+import pyarrow as pa
+
 from ..engine import open_engine
 from ..records import col
 from ..store import Manifest, Stage, write_table
@@ -46,8 +49,6 @@ class _TwoHop:
 # %% ../../nbs/06_benchmark/03_paths.ipynb #47ffed74
 def _second_hops(facts):
     "Facts with the names of a second hop."
-    import narwhals as nw
-
     return facts.select(
         middle_id=nw.col("subject_id"),
         second_property_id=nw.col("property_id"),
@@ -59,8 +60,6 @@ def _second_hops(facts):
 # %% ../../nbs/06_benchmark/03_paths.ipynb #13c125ad
 def _join_two_hops(facts):
     "The two-hop quintuples inside a frame of facts."
-    import narwhals as nw
-
     first = facts.select("subject_id", "property_id", "object_id", "subject", "property", "object")
     joined = first.join(_second_hops(facts), left_on="object_id", right_on="middle_id")
     lower = lambda c: nw.col(c).str.to_lowercase()
@@ -74,8 +73,6 @@ def _join_two_hops(facts):
 # %% ../../nbs/06_benchmark/03_paths.ipynb #0e6b9b99
 def _count_facts(e, facts, quintuples) -> dict:
     "How many facts there are, how many begin a quintuple, how many take part in one."
-    import narwhals as nw
-
     key = ["subject_id", "property_id", "object_id"]
     first = quintuples.select("subject_id", "property_id", object_id=nw.col("middle_id")).unique()
     second = [nw.col(c) for c in ("middle_id", "second_property_id", "object_id")]
@@ -90,15 +87,13 @@ def find_two_hops(
     out,  # folder to write multihop.parquet to
     engine: str = "duckdb",
     memory: str | None = None,
-    spill=None,  # folder for what does not fit into memory
-    force: bool = False,  # also where it is done already
 ) -> Manifest:
     "Find the two-hop quintuples of a timestep."
     facts, path = Path(facts), Path(out) / "multihop.parquet"
     stage = Stage(out, "multihop", dict(version=1), [facts])
-    if stage.done and not force:
+    if stage.done:
         return stage.manifest
-    with stage, open_engine(engine, memory, spill) as e:
+    with stage, open_engine(engine, memory) as e:
         order = list(_TwoHop.__dataclass_fields__)[:5]
         stage.counts["quintuples"] = e.write(_join_two_hops(e.scan(facts)), path, order)
         stage.counts |= _count_facts(e, e.scan(facts), e.scan(path))
@@ -146,8 +141,6 @@ PAIR_COLUMNS = ["subject_id", "property_id"]
 # %% ../../nbs/06_benchmark/03_paths.ipynb #cell-021
 def _single_valued(frame):
     "The facts whose subject and property have one object."
-    import narwhals as nw
-
     return frame.join(
         frame.group_by(*PAIR_COLUMNS).agg(n=nw.len()).filter(nw.col("n") > 1), on=PAIR_COLUMNS, how="anti"
     )
@@ -155,9 +148,6 @@ def _single_valued(frame):
 # %% ../../nbs/06_benchmark/03_paths.ipynb #cell-024
 def _labelled_facts(e, static, facts, kind):
     "Edited facts, and static ones that have not ended, with the kind of each object; only properties with a kind."
-    import narwhals as nw
-    import pyarrow as pa
-
     names = e.table(pa.table(dict(property_id=list(kind), kind=list(kind.values()))))
     current = static.filter(nw.col("valid_until").is_null()).with_columns(edited=nw.lit(0))
     both = (current, facts.with_columns(edited=nw.lit(1)))
@@ -171,8 +161,6 @@ def chain_facts_after(
     kind=KIND_OF_PROPERTY,  # property -> kind of its objects
 ):
     "What the newer snapshot says, with the edited facts marked and kinds of objects; capitals only of countries."
-    import narwhals as nw
-
     both = _labelled_facts(e, static, facts, kind)
     countries = both.filter(nw.col("kind") == "country").select(id=nw.col("object_id")).unique()
     usable, capital = _single_valued(both), nw.col("property_id") == "P36"
@@ -188,8 +176,6 @@ def chain_facts_before(
     unclear=None,  # a frame of subjects and properties that had several objects then
 ):
     "What the older snapshot said of the same subjects and properties."
-    import narwhals as nw
-
     static = after.filter(nw.col("edited") == 0).select(*PAIR_COLUMNS, "object_id", "object")
     named = nw.concat([after.select(previous_id=nw.col(c)) for c in ("subject_id", "object_id")]).unique()
     updates = after.filter(nw.col("edited") == 1, ~nw.col("previous").is_null())
@@ -211,16 +197,12 @@ def _path_columns(n: int) -> list[str]:
 # %% ../../nbs/06_benchmark/03_paths.ipynb #cell-034
 def as_hop(known, i: int):
     "Facts as the `i`-th hop of a path."
-    import narwhals as nw
-
     columns = {f"{short}{i}": nw.col(name) for short, name in _HOP_COLUMNS.items()}
     return known.select(s=nw.col("subject_id"), sl=nw.col("subject"), **columns)
 
 # %% ../../nbs/06_benchmark/03_paths.ipynb #cell-037
 def _distinct_entities(names):
     "Whether the ids in some columns are all different, as an expression."
-    import narwhals as nw
-
     differ = [nw.col(a) != nw.col(b) for i, a in enumerate(names) for b in names[:i]]
     return nw.all_horizontal(*differ, ignore_nulls=False)
 
@@ -232,8 +214,6 @@ def extend_paths(
     leftward=None,  # a frame of facts for a hop more at the beginning
 ):
     "Paths with one more hop at their end or at their beginning."
-    import narwhals as nw
-
     after = as_hop(known, n + 1).drop("sl").rename({"s": "last"})
     grown = [paths.join(after, left_on=f"o{n}", right_on="last").select(*_path_columns(n + 1))]
     if leftward is not None:
@@ -245,8 +225,6 @@ def extend_paths(
 # %% ../../nbs/06_benchmark/03_paths.ipynb #cell-042
 def coherent_paths(e, paths, n: int):
     "The paths that violate no rule."
-    import pyarrow as pa
-
     properties, kinds = [f"p{i}" for i in range(1, n + 1)], [f"k{i}" for i in range(1, n + 1)]
     seen = e.collect(paths.select(*properties, *kinds).unique()).to_pylist()
     good = [r for r in seen if _coherence_violation([r[c] for c in properties], [r[c] for c in kinds]) is None]
@@ -261,8 +239,6 @@ def join_old_path(
     n: int,  # hops of the paths
 ):
     "Paths with the objects `x1` … of the path before, and their labels `y1` …."
-    import narwhals as nw
-
     out = paths.with_columns(x0=nw.col("s"))
     for i in range(1, n + 1):
         objects = {f"x{i}": nw.col("object_id"), f"y{i}": nw.col("object")}
@@ -278,8 +254,6 @@ def limit_per_object(
     fan: int | None,  # None: all
 ):
     "At most `fan` facts with the same object, the first in order of their subjects."
-    import narwhals as nw
-
     if fan is None:
         return known
     order = nw.concat_str([nw.col("subject_id"), nw.col("property_id")], separator=" ")
@@ -292,7 +266,6 @@ def take_rows(
     wanted,  # numbers of rows, sorted
 ):
     "Some rows of a file."
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     file, start, parts = pq.ParquetFile(path), 0, []

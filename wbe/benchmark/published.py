@@ -15,6 +15,8 @@ from html import escape
 from itertools import chain
 from pathlib import Path
 
+import pyarrow as pa
+
 from wbe.benchmark.reader import (
     EDIT_FIELDS,
     Benchmark,
@@ -64,16 +66,12 @@ class _EditCollector:
 
     def table(self):
         "The edits as an Arrow table."
-        import pyarrow as pa
-
         names = (*EDIT_FIELDS, *_EXTRA_FIELDS)
         table = pa.table({n: pa.array([e.get(n) for e in self.edits], pa.string()) for n in names})
         return table if not any(e["form"] == "cloze" for e in self.edits) else self._with_statements(table)
 
     def _with_statements(self, table):
         "The table with the sentences of clozes as statements, too."
-        import pyarrow as pa
-
         others = [[e["rephrase"]] if e.get("rephrase") else [] for e in self.edits]
         for p in self.extra_probes:
             others[p.edit] += [p.question] if p.axis == "rephrase" else []
@@ -429,8 +427,6 @@ def _load_wikibigedit(
     name: str,
 ) -> PublishedBenchmark:
     "WikiBigEdit, through its reader."
-    import pyarrow as pa
-
     if path.is_file() and not path.name.startswith("wiki_big_edit_"):
         aside = []
         edits = read_edits(path, aside)

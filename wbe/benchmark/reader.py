@@ -18,15 +18,18 @@ from functools import cached_property
 from html import escape
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
 from .rows import JsonRow, json_rows
-from ..texts import date_or_none, question_key
 from wbe.records import (
     ASKED_AXES,
     AXES,
     PROBE_COLUMNS,
-    Probe,
     BadArgument,
     Edit,
+    Probe,
     SchemaError,
     check_choice,
     choose_axes,
@@ -34,6 +37,7 @@ from wbe.records import (
     patch,
 )
 from ..store import StoreError, explain_read_errors, logger, sha256_of
+from ..texts import date_or_none, question_key
 from ..writers.templates import fill_form, row_statements
 
 # %% ../../nbs/06_benchmark/07_reader.ipynb #cell-013
@@ -46,8 +50,6 @@ _SEE_VALIDATE = "`validate` lists all that is wrong"
 # %% ../../nbs/06_benchmark/07_reader.ipynb #cell-015
 def _missing_column(table, name: str, path):
     "The column of a field that a table does not have."
-    import pyarrow as pa
-
     if name in REQUIRED_FIELDS:
         has = ", ".join(table.column_names) or "no fields"
         raise SchemaError(f"{path}: no field {name!r}; it has {has}. Is it a file of WikiBigEdit's form?")
@@ -56,9 +58,6 @@ def _missing_column(table, name: str, path):
 # %% ../../nbs/06_benchmark/07_reader.ipynb #cell-016
 def _text_column(column, name: str, path):
     "A field of a table as text; an empty text of a probe is no probe."
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     kind, text = column.type, pa.string()
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind)):
         raise SchemaError(f"{path}: field {name!r} holds {kind}, expected text")
@@ -96,8 +95,6 @@ def _set_rows_aside(rows: list[JsonRow], aside: list) -> list[JsonRow]:
 # %% ../../nbs/06_benchmark/07_reader.ipynb #cell-022
 def _set_nulls_aside(table, aside: list):
     "The rows of a table with all required fields; the others are added to `aside`. All of them, if none has."
-    import pyarrow.compute as pc
-
     names = [n for n in REQUIRED_FIELDS if n in table.column_names]
     lacking = {n: set(pc.indices_nonzero(table[n].is_null()).to_pylist()) for n in names}
     bad = set().union(*lacking.values())
@@ -111,8 +108,6 @@ def _set_nulls_aside(table, aside: list):
 # %% ../../nbs/06_benchmark/07_reader.ipynb #cell-025
 def _complete_columns(table, path):
     "A table with every column of an edit, in their order, and then the others."
-    import pyarrow as pa
-
     known = {n: _text_column(table[n], n, path) for n in EDIT_FIELDS if n in table.column_names}
     columns = {n: known[n] if n in known else _missing_column(table, n, path) for n in EDIT_FIELDS}
     return pa.table(columns | {n: table[n] for n in table.column_names if n not in EDIT_FIELDS})
@@ -120,8 +115,6 @@ def _complete_columns(table, path):
 # %% ../../nbs/06_benchmark/07_reader.ipynb #cell-028
 def _text_array(path, rows: list[JsonRow], name: str, values: list):
     "A field of all rows as an array of text, or an error about the first value that is no text."
-    import pyarrow as pa
-
     try:
         array = pa.array(values, pa.string(), from_pandas=True)  # NaN is empty
     except (pa.ArrowInvalid, pa.ArrowTypeError):
@@ -137,8 +130,6 @@ def _text_array(path, rows: list[JsonRow], name: str, values: list):
 # %% ../../nbs/06_benchmark/07_reader.ipynb #cell-029
 def _any_array(values: list):
     "A column of our own as an array; values of several kinds as JSON."
-    import pyarrow as pa
-
     try:
         return pa.array(values)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
@@ -150,8 +141,6 @@ def _read_json_edits(
     aside: list | None = None,  # for rows that cannot be asked
 ):
     "The rows of a JSON file as a table; a field that no row has is no column."
-    import pyarrow as pa
-
     rows = list(json_rows(path))
     for row in rows:
         if row.is_error:
@@ -171,9 +160,6 @@ def read_edits(
     aside: list | None = None,  # for rows that cannot be asked: row, line and reason; by default they are errors
 ):
     "The edits of a file as an Arrow table; an error names file, line, row and field."
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     path = Path(path)
     if path.suffix != ".parquet":
         return _complete_columns(_read_json_edits(path, aside), path)
@@ -263,8 +249,6 @@ def _statement_probes(edits, axes: list[str]) -> Iterator[Probe]:
 # %% ../../nbs/06_benchmark/07_reader.ipynb #cell-060
 def _about_answers(edits, axis: str, rows, more) -> dict:
     "More about the answers of an axis in some rows; empty where the file does not say it."
-    import pyarrow as pa
-
     out = {}
     for what in more:
         kind, name = (
@@ -278,9 +262,6 @@ def _about_answers(edits, axis: str, rows, more) -> dict:
 
 def _column_probes(edits, ids, axis: str, more):
     "The questions in the columns of an axis."
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     question, answer = (edits[c].combine_chunks() for c in (AXES[axis].question, AXES[axis].answer))
     rows = pc.indices_nonzero(pc.and_(question.is_valid(), answer.is_valid()))
     columns = dict(edit_id=ids.take(rows), axis=pa.array([axis] * len(rows), pa.string()))
@@ -291,8 +272,6 @@ def _column_probes(edits, ids, axis: str, more):
 
 def _listed_probes(edits, ids, listed: list[Probe], more):
     "Questions from a list; what the file says about an answer, it says about that of the edit."
-    import pyarrow as pa
-
     rows, axes, numbers, *texts = zip(*(p[:5] for p in listed)) if listed else [()] * 5
     own = [n if a in AXES and not AXES[a].own_answer else None for n, a in zip(rows, axes)]
     columns = dict(edit_id=ids.take(pa.array(rows, pa.int64())), axis=pa.array(axes, pa.string()))
@@ -313,8 +292,6 @@ def _edit_probes(
     more=(),  # also about the answers: aliases, classes, subject_id, relation_id, object_id
 ):
     "An Arrow table with one row for each question: edit_id, axis, probe, question, answer."
-    import pyarrow as pa
-
     axes, ids, others = choose_axes(axes), pa.array(ids, pa.string()), list(others)
     listed = [p for p in others if p.axis in axes]
     listed += _statement_probes(edits, [a for a in axes if a in STATEMENT_AXES])
@@ -355,8 +332,6 @@ def add_statements(
     mined: dict | None = None,  # templates by property; those of the table by default
 ):
     "The edits with the columns `statement` and `statement_paraphrases`."
-    import pyarrow as pa
-
     found = [_sentences_of(row, mined) for row in edits.to_pylist()]
     edits = edits.drop_columns([c for c in STATEMENT_COLUMNS if c in edits.column_names])
     first = pa.array([texts[0] if texts else None for texts in found], pa.string())
@@ -567,9 +542,6 @@ def timestep_files(
 # %% ../../nbs/06_benchmark/07_reader.ipynb #cell-105
 def _is_whole_parquet(path: Path) -> bool:
     "Whether a Parquet file has its footer."
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     try:
         pq.ParquetFile(path).close()
     except (pa.ArrowInvalid, OSError):
@@ -701,8 +673,6 @@ def probes(  # noqa: F811
     more=(),  # also about the answers, as in `_edit_probes`
 ):
     "An Arrow table with one row for each question of all timesteps: timestep, edit_id, axis, probe, question, answer."
-    import pyarrow as pa
-
     parts = [(s.name, s.probes(axes, more)) for s in self]
     return pa.concat_tables([p.add_column(0, "timestep", pa.array([name] * len(p), pa.string())) for name, p in parts])
 

@@ -16,6 +16,8 @@ from datetime import date
 from html import escape
 from pathlib import Path
 
+import pyarrow.parquet as pq
+
 import wbe
 from .questions import BenchmarkRow, StatedRow
 from .reader import add_statements, edit_id, parse_timestep_name, read_edits, timestep_name
@@ -93,8 +95,6 @@ def timestep_numbers(
     path,  # a Parquet file
 ) -> dict:
     "Dates, samples, tags, properties, questions of each axis, pairs of question and answer, and tokens of a timestep."
-    import pyarrow.parquet as pq
-
     counts, tokens, tags, properties = dict.fromkeys(_ANSWER_FIELDS, 0), 0, Counter(), set()
     file = pq.ParquetFile(path)
     wanted = {*_ANSWER_FIELDS, *_ANSWER_FIELDS.values(), "tag", "relation_id"}
@@ -163,8 +163,6 @@ def _markdown_rows(table) -> str:
 # %% ../../nbs/06_benchmark/09_release.ipynb #cell-040
 def _writers_of(paths: list[Path]) -> list[str]:
     "Who wrote the texts of some files, from the rows themselves."
-    import pyarrow.parquet as pq
-
     writers = set()
     for p in paths:
         for batch in pq.ParquetFile(p).iter_batches(50_000, columns=["writer", "model", "prompt"]):
@@ -174,8 +172,6 @@ def _writers_of(paths: list[Path]) -> list[str]:
 # %% ../../nbs/06_benchmark/09_release.ipynb #cell-041
 def _row_schema(paths: list[Path]):
     "The schema of the rows of some files: with the columns of statements, if one of the files has them."
-    import pyarrow.parquet as pq
-
     stated = any("statement" in pq.read_schema(p).names for p in paths)
     return schema(StatedRow if stated else BenchmarkRow)
 
@@ -391,8 +387,6 @@ def copy_with_statements(
 # %% ../../nbs/06_benchmark/09_release.ipynb #79ecd44d
 def _copy_timestep(path: Path, to: Path, mined: dict | None) -> Path:
     "Copy the file of a timestep with the columns of statements."
-    import pyarrow.parquet as pq
-
     edits = add_statements(read_edits(path), mined)
     if path.suffix == ".json":
         write_json_rows(to, edits.to_pylist())

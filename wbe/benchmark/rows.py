@@ -17,20 +17,10 @@ from typing import NamedTuple
 
 from ..records import BadArgument, SchemaError, WbeError, is_missing, patch
 from ..store import atomic_write, explain_read_errors
+from ..texts import package_table
 
 # %% ../../nbs/06_benchmark/04_rows.ipynb #cell-007
-ROW_FAULTS = {  # kind: (severity, what it means)
-    "empty file": ("error", "no rows"),
-    "not a list of rows": ("error", "neither a JSON list nor JSON lines"),
-    "not JSON": ("error", "the file is torn or damaged here"),
-    "not UTF-8": ("error", "the text is in another encoding"),
-    "not an object": ("error", "a row is not an object with fields"),
-    "byte order mark": ("warning", "the file begins with a byte order mark"),
-    "NaN": ("warning", "NaN or Infinity in place of a value"),
-    "not a table": ("error", "a CSV file that cannot be read"),
-    "damaged Parquet": ("error", "the Parquet file cannot be read"),
-    "other number of cells": ("error", "a row of CSV that does not fit its header"),
-}
+ROW_FAULTS = package_table("benchmark/faults.toml")["file"]  # kind: severity, and what it means
 
 # %% ../../nbs/06_benchmark/04_rows.ipynb #cell-008
 class JsonRow(NamedTuple):

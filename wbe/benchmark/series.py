@@ -14,6 +14,9 @@ from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 
+import narwhals as nw
+import numpy as np
+
 from .chains import CHAIN_STYLES, find_chains, write_chains
 from .locality import SIMILARITY_METHODS, change_files, changed_pairs, entity_numbers, find_locality
 from .paths import find_two_hops
@@ -84,6 +87,7 @@ class Series:
     folder: Path
     snapshots: list = field(default_factory=list)  # dicts: date, dump, batch
     settings: dict = field(default_factory=dict)
+    spending: dict = field(default_factory=dict)  # prices and budget of a paid writer, and whether it may be spent
 
     plan_name = "series.json"
     what = "a benchmark"
@@ -105,7 +109,8 @@ class Series:
 
     def save(self):
         "Write the plan."
-        plan = json.dumps(dict(snapshots=self.snapshots, settings=self.settings), indent=1, ensure_ascii=False)
+        plan = dict(snapshots=self.snapshots, settings=self.settings)
+        plan = json.dumps(plan | (dict(spending=self.spending) if self.spending else {}), indent=1, ensure_ascii=False)
         write_text(make_folder(self.folder) / self.plan_name, plan + "\n")
 
     @property
@@ -237,8 +242,6 @@ def _question_sources(
     questions,  # questions.parquet of a timestep
 ):
     "For every question the edit, the axis, and a subject and property (`s_`, `p_`) that its answer rests on."
-    import narwhals as nw
-
     rows, parts = e.scan(questions), []
     known = rows.collect_schema().names()
     for axis in (name for name in ASKED_AXES if AXES[name].question in known):
@@ -250,8 +253,6 @@ def _question_sources(
 # %% ../../nbs/06_benchmark/10_series.ipynb #cell-038
 def _changed_in(e, steps: list[SeriesStep]):
     "The subjects and properties that some timesteps change, as a lazy frame."
-    import narwhals as nw
-
     files = [path for step in steps for path in change_files(step.work / "changes")]
     return nw.concat([changed_pairs(e, path) for path in files]).unique()
 
@@ -277,8 +278,6 @@ def find_retired(
 # %% ../../nbs/06_benchmark/10_series.ipynb #cell-043
 def _mixed_bits(numbers):
     "Whole numbers with their bits mixed (SplitMix64): small and near ones become random."
-    import numpy as np
-
     x = numbers.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -290,7 +289,6 @@ def _smallest_hashes(
     most: int,
 ):
     "At most so many rows of a file, those with the smallest hash of their ids, as an Arrow table."
-    import numpy as np
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -323,6 +321,19 @@ def write_lasting_facts(
             e.write(static.join(e.table(_smallest_hashes(ids, most)), on=key, how="semi"), out, key)
     finally:
         ids.unlink(missing_ok=True)
+
+# %% ../../nbs/06_benchmark/10_series.ipynb #61ed5624
+@patch
+def spend(
+    self: Series,
+    options: dict | None,  # of a writer
+) -> dict:
+    "The options of a writer, with prices and budget of earlier calls; leave to spend is kept where there is a budget."
+    given = {k: v for k, v in (options or {}).items() if v is not None}
+    self.spending |= {k: given[k] for k in ("prices", "budget") if k in given}
+    if given.get("confirm") is True and "budget" in self.spending:
+        self.spending["confirm"] = True
+    return self.spending | given
 
 # %% ../../nbs/06_benchmark/10_series.ipynb #cell-050
 def _series_writer(
@@ -362,7 +373,7 @@ def _complete_series(
     "Do what is left of a series; its plan is saved when its dumps were read."
     release, use, s = series.folder / "release", dict(engine=engine, memory=memory), series.settings
     todo = [step for step in series.steps if not step.released]
-    writer = _series_writer(series, writer_options) if todo else None
+    writer = _series_writer(series, series.spend(writer_options)) if todo else None
     _build_facts(series, todo, use, workers, progress, log, roles, insist)
     series.save()
     for step in todo:

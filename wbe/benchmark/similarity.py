@@ -10,6 +10,7 @@ __all__ = ['name_trigrams', 'graph_features', 'FeatureCounts', 'count_features',
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from ..records import patch
 
@@ -62,8 +63,6 @@ def _occurrences(
     n: int,  # rows
 ):
     "The different features, sorted, and a sparse matrix of how often each row has each."
-    from scipy.sparse import csr_array
-
     known, columns = np.unique(features, return_inverse=True)
     X = csr_array((np.ones(len(rows), np.float32), (rows, columns)), shape=(n, len(known)))
     X.sum_duplicates()
@@ -108,8 +107,6 @@ def vectors(
     n: int,  # rows, some or all of those that were counted
 ):
     "A sparse matrix of TF-IDF weights; its rows had length 1 before the features of a single row were dropped."
-    from scipy.sparse import csr_array
-
     known, X = _occurrences(rows, features, n)
     found = self.of(known)
     X.data *= (np.log((1 + self.n) / (1 + found)) + 1).astype(np.float32)[X.indices]
@@ -184,8 +181,6 @@ def matrix(
     used,  # numbers of columns, sorted
 ):
     "The lists of some features as a sparse matrix: a row for each, a column for each document."
-    from scipy.sparse import csr_array
-
     row = np.searchsorted(used, self.features)
     row = np.where(np.isin(self.features, used), row, -1).astype(np.int32)
     parts = [(row[place], doc, weight) for place, doc, weight in self.parts]
@@ -220,8 +215,6 @@ def _promising(
 # %% ../../nbs/06_benchmark/01_similarity.ipynb #cell-044
 def _read_lists(Q, lists: PostingLists, postings: int | None):
     "Two sparse matrices whose product is the sum over the lists that each query reads."
-    from scipy.sparse import csr_array
-
     df = np.zeros(Q.shape[1], np.int64)
     df[lists.features] = lists.found
     row, feature, weight = _rarest_features(Q, df, postings or int(df.sum()) + 1)
@@ -273,8 +266,6 @@ class PropertyProducts:
         counts,  # how often the property has the feature
     ):
         "Add some features, each with all of its properties."
-        from scipy.sparse import csr_array
-
         n = len(self.products)
         X = csr_array((counts.astype(np.float64), (features, properties)), shape=(1 + features.max(initial=-1), n))
         X.sum_duplicates()

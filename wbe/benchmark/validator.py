@@ -34,39 +34,10 @@ from wbe.benchmark.reader import (
 )
 from .rows import ROW_FAULTS, JsonRow, json_rows, memory_rows, parquet_rows, table_rows
 from ..records import ASKED_AXES, AXES, BadArgument, WbeError, patch
-from ..texts import question_key
+from ..texts import package_table, question_key
 
 # %% ../../nbs/06_benchmark/12_validator.ipynb #cell-007
-FAULTS = {
-    **ROW_FAULTS,  # kind: (severity, what it means); first those of files that cannot be read
-    "missing field": ("error", "a field that other rows have, or that every row needs"),
-    "wrong type": ("error", "a field that is not text"),
-    "empty field": ("error", "the subject, the question or the answer is empty"),
-    "half a probe": ("error", "a question without its answer, or an answer without its question"),
-    "malformed id": ("error", "not a Q-id, not a P-id"),
-    "unknown tag": ("error", "neither new nor update"),
-    "malformed date": ("error", "no date like 2024-02-01, or like those of Wikidata"),
-    "dates out of order": ("error", "the old date is not before the new one, or two timesteps overlap"),
-    "two forms differ": ("error", "JSON and Parquet of a timestep do not have the same number of rows"),
-    "other edit_id": ("error", "the file has a column edit_id, and it is not that of the row"),
-    "absent from the file": ("warning", "no row has the field"),
-    "no tag": ("warning", "the tag is empty"),
-    "answer is not the object": ("warning", "the answer is not the label of the object"),
-    "subject not in the question": ("warning", "the question does not name the subject"),
-    "answer in the question": ("warning", "the question gives its answer away"),
-    "locality is the edit": ("warning", "the locality probe asks the question of the edit"),
-    "duplicate fact": ("error", "the timestep has the same fact twice, by its ids"),
-    "duplicate edit": ("warning", "the timestep has the same question and answer twice"),
-    "unclear columns": ("error", "it is not clear which column holds which field"),
-    "no subject": ("warning", "without a column for the subject, editors that look for it refuse"),
-    "other answer": (
-        "warning",
-        "an earlier row answers the same question in another way; the later one is edited last",
-    ),
-    "two answers": ("warning", "the timestep gives subject and property two objects"),
-    "gap in time": ("warning", "a timestep does not begin where the one before ended"),
-    "other file": ("warning", "a data file whose name is not that of a timestep"),
-}
+FAULTS = ROW_FAULTS | package_table("benchmark/faults.toml")["row"]  # first those of files that cannot be read
 
 # %% ../../nbs/06_benchmark/12_validator.ipynb #cell-010
 def _field_fault(

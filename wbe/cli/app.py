@@ -17,7 +17,6 @@ import types
 import typing
 from collections.abc import Callable
 from dataclasses import MISSING, fields, is_dataclass
-from functools import cache
 from importlib import import_module
 from itertools import chain
 from operator import attrgetter
@@ -30,26 +29,7 @@ from typer.core import TyperCommand, TyperGroup
 import wbe
 from .tables import TableOutput
 from ..records import BadArgument, check_choice, patch
-from ..texts import package_table
-
-# %% ../../nbs/12_app/03_app.ipynb #a5732877
-@cache
-def _docments(
-    what,  # a function or a class
-) -> dict[str, str]:
-    "The comments beside the parameters of a function or the fields of a class; a comment may go on below."
-    found, last = {}, None
-    for line in inspect.getsource(what).splitlines():
-        if beside := re.match(r" +(\w+)(?::|=| =)[^#]*  # (.+)", line):
-            last = beside[1]
-            found[last] = beside[2]
-        elif last and (below := re.match(r" +# (.+)", line)):
-            found[last] += f" {below[1]}"
-        elif line.startswith(")"):  # the end of a signature
-            break
-        else:
-            last = None
-    return found
+from ..texts import package_table, parameter_comments
 
 # %% ../../nbs/12_app/03_app.ipynb #dbf42ec9
 class Setting(NamedTuple):
@@ -92,7 +72,7 @@ _EVERYWHERE = dict(  # what a parameter means wherever it says nothing
 
 
 def _words_of_function(function: Callable) -> list[Setting]:
-    helps, found = _docments(function), []
+    helps, found = parameter_comments(function), []
     for p in inspect.signature(function).parameters.values():
         kind = _plain_kind(p.annotation, p.default)
         if p.default is not p.empty and kind in _PLAIN and p.name not in _INSIDE:
@@ -103,7 +83,7 @@ def _words_of_function(function: Callable) -> list[Setting]:
 def _words_of_class(cls: type, part: str) -> list[Setting]:
     helps, found = {}, []
     for base in reversed([c for c in cls.__mro__ if is_dataclass(c)]):
-        helps |= _docments(base)
+        helps |= parameter_comments(base)
     for f in fields(cls):
         default = f.default_factory() if f.default_factory is not MISSING else f.default
         default = None if default is MISSING else default
@@ -377,7 +357,7 @@ class _Command:
 
     def __init__(self, function: Callable, settings, plan: dict):
         self.run, self.settings, self.plan = function, settings, plan
-        parameters, helps = inspect.signature(function).parameters.values(), _docments(function)
+        parameters, helps = inspect.signature(function).parameters.values(), parameter_comments(function)
         self.has = {p.name for p in parameters}
         for where in ("POSITIONAL_ONLY", "POSITIONAL_OR_KEYWORD", "KEYWORD_ONLY"):
             found = [p for p in parameters if p.kind.name == where and p.name not in ("out", "pairs")]
@@ -476,7 +456,7 @@ def command(
                 chosen.setdefault(s.part, []).append(s)
         made = _Command(function, plan or settings, chosen)
         how = dict(rich_help_panel=PANELS[panel], cls=_PlainCommand)
-        group.command(name=function.__name__.removesuffix("_command"), **how)(made.function())
+        group.command(name=function.__name__.removeprefix("_"), **how)(made.function())
         return function
 
     return register

@@ -20,6 +20,7 @@ from pathlib import Path
 from statistics import harmonic_mean
 from typing import NamedTuple
 
+import pandas as pd
 import torch
 
 from ..benchmark.reader import Benchmark, Timestep
@@ -40,8 +41,6 @@ from ..store import format_bytes, write_text
 # %% ../../nbs/09_editors/06_trials.ipynb #cell-009
 def _own_questions(requests: list[EditRequest]) -> tuple[dict, object]:
     "Requests by id, and a data frame of the edited questions."
-    import pandas as pd
-
     ids = [r.id or str(i) for i, r in enumerate(requests)]
     rows = [
         dict(edit_id=i, subject_id=r.subject or i, axis="update", probe=0, question=r.question, expected=r.answer)
@@ -63,8 +62,6 @@ def sample_edits(
     seed: int = 0,
 ) -> tuple[dict, object]:  # requests by id, and the questions: edit_id, subject_id, axis, probe, question, expected
     "A sample of edits, with their questions as a data frame."
-    import pandas as pd
-
     if isinstance(of, (Benchmark, Timestep)):
         parts = [_timestep_questions(timestep) for timestep in ([of] if isinstance(of, Timestep) else of)]
     else:
@@ -130,8 +127,6 @@ def summary(
     level: float = 0.95,  # of the intervals
 ):
     "For each editor and axis: value, low, high, n. The unedited model is the first row."
-    import pandas as pd
-
     frame, rows = self.frame, {}
     unedited = frame.drop_duplicates(question_columns(frame)).assign(editor="unedited")
     unedited[metric] = unedited[f"{metric}_before"]
@@ -253,8 +248,6 @@ def single_edits(
     progress: bool = True,
 ) -> _SingleEditScores:
     "Make each edit on the unedited model with each editor, ask about it, and undo it."
-    import pandas as pd
-
     editors, (requests, questions) = _named_editors(names, protocol), sample_edits(of, n, seed)
     questions = questions.assign(**_score_questions(lm, questions, protocol, generate, "_before"))
     parts, rows, refused = dict(list(questions.groupby("edit_id", sort=False))), [], []
@@ -327,8 +320,6 @@ def try_in_sequence(
     progress: bool = True,
 ):  # a data frame
     "The share of exact answers on each axis after a sequence of edits, for each editor; all of them are undone."
-    import pandas as pd
-
     edits, questions = sample_edits(of, n, seed)
     batches = _sequence_batches(list(edits.values()), batch)
     made = {r.id for b in batches for r in b}

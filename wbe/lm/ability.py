@@ -25,9 +25,8 @@ import torch
 from .models import LM
 from .scoring import score
 from .tokens import QAItem, pad_tokens
-from ..metrics.answers import normalised_matches
+from ..metrics.answers import HeldOutText, normalised_matches, sliding_windows
 from ..metrics.intervals import bootstrap_interval
-from ..metrics.answers import HeldOutText, sliding_windows
 from ..plugins import Registry
 from ..records import BadArgument, WbeError, check_choice, install_command, patch
 from ..store import explain_read_errors, sha256_of

@@ -7,6 +7,7 @@ __all__ = ['PeakMemory', 'PeakMeter', 'measure_peak_memory', 'leave_out_of_colle
            'is_broken', 'HealthCheck', 'matrix_norm', 'matrix_norms']
 
 # %% ../../nbs/07_lm/13_cost.ipynb #cell-002
+import gc
 import time
 from collections.abc import Iterable
 from contextlib import contextmanager
@@ -16,9 +17,9 @@ from pathlib import Path
 import torch
 
 from .ability import score_held_out
-from .sharing import greedy_decode
 from .families import BLOCK_PARTS, ModelError
 from .models import LM
+from .sharing import greedy_decode
 from .tokens import QAItem, StopTokens, encode_items, stop_tokens
 from ..records import BadArgument
 from ..store import format_bytes
@@ -38,7 +39,6 @@ class PeakMemory:
 def _release_memory():
     "Return freed memory that the process still holds to the system."
     import ctypes
-    import gc
 
     gc.collect()
     try:
@@ -119,8 +119,6 @@ def measure_peak_memory(lm: LM):
 @contextmanager
 def leave_out_of_collection():
     "Inside the `with` block, what exists at its beginning is not searched for garbage; inside another, nothing more."
-    import gc
-
     if gc.get_freeze_count():
         yield
         return

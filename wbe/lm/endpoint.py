@@ -14,8 +14,7 @@ import torch
 
 from .families import Family
 from .models import LM
-from .tokens import Protocol, _chat_messages, get_protocol
-from .tokens import QAItem
+from .tokens import Protocol, QAItem, _chat_messages, get_protocol
 from ..progress import progress_bar
 from ..records import patch
 from wbe.writers.endpoint import (

@@ -19,14 +19,15 @@ from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
 
+import pandas as pd
+import torch.distributed as dist
+
 from ..benchmark.reader import Benchmark
 from ..benchmark.release import retired_probes
-from .sharing import Generation, greedy_decode
 from .models import LM, as_lm
 from .passes import ForcedAnswer
-from .tokens import get_protocol, prompt_notes
-from .sharing import SHARING_MODES, teacher_forced_all
-from .tokens import EncodedItem, QAItem, as_qa_items, encode_items, stop_tokens
+from .sharing import SHARING_MODES, Generation, greedy_decode, teacher_forced_all
+from .tokens import EncodedItem, QAItem, as_qa_items, encode_items, get_protocol, prompt_notes, stop_tokens
 from ..metrics.answers import normalised_matches
 from ..metrics.summary import format_summary, summarise, with_outdated_match
 from ..progress import progress_bar
@@ -126,8 +127,6 @@ def process_rank(lm: LM | None = None) -> tuple[int, int]:
     "The number of this process, and how many there are."
     if int(os.environ.get("WORLD_SIZE", 1)) == 1:
         return 0, 1
-    import torch.distributed as dist
-
     if not dist.is_initialized():
         from accelerate import PartialState
 
@@ -152,8 +151,6 @@ class ProcessError(WbeError, RuntimeError):
 # %% ../../nbs/07_lm/09_scoring.ipynb #cell-027
 def _gather_results(indices: list[int], results: list | None, error: Exception | None, total: int) -> list:
     "The results of all processes, each at its index; an error of one process is raised in all."
-    import torch.distributed as dist
-
     everyone = [None] * dist.get_world_size()
     message = None if error is None else f"{type(error).__name__}: {error}"
     dist.all_gather_object(everyone, (indices, results, message))
@@ -384,8 +381,6 @@ def probe_table(
     at: str | None = None,  # a timestep; questions that it or an earlier one has retired are left out
 ):
     "A data frame with one row per question: edit_id, axis, probe, question, expected, aliases, timestep, subject_id."
-    import pandas as pd
-
     parts = []
     for step in bench:
         sampled = max_edits is not None and max_edits < len(step)
@@ -471,8 +466,6 @@ def save(self: BenchmarkAnswers, folder):
 @patch(cls_method=True)
 def load(cls: BenchmarkAnswers, folder) -> BenchmarkAnswers:
     "Read what `save` wrote."
-    import pandas as pd
-
     about = json.loads((Path(folder) / "answers.json").read_text(encoding="utf-8"))
     return cls(pd.read_parquet(Path(folder) / "answers.parquet"), about)
 

@@ -6,8 +6,10 @@
 __all__ = ['judge_runs', 'judged_table']
 
 # %% ../../nbs/10_runs/11_judged.ipynb #cell-002
-from ..records import QUESTION_KEY, BadArgument, check_choice, choose_axes
+import pandas as pd
+
 from ..metrics.answers import cohen_kappa, reading_agreement
+from ..records import QUESTION_KEY, BadArgument, check_choice, choose_axes
 from .questions import sample_ids
 from .records import EVALUATION_MOMENTS, VERDICT_KEY, Run, main_judge, write_frame
 from ..store import lock
@@ -51,8 +53,6 @@ def _verdict_rows(answers, judgements: list, judge):
 # %% ../../nbs/10_runs/11_judged.ipynb #cell-011
 def _write_verdicts(run: Run, rows):
     "Put new verdicts into the table of a run."
-    import pandas as pd
-
     with lock(run.folder / "verdicts.lock"):
         known = Run.load(run.folder).verdicts
         both = pd.concat([known, rows], ignore_index=True) if len(known) else rows
@@ -95,8 +95,6 @@ def _judged_row(run: Run) -> dict:
 # %% ../../nbs/10_runs/11_judged.ipynb #cell-025
 def judged_table(runs: list[Run]):
     "A row for each judged run: the judge's share of right answers beside two measures, and how they agree."
-    import pandas as pd
-
     rows = {r.name: _judged_row(r) for r in runs if len(r.verdicts)}
     if not rows:
         raise BadArgument("none of the runs is judged; `wbe judge RUN --model NAME` asks a judge")

@@ -11,7 +11,8 @@ import json
 import time
 from pathlib import Path
 
-from ..records import ASKED_AXES, QUESTION_KEY, Score, patch, schema
+import pandas as pd
+
 from ..editors.results import bytes_beside_weights
 from ..lm.ability import TASKS, AbilityTask, measure_ability, score_held_out
 from ..lm.cost import time_rounds, timing_summary
@@ -20,6 +21,7 @@ from ..lm.scoring import describe_set_aside, score
 from ..lm.tokens import get_protocol
 from ..metrics.intervals import bootstrap_interval
 from ..metrics.summary import with_outdated_match
+from ..records import ASKED_AXES, QUESTION_KEY, Score, patch, schema
 from .checkpoints import Updater
 from wbe.runs.questions import (
     QuestionTable,
@@ -85,8 +87,6 @@ def _stored(
     measure,  # a function that gives the rows as a data frame
 ):
     "Rows about the unedited model, stored beside the runs or measured now."
-    import pandas as pd
-
     key = [*key, *([self.lm.backend.name] if self.lm.backend else [])]  # its scores may differ in the last digits
     name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:20]
     path = self.job.folder.parent / ".before" / f"{kind}{name}.parquet"
@@ -127,8 +127,6 @@ def unedited_scores(
     timestep: int,
 ):
     "The unedited model's scores on the questions of a timestep, stored or computed now."
-    import pandas as pd
-
     questions = self.questions.of(timestep)
     published = questions.axis.isin(list(ASKED_AXES))
     parts = [self._stored_unedited(part) for part in (questions[published], questions[~published]) if len(part)]
@@ -142,8 +140,6 @@ def score_selected(
     edited: bool = True,  # whether anything was edited
 ):
     "The scores of questions now; before the first edit, the stored ones."
-    import pandas as pd
-
     if edited and self.job.editor:
         shown = self.job.progress and "after" not in set(questions.moment)  # the edits have a bar
         return score_questions(self.lm, questions, self.plan.protocol, self.plan.generate, shown)
@@ -180,8 +176,6 @@ def _unedited_ability(
     task: AbilityTask,
 ) -> list[dict]:
     "The unedited model's rows for a task, stored or measured now."
-    import pandas as pd
-
     protocol = self.plan.protocol
     key = [_ABILITY_VERSION, self.job.fingerprint, get_protocol(protocol).key, str(self.lm.dtype), task.key]
     measure = lambda: pd.DataFrame(measure_ability(task, self.lm, protocol))

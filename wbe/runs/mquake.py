@@ -18,11 +18,10 @@ from ..editors.trials import edited
 from ..editors.weights.moments import model_fingerprint
 from ..lm.endpoint import EndpointLM, TextEndpoint
 from ..lm.models import LM
-from ..lm.tokens import Protocol, get_protocol
 from ..lm.scoring import ask
-from ..lm.tokens import QAItem
-from ..metrics.answers import alias_match
-from ..records import BadArgument, patch, check_choice
+from ..lm.tokens import Protocol, QAItem, get_protocol
+from ..metrics.answers import alias_match, normalise_answer
+from ..records import BadArgument, check_choice, patch
 from .schedule import Part, Study, edit_batches
 from ..store import explain_read_errors, sha256_of, versions, write_text
 from ..texts import package_text
@@ -138,6 +137,7 @@ class MquakePlan:
     endpoint: str | None = None  # where the model is: the address of a server, or openai
     spending: dict = field(default_factory=dict)  # budget, prices, job, cache, concurrency … of an endpoint
     style: str | None = None  # T or CF: only instances with edits from dumps, or with invented ones
+    edits: str = "question"  # how edits are asked: as a question, or as a cloze (a statement to complete)
 
     def __post_init__(self):
         if Path(self.chains) != Path():
@@ -154,6 +154,7 @@ class MquakePlan:
             raise BadArgument(f"demonstrations is {self.demonstrations}, but it must be zero or more")
         if self.spending and not self.endpoint:
             raise BadArgument(f"{next(iter(self.spending))} is for a model behind an endpoint: give its address, too")
+        check_choice(self.edits, ("question", "cloze"), "form of edits")
         get_protocol(self.under)
 
 # %% ../../nbs/10_runs/09_mquake.ipynb #cell-022
@@ -168,13 +169,14 @@ def instance_groups(
     return [order[i : i + k] for i in range(0, len(order), k)]
 
 # %% ../../nbs/10_runs/09_mquake.ipynb #cell-025
-def _wanted(x: dict, edited: bool, questions: int) -> dict[str, list[tuple[str, list[str]]]]:
+def _wanted(x: dict, edited: bool, questions: int, cloze: bool = False) -> dict[str, list[tuple[str, list[str]]]]:
     "What an instance is asked, with the right names: its edits, its single facts, its chain."
     new = "new_" if edited else ""
     names = lambda h, key="answer": [h[key], *(h.get(f"{key}_alias") or ())]
     hops = [(h["question"], names(h)) for h in x[f"{new}single_hops"]]
     aliases = {right[0]: right for _, right in hops}
-    edits = [(r.question, aliases.get(r.answer, [r.answer])) for r in requests_from_mquake(x)] if edited else []
+    requests = requests_from_mquake(x) if edited else ()
+    edits = [(r.statement if cloze else r.question, aliases.get(r.answer, [r.answer])) for r in requests]
     right = names(x, f"{new}answer") + ([] if edited else list(x.get("answer_extended") or ()))
     return dict(edits=edits, hops=hops, chain=[(q, right) for q in x["questions"][:questions]])
 
@@ -298,6 +300,7 @@ class _AskedHow:
     under: str = "paper"
     cot: bool = False  # also with a chain of thought
     demonstrations: int = 0  # of the relation, before a single fact
+    cloze: bool = False  # edits as statements to complete
     examples: dict = field(default_factory=dict, compare=False)  # of `_relation_examples`
 
 # %% ../../nbs/10_runs/09_mquake.ipynb #cell-048
@@ -306,16 +309,28 @@ def _ask_facts(lm: LM, instances: list[dict], wanted: list[dict], edited: bool, 
     asked = {}
     for x, w in zip(instances, wanted):
         asked |= dict(zip((q for q, _ in w["hops"]), _hop_relations(x, edited)))
-        for r in requests_from_mquake(x) if w["edits"] else ():
+        for r in requests_from_mquake(x) if w["edits"] and not how.cloze else ():
             asked.setdefault(r.question, r.relation_id)
-    return _ask_singles(lm, list(asked.items()), how.under, how.examples, how.demonstrations)
+    statements = [q for w in wanted for q, _ in w["edits"]] if how.cloze else []
+    said = _ask_once(lm, statements, _CLOZE) if statements else {}
+    return said | _ask_singles(lm, list(asked.items()), how.under, how.examples, how.demonstrations)
 
 # %% ../../nbs/10_runs/09_mquake.ipynb #cell-049
-def _fact_scores(w: dict, said: dict | None) -> dict:
+_CLOZE = Protocol("mquake-cloze", 1, "a statement to complete", question="{}")
+
+
+def _completes(text: str, names: list[str]) -> bool:
+    "Whether a text begins with one of some names."
+    words = normalise_answer(text).split()
+    return any(name and words[: len(name)] == name for name in (normalise_answer(n).split() for n in names))
+
+
+def _fact_scores(w: dict, said: dict | None, cloze: bool = False) -> dict:
     "Edit-wise and instance-wise accuracy of an instance; None where its facts were not asked."
     if said is None:
         return dict(edit_wise=None, instance_wise=None)
-    right = {part: [alias_match(said[q], names) for q, names in w[part]] for part in ("edits", "hops")}
+    match = dict(edits=_completes if cloze else alias_match, hops=alias_match)
+    right = {part: [match[part](said[q], names) for q, names in w[part]] for part in match}
     share = sum(right["edits"]) / len(right["edits"]) if right["edits"] else None
     return dict(edit_wise=share, instance_wise=all(right["hops"]))
 
@@ -338,21 +353,21 @@ def _score_instances(
 ) -> list[dict]:  # case, hops, edits, edit_wise, instance_wise, multi_hop, multi_hop_cot, retrieved, answers
     "Ask a model about instances, and score its answers."
     own = made is not None and made.own_answers
-    wanted = [_wanted(x, edited, how.questions) for x in instances]
+    wanted = [_wanted(x, edited, how.questions, how.cloze) for x in instances]
     said = None if own else _ask_facts(lm, instances, wanted, edited, how)
     chains = _ask_editor(lm, made, wanted) if own else _ask_chains(lm, wanted, how.under)
     thoughts = _ask_once(lm, list(chains.said), _CHAIN_OF_THOUGHT, _THOUGHT_TOKENS) if how.cot and not own else None
     rows = []
     for x, w in zip(instances, wanted):
         about = dict(case=x["case_id"], hops=len(w["hops"]), edits=len(x["requested_rewrite"]))
-        rows.append(about | _fact_scores(w, said) | _chain_scores(x, w, chains, thoughts))
+        rows.append(about | _fact_scores(w, said, how.cloze) | _chain_scores(x, w, chains, thoughts))
     return rows
 
 # %% ../../nbs/10_runs/09_mquake.ipynb #cell-056
 def _how(plan: MquakePlan, instances: list[dict]) -> _AskedHow:
     "How a run asks; the examples are facts of all instances of the file."
     examples = _relation_examples(instances, plan.seed)
-    return _AskedHow(plan.questions, plan.under, plan.cot, plan.demonstrations, examples)
+    return _AskedHow(plan.questions, plan.under, plan.cot, plan.demonstrations, plan.edits == "cloze", examples)
 
 # %% ../../nbs/10_runs/09_mquake.ipynb #cell-058
 def _recalled_instances(

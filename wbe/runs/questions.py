@@ -12,6 +12,10 @@ from collections.abc import Iterable
 from contextlib import contextmanager
 from pathlib import Path
 
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from ..benchmark.near_probes import FORMS, form_probes, near_probes, unchanged_facts
 from ..benchmark.reader import STATEMENT_AXES, Benchmark, Timestep
 from ..benchmark.release import retired_probes
@@ -153,8 +157,6 @@ def select_questions(
     edited: dict,  # ids of the edits made so far (the keys); for `after`, of those that were made last
 ):
     "The questions of a moment; the column `moment` says before, current, past, curve, ahead or after."
-    import pandas as pd
-
     if moment == "before":
         return questions[questions.asked_of == scored_at].assign(moment="before")
     if moment == "after":
@@ -181,8 +183,6 @@ def _question_schema(
     columns: Iterable[str],
 ):  # an Arrow schema
     "Types of the columns of a table of questions: numbers, lists of texts, and texts."
-    import pyarrow as pa
-
     kinds = {name: pa.type_for_alias(kind) for name, kind in _NUMBERS.items()}
     kinds |= dict.fromkeys(_LISTS, pa.list_(pa.string()))
     return pa.schema([(name, kinds.get(name, pa.large_string())) for name in columns])
@@ -193,9 +193,6 @@ def store_questions(
     steps: Iterable,  # frames of questions, one for each timestep; see `step_questions`
 ) -> Path:
     "Write the questions of a run, timestep by timestep; the file is questions or absent."
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     with atomic_write(path) as part:
         out = None
         for frame in steps:
@@ -215,8 +212,6 @@ class QuestionTable:
         self,
         path: Path,  # see `store_questions`
     ):
-        import pyarrow.parquet as pq
-
         self.path, file = Path(path), pq.ParquetFile(path)
         self.keys = file.read(["edit_id", "axis", "asked_of"]).to_pandas()
         self.ends = [0]  # the number of rows before each row group, and of all
@@ -239,9 +234,6 @@ def take(
     selected,  # rows of `keys`, in their order; further columns are kept
 ):
     "The questions of these rows: a frame with all columns."
-    import pandas as pd
-    import pyarrow.parquet as pq
-
     parts, file, rows = [], pq.ParquetFile(self.path), selected.index.to_numpy()
     for i, (start, end) in enumerate(zip(self.ends, self.ends[1:])):
         here = rows[(rows >= start) & (rows < end)]
@@ -325,8 +317,6 @@ def _score_part(
     progress: bool,
 ):
     "The scores of questions that are asked in the same way, with the index of the questions."
-    import pandas as pd
-
     items = [QAItem(q, a, id=i) for q, a, i in zip(part.question, part.expected, part.edit_id)]
     with _noted_contexts(lm) as contexts:
         scores = score(lm, items, protocol, generate=text, too_long="truncate", progress=progress)
@@ -348,8 +338,6 @@ def score_questions(
     progress: bool = True,
 ):
     "The frame with the scores of its questions, in their order."
-    import pandas as pd
-
     bare, parts = questions.axis.isin([*STATEMENT_AXES, *(n for n, form in FORMS.items() if form.bare)]), []
     for text in (False, True):
         said = questions.axis.isin(list(generate)) == text

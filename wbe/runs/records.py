@@ -17,6 +17,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
 from ..benchmark.own import set_aside_lines
 from ..lm.tokens import prompt_notes
 from ..metrics.answers import MEASURES, OPTIONAL_MEASURES, RUN_MEASURES, judged_right, normalised_matches
@@ -32,8 +37,6 @@ def write_frame(
     frame,  # a pandas data frame, or an Arrow table
 ):
     "Write rows to a Parquet file that is whole or absent."
-    import pyarrow as pa
-
     write_table(path, frame if isinstance(frame, pa.Table) else pa.Table.from_pandas(frame, preserve_index=False))
 
 # %% ../../nbs/10_runs/02_records.ipynb #cell-007
@@ -60,8 +63,6 @@ class PartitionedTable:
 @contextmanager
 def _explain_parquet_errors(path: Path):
     "Say what to do about a file that cannot be read or is no Parquet file."
-    import pyarrow as pa
-
     try:
         with explain_read_errors(path):
             yield
@@ -78,8 +79,6 @@ def _read(
     columns=None,  # all by default
     categories=(),  # columns of few different texts
 ):
-    import pyarrow.parquet as pq
-
     with _explain_parquet_errors(path):
         return pq.ParquetFile(path, read_dictionary=list(categories)).read(columns)
 
@@ -94,8 +93,6 @@ def keys(self: PartitionedTable) -> set[str]:
 # %% ../../nbs/10_runs/02_records.ipynb #cell-015
 def _with_key(table, key: str):
     "A table with its key as a column, unless it has one."
-    import pyarrow as pa
-
     if "part" in table.column_names:
         return table
     return table.append_column("part", pa.array([key] * len(table), pa.string()))
@@ -106,8 +103,6 @@ def table(
     self: PartitionedTable,
 ):  # an Arrow table; None if there are no rows
     "All rows in the order of their keys, with the key in the column `part`."
-    import pyarrow as pa
-
     tables = [_with_key(self._read(self.merged), "")] if self.merged.exists() else []
     merged = set(tables[0]["part"].unique().to_pylist()) if tables else set()
     tables += [_with_key(self._read(path), key) for key, path in self.parts.items() if key not in merged]
@@ -126,9 +121,6 @@ def whole(self: PartitionedTable) -> Path | None:
 # %% ../../nbs/10_runs/02_records.ipynb #411ce646
 def _rows_of(table, edits: frozenset | None):
     "The rows of an Arrow table that are about some edits."
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     if edits is None or "edit_id" not in table.column_names:
         return table
     return table.filter(pc.is_in(table["edit_id"], pa.array(sorted(edits), table.schema.field("edit_id").type)))
@@ -140,10 +132,6 @@ def frame(
     edits: frozenset | None = None,  # ids of the edits whose rows are wanted; None for all
 ):
     "The rows as a data frame, without their keys."
-    import pandas as pd
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     if self.whole and edits is not None:  # the whole file need not fit into memory
         with _explain_parquet_errors(self.whole):
             rows = pa.concat_tables(_rows_of(b, edits) for b in _batches(pq.ParquetFile(self.whole)))
@@ -157,8 +145,6 @@ def frame(
 
 def _batches(file):
     "The batches of a Parquet file; one without rows where it has none."
-    import pyarrow as pa
-
     batches = (pa.Table.from_batches([b]) for b in file.iter_batches(1 << 18))
     yield file.schema_arrow.empty_table()
     yield from batches
@@ -215,8 +201,6 @@ class RunTables(dict):
 
     def add(self, key: str, **rows):
         "Write one part of some tables, lists of dicts or data frames; the last table marks the part as done."
-        import pandas as pd
-
         for name, found in rows.items():
             if self.writes and len(found):
                 self[name].add(key, found if isinstance(found, pd.DataFrame) else pd.DataFrame(found))
@@ -374,8 +358,6 @@ def load(
 # %% ../../nbs/10_runs/02_records.ipynb #0759696f
 def _count_rows(table: PartitionedTable) -> int:
     "The number of rows of a table, from its files' footers."
-    import pyarrow.parquet as pq
-
     count = 0
     for path in filter(Path.exists, (table.merged, *table.parts.values())):
         with _explain_parquet_errors(path):
@@ -405,8 +387,6 @@ _OUTCOME_COLUMNS = ("axis", "asked_of", "moment", "scored_at", "edits_done")
 
 def _needs_texts(table: PartitionedTable, names) -> bool:
     "Whether a measure of the file of scores has to be computed from the answers."
-    import pyarrow.compute as pc
-
     if not {*_OUTCOME_COLUMNS, *RUN_MEASURES[:5]} <= set(names):
         return True
     open_ = pc.is_null(table._read(table.whole, ["normalised_match"])[0], nan_is_null=True)
@@ -417,8 +397,6 @@ def _needs_texts(table: PartitionedTable, names) -> bool:
 # %% ../../nbs/10_runs/02_records.ipynb #d910cb86
 def _read_outcomes(run: Run):
     "The outcomes of a finished run as a data frame; None where they follow from the answers' texts only."
-    import pyarrow.parquet as pq
-
     table = PartitionedTable(run.folder, "scores")
     if table.whole is None or len(run.verdicts):
         return None
@@ -545,8 +523,6 @@ NO_EFFECT = 0.1  # in nats: below this change edits had no effect
 
 def _moved_rows(run: Run):
     "The log-probabilities of a run's scores as a data frame; of a finished run only these columns are read."
-    import pyarrow.parquet as pq
-
     table = PartitionedTable(run.folder, "scores")
     if "scores" in vars(run) or table.whole is None or run.edits is not None:
         return run.scores
@@ -646,8 +622,6 @@ def table(
     metric: str = "exact_match",  # one of RUN_MEASURES
 ):
     "Mean accuracy per timestep and axis: before any edit, right after the timestep's edits, after the last timestep."
-    import pandas as pd
-
     s = self.outcomes
     if s.empty:
         raise StoreError(f"{self.folder}: nothing to show yet: {'; '.join(self.missing)}")
@@ -668,8 +642,6 @@ def means(
     metric: str = "exact_match",  # one of RUN_MEASURES
 ):
     "Means over all questions, axes by moment; `earlier edits` are scored after the last timestep."
-    import pandas as pd
-
     s, restored = self.outcomes, SCHEDULES[self.kind].restore
     when = {"before": s.moment == "before"}
     if restored or (s.moment == "after").any():
@@ -763,8 +735,6 @@ def compare_measures(
     metric: str = "exact_match",  # the measure that is shown elsewhere
 ):
     "A row for each run: the other measures just after the edits, on the axes for which normalised match is recorded."
-    import pandas as pd
-
     runs = [r for r in runs if not r.outcomes.empty]
     when = "right after" if all(SCHEDULES[r.kind].restore for r in runs) else "just edited"
     by_measure = {m: pd.DataFrame({r.name: r.means(m).get(when) for r in runs}) for m in RUN_MEASURES}
@@ -823,8 +793,6 @@ def compare_runs(
     metric: str = "exact_match",  # one of RUN_MEASURES
 ):
     "A row for each run: accuracy per axis just after the edits and at the end, lasting facts, seconds per edit."
-    import pandas as pd
-
     if not runs:
         raise BadArgument("no runs to compare; `wbe run` makes one")
     differ = run_differences(runs)

@@ -27,15 +27,13 @@ from ..editors.protocol import Editor
 from ..editors.requests import EditRequest, request_columns, requests_from_rows
 from ..editors.results import applied_edits
 from ..editors.text.sources import TextStep, text_steps
-from ..editors.trials import sample_edits
-from ..editors.trials import tune, use_tuned
+from ..editors.trials import sample_edits, tune, use_tuned
 from ..editors.weights.moments import model_fingerprint
 from ..lm.ability import ability_task, check_abilities_for
 from ..lm.cost import leave_out_of_collection
 from ..lm.models import LM, load
-from ..lm.tokens import get_protocol
 from ..lm.scoring import process_rank
-from ..lm.tokens import encode_items
+from ..lm.tokens import encode_items, get_protocol
 from ..plugins import describe_source
 from ..progress import _two_digits, progress_bar
 from ..records import BadArgument, patch

@@ -18,6 +18,8 @@ from dataclasses import asdict, fields
 from functools import partial
 from pathlib import Path
 
+import pandas as pd
+
 import wbe
 from ..plugins import adopt_import_path, export_import_path
 from ..progress import progress_bar
@@ -291,8 +293,6 @@ def _measured_rates(runs: list[Run]) -> tuple[dict, dict]:
 # %% ../../nbs/10_runs/08_sweep.ipynb #cf7eb5b6
 def _planned_work(plan: RunPlan) -> tuple[int, int]:
     "How many edits a run makes, and how many questions it asks."
-    import pandas as pd
-
     from wbe.benchmark.own import open_benchmark
 
     bench = open_benchmark(plan.benchmark, plan.map)
@@ -308,8 +308,6 @@ def estimate_sweep(
     measured: list[Run],  # runs on the same hardware; a few edits are enough
 ):  # a frame: run, edits, questions, seconds per edit, seconds per question, hours
     "How long each run of a sweep will take; without a number where its editor or model was not measured."
-    import pandas as pd
-
     (per_edit, per_question), work, rows = _measured_rates(measured), {}, []
     for name, plan in read_sweep(path)[1].items():
         same = (str(plan.benchmark), plan.timesteps, plan.max_edits, plan.axes, plan.forms, plan.every, plan.sample)

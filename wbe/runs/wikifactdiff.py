@@ -19,11 +19,10 @@ from ..editors.protocol import EDITOR_CLASSES, Editor, editor, editor_class
 from ..editors.requests import EditRequest
 from ..editors.trials import Trial, try_edit, warm_up_edit
 from ..editors.weights.moments import model_fingerprint
-from ..lm.sharing import greedy_decode
 from ..lm.models import LM
-from ..lm.tokens import Protocol
 from ..lm.scoring import score
-from ..lm.tokens import QAItem, StopTokens, encode_items
+from ..lm.sharing import greedy_decode
+from ..lm.tokens import Protocol, QAItem, StopTokens, encode_items
 from ..metrics.answers import ngram_entropy, tokenise_words
 from ..records import BadArgument, check_choice
 from .records import PartitionedTable

@@ -18,12 +18,10 @@ from ..lm.scoring import score
 from ..lm.tokens import QAItem
 from ..records import patch
 from ..texts import stable_hash
+from ..world.cast import PROPERTIES, WIKI_PAGE_KINDS, SeededRandom
 from ..world.dumps import article_sentences, count_repeats, fame_floor
-from ..world.cast import WIKI_PAGE_KINDS
-from ..world.files import World
 from ..world.edits import simulate_history
-from ..world.cast import SeededRandom
-from ..world.cast import PROPERTIES
+from ..world.files import World
 from ..world.truth import is_latin
 from ..writers.base import PERSONAS, Hop, Request
 from ..writers.properties import kind_of_classes

@@ -14,7 +14,11 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
+import msgspec
 import narwhals as nw
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
 from ..engine import open_engine
 from ..records import SchemaError, check_choice, col, patch, schema, to_table
@@ -80,8 +84,6 @@ AUDIT_FIELDS = ("tag", "subject", "relation", "object", "subject_id", "relation_
 
 def _raw_objects(path: Path, data) -> list:
     "The rows of a JSON text, not decoded yet."
-    import msgspec
-
     start = bytes(data[:200]).lstrip()[:1]
     if start not in (b"[", b"{"):
         found = f"it begins with {start or b'nothing'!r}, and JSON with '[' or '{{'"
@@ -97,8 +99,6 @@ def _raw_objects(path: Path, data) -> list:
 # %% ../../nbs/04_wikidata/11_audit.ipynb #cell-016
 def _rows_of_columns(path: Path, columns: dict) -> list[dict]:
     "The rows of an object of columns (each a list, or an object by row number)."
-    import msgspec
-
     decoded = {}
     for name in [n for n in AUDIT_FIELDS if n in columns]:
         values = msgspec.json.decode(columns[name])
@@ -115,8 +115,6 @@ def _raw_rows(path) -> list:
     "The rows of a benchmark file: JSON texts, or dicts."
     path = Path(path)
     if path.suffix == ".parquet":
-        import pyarrow.parquet as pq
-
         with explain_write_errors(path):
             there = [n for n in AUDIT_FIELDS if n in pq.read_schema(path).names]
             return pq.read_table(path, columns=there).to_pylist()
@@ -147,8 +145,6 @@ def _row_fault(row: dict) -> str | None:
 # %% ../../nbs/04_wikidata/11_audit.ipynb #cell-026
 def _row_decoder():
     "A function from a raw row to a dict of the fields; it raises a `ValueError` that says what is wrong."
-    import msgspec
-
     kind = msgspec.defstruct("Row", [(n, str | None, None) for n in AUDIT_FIELDS])
     decode = msgspec.json.Decoder(kind).decode
     return lambda raw: msgspec.structs.asdict(msgspec.convert(raw, kind) if isinstance(raw, dict) else decode(raw))
@@ -170,8 +166,6 @@ def read_rows(
     strict: bool = False,  # an unreadable row is an error
 ):
     "A benchmark file as an Arrow table: row, the fields, and `why` for rows that cannot be read."
-    import pyarrow as pa
-
     out, decode, whys = {n: [] for n in AUDIT_FIELDS}, _row_decoder(), []
     for number, raw in enumerate(_raw_rows(path)):
         row, why = _read_row(raw, decode)
@@ -395,8 +389,6 @@ def _row_verdicts(
 # %% ../../nbs/04_wikidata/11_audit.ipynb #cell-054
 def _readable_rows(rows):
     "The readable rows, with the names of columns that the snapshot has."
-    import pyarrow.compute as pc
-
     readable = rows.filter(pc.is_null(rows["why"])).drop_columns(["subject", "relation", "why"])
     return readable.rename_columns({"subject_id": "subject", "relation_id": "property"})
 
@@ -406,9 +398,6 @@ def _verdict_table(
     found,  # of `_row_verdicts`
 ):
     "Rows and verdicts side by side as a table of `Verdict`; rows that could not be read have a verdict too."
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     fields = [schema(Verdict).field(n).with_nullable(True).remove_metadata() for n in found.column_names]
     t = rows.join(found.cast(pa.schema(fields)), "row").sort_by("row")
     if lost := pc.sum(pc.and_(pc.is_null(t["verdict"]), pc.is_null(t["why"]))).as_py():
@@ -478,8 +467,6 @@ def verdicts(
     columns=None,  # only these columns
 ):
     "The rows as a data frame."
-    import pyarrow.parquet as pq
-
     if verdict is not None:
         check_choice(verdict, dict(AUDIT_VERDICTS), "verdict")
     filters = [("verdict", "=", verdict)] if verdict else None

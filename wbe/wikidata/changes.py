@@ -245,7 +245,6 @@ def compare_snapshots(
     engine: str = "duckdb",  # or 'spark'
     all_ranks: bool = False,  # every stated value instead of the truthy ones
     memory: str | None = None,  # for the engine, like '4GB'; half of the machine by default
-    spill=None,  # folder for what does not fit into memory
     force: bool = False,  # compare again even if it is done
 ) -> Manifest:
     "Compare two parsed snapshots."
@@ -256,7 +255,7 @@ def compare_snapshots(
     stage = Stage(out, "changes", dict(all_ranks=all_ranks, version=4), inputs)
     if stage.done and not force:
         return stage.manifest
-    with stage, open_engine(engine, memory, spill) as e:
+    with stage, open_engine(engine, memory) as e:
         a, b, la, lb = (e.scan(t) for t in (tables[0], tables[2], tables[1], tables[3]))
         rejected, redirects = unread_entities(e, old, new), _redirects(e, new)
         stage.counts["rejected"] = len(e.collect(rejected))

@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Raw, Struct, defstruct
 
 from ..records import VALUE_TYPES, col, coordinate_text, monolingual_text, quantity_text, time_text
+from ..texts import package_table
 
 # %% ../../nbs/04_wikidata/04_claims.ipynb #cell-010
 class _EntityId(Struct, gc=False):
@@ -243,40 +244,9 @@ RESTRICTIVE_QUALIFIER_CLASS = "Q61719275"  # restrictive qualifier
 WIKI_PAGE_CLASSES = ("Q13406463", "Q4167836", "Q11266439", "Q4167410", "Q22808320")  # list, category, template,
 # disambiguation page, that of the name of a person
 
-# %% ../../nbs/04_wikidata/04_claims.ipynb #cell-070
-_ABOUT_PAGES = """
-    P301 category's main topic, P360 is a list of, P910 topic's main category, P971 category combines topics, P1151
-    topic's main Wikimedia portal, P1200 bodies of water basin category, P1204 Wikimedia portal's main topic, P1423
-    template has topic, P1424 topic's main template, P1464 category for people born here, P1465 category for people who
-    died here, P1740 category for films shot at this location, P1753 list related to category, P1754 category related
-    to list, P1791 category of people buried here, P1792 category of associated people, P2033 category for pictures
-    taken with camera, P2354 has list, P2517 category for recipients of this award, P2667 corresponding template, P2875
-    property usage tracking category, P3709 category for value different from Wikidata, P3713 category for value not in
-    Wikidata, P3734 category for value same as Wikidata, P3876 category for alumni of educational institution, P4195
-    category for employees of the organization, P4224 category contains, P4329 template or module that populates
-    category, P5008 on focus list of Wikimedia project, P5125 Wikimedia outline, P5996 category for films in this
-    language, P6104 maintained by WikiProject, P6112 category for members of a team, P6186 category for eponymous
-    categories, P6365 member category, P7084 related category, P7561 category for the interior of the item, P7782
-    category for ship name, P7861 category for files created with program, P7867 category for maps, P8464 content
-    partnership category, P8596 category for the exterior of the item, P8933 category for the view from the item, P8989
-    category for the view of the item, P9126 Commons media contributed by, P9926 template populates category
-"""
-_ABOUT_ARTICLES = """
-    P358 discography, P553 website account on, P1283 filmography, P1343 described by source, P1455 list of works, P1456
-    list of monuments, P1811 list of episodes, P1881 list of characters, P2184 history of topic, P2633 geography of
-    topic, P8625 bibliography, P8744 economy of topic, P9241 demographics of topic
-"""
-_ABOUT_ITEMS = """
-    P460 said to be the same as, P1889 different from, P2738 disjoint union of, P2959 permanent duplicated item, P8274
-    living people protection class
-"""
-
 # %% ../../nbs/04_wikidata/04_claims.ipynb #cell-071
-META_PROPERTIES = {  # by P-id: the label
-    pid: label
-    for text in (_ABOUT_PAGES, _ABOUT_ARTICLES, _ABOUT_ITEMS)
-    for pid, label in (entry.split(" ", 1) for entry in " ".join(text.split()).split(", "))
-}
+_META_TABLE = package_table("wikidata/meta_properties.toml")
+META_PROPERTIES = {pid: label for part in _META_TABLE.values() for pid, label in part.items()}
 
 # %% ../../nbs/04_wikidata/04_claims.ipynb #cell-073
 @dataclass

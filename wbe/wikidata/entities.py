@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 import msgspec
+import numpy as np
+import pyarrow as pa
 from msgspec import Raw, defstruct
 
 from ..records import VALUE_TYPES, Label, Statement, patch, schema, time_text
@@ -159,8 +161,6 @@ def _qualifier_row(row: int, claim: DumpClaim, line: bytes) -> tuple:
 # %% ../../nbs/04_wikidata/05_entities.ipynb #cell-027
 def _take_words(words: list, numbers, odd=()):
     "An array of words by their numbers, with other words in some rows."
-    import pyarrow as pa
-
     if odd:
         words, numbers, index = list(words), numbers.copy(), {}
         for row, word in odd:
@@ -173,9 +173,6 @@ def _take_words(words: list, numbers, odd=()):
 # %% ../../nbs/04_wikidata/05_entities.ipynb #cell-029
 def _qualifier_arrays(c: _StatementColumns) -> list:
     "The columns start, end, point_in_time, has_other_qualifiers and other_qualifiers."
-    import numpy as np
-    import pyarrow as pa
-
     n = len(c.ids)
     rows, start, end, point, more = zip(*c.qualified) if c.qualified else [()] * 5
     place, sizes, at = np.zeros(n, np.int32), np.zeros(n + 1, np.int32), np.array(rows, np.int64)
@@ -189,9 +186,6 @@ def _qualifier_arrays(c: _StatementColumns) -> list:
 # %% ../../nbs/04_wikidata/05_entities.ipynb #cell-030
 def _statement_batch(c: _StatementColumns):
     "The statements as a record batch."
-    import numpy as np
-    import pyarrow as pa
-
     subjects = np.repeat(np.arange(len(c.subjects), dtype=np.int32), c.per_subject)
     properties = np.repeat(np.array(c.numbers, np.int32), c.per_number)
     types = [VALUE_TYPES.get(datatype, datatype or "unknown") for _, datatype in c.known.values()]
@@ -366,8 +360,6 @@ def _record_batch(
     record: type,
 ):
     "A record batch from the columns of a record."
-    import pyarrow as pa
-
     want = schema(record)
     return pa.record_batch([pa.array(c, f.type) for c, f in zip(columns or [()] * len(want), want)], schema=want)
 
@@ -405,7 +397,6 @@ def _drop_nul(line: bytes) -> bytes:
 # %% ../../nbs/04_wikidata/05_entities.ipynb #cell-065
 def _has_nul(batch) -> bool:
     "Whether a text in a record batch contains a NUL character."
-    import pyarrow as pa
     import pyarrow.compute as pc
 
     flat = (column.flatten() if pa.types.is_list(column.type) else column for column in batch.columns)
@@ -502,8 +493,6 @@ def parse_lines(
     roles: bool = False,  # also keep the values of qualifiers and references
 ) -> ParsedLines:
     "Parse lines of a dump into tables; lines that cannot be read are returned with a reason."
-    import pyarrow as pa
-
     languages = tuple(dict.fromkeys((language, *([fallback] if isinstance(fallback, str) else fallback))))
     batches, rejected, redirects = dict(statements=[], labels=[], properties=[], roles=[]), [], []
     seen, counts, versions = set(), Counter(), []

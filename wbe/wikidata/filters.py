@@ -65,11 +65,12 @@ _NON_ROMAN_RANGES = (
 )
 NON_ROMAN = f"[{_NON_ROMAN_RANGES}]"
 SIX_WORDS = r"^\s*\S+(\s+\S+){5,}"
-WIKI_PAGE_LABELS = r"^(Category:|Template:|Wikipedia:|Portal:|Module:|[Ll]ist of )"
+WIKI_PAGE_LABELS = r"^(Category:|Template:|Wikipedia:|Portal:|Module:|[Ll]ist of |Wikidata Sandbox)"
 
 # %% ../../nbs/04_wikidata/10_filters.ipynb #cell-010
 OPEN_PROPERTIES = tuple(
-    "P121 P150 P199 P355 P530 P710 P793 P800 P832 P974 P1056 P1344 P1552 P1830 P2283 P2670 P2860 P2989 P6379".split()
+    "P121 P150 P199 P355 P530 P710 P793 P800 P832 P974 P1056 P1299 P1344 P1552 P1830 P2283 P2670 P2860 P2989 P3095 "
+    "P6379".split()
 )
 
 

@@ -15,13 +15,17 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ..engine import parallel_map
 from ..progress import progress_bar
 from ..records import BadArgument, Label, Statement, check_choice, col, patch, read_table, schema, to_table
-from ..engine import parallel_map
 from ..spool import PieceFiles, Spool, parquet_options, parquet_piece
 from ..store import Stage, StageFolder, atomic_write, check_disk_space, format_bytes, logger, write_table
-from .entities import FALLBACK, ParsedLines, parse_lines
 from .claims import PropertyInfo, Role
+from .entities import FALLBACK, ParsedLines, parse_lines
 from .text import BATCH_BYTES, DumpText, TextBatch, entity_pages, text_batches
 
 # %% ../../nbs/04_wikidata/06_parse.ipynb #cell-006
@@ -68,9 +72,6 @@ def _json_lines(rows) -> bytes:
 # %% ../../nbs/04_wikidata/06_parse.ipynb #cell-044
 def _without_entities(table, ids: set):
     "The rows of a table that are not about some entities."
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     key = "subject" if "subject" in table.column_names else "id"
     return table.filter(pc.invert(pc.is_in(table[key], pa.array(sorted(ids), pa.string()))))
 
@@ -116,8 +117,6 @@ def _make_piece(
     roles: bool,
 ) -> dict:
     "What some parsed batches add to every file, and their counts."
-    import pyarrow as pa
-
     seen = _SeenIds()
     parsed = [_drop_entities(p, seen.add(p.labels["id"].to_pylist())) for p in parsed]
     whole = {name: pa.concat_tables([getattr(p, name) for p in parsed]) for name in _piece_tables(roles)}
@@ -148,9 +147,6 @@ def _unique_piece(
     seen: _SeenIds,  # of the pieces before it; is updated
 ) -> dict:
     "A piece without the entities that an earlier one has."
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     again = seen.add(dict.fromkeys(piece["others"]["ids.txt"].decode().split()[::2]))
     if not again:
         return piece
@@ -229,7 +225,6 @@ class Redirect:
 # %% ../../nbs/04_wikidata/06_parse.ipynb #cell-067
 def _write_redirects(spool: Spool, folder: Path):
     "Write the table of redirects."
-    import pyarrow as pa
     from pyarrow import json as arrow_json
 
     lines, want = spool.path("redirects.jsonl"), schema(Redirect)
@@ -245,10 +240,6 @@ def _retype_values(
     types: dict,  # data type of each property
 ):
     "Copy a Parquet file with the value types that the properties have; those of unknown properties stay."
-    import pyarrow as pa
-    import pyarrow.compute as pc
-    import pyarrow.parquet as pq
-
     file = pq.ParquetFile(source)
     want = file.schema_arrow
     with file, atomic_write(target) as part, pq.ParquetWriter(part, want, **parquet_options(want)) as out:

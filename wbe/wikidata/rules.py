@@ -16,11 +16,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import narwhals as nw
+import pyarrow.parquet as pq
 
-from ..texts import day_number, day_text
 from ..engine import open_engine
 from ..records import BadArgument
 from ..store import Manifest, Stage, StoreError, atomic_write, explain_read_errors, scratch_folder
+from ..texts import day_number, day_text
 from .changes import SUBJECT_PROPERTY, TRIPLE_KEY, unread_entities, without_unread
 from .screening import count_by, first_case, mark_members, period_start, preprocess
 
@@ -322,7 +323,6 @@ def read_page_views(
 ) -> int:
     "Turn page-view files into a table; returns its number of rows. A title may have several."
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     want, rows = pa.schema([("title", pa.string()), ("views", pa.int64())]), 0
     with atomic_write(path) as part, pq.ParquetWriter(part, want, compression="zstd") as out:
@@ -402,7 +402,6 @@ def classify(
     factor: int = 14,  # one in so many population replacements is kept
     seed: int = 0,  # which ones
     literal: bool = False,  # take line 2 of the rules literally
-    force: bool = False,  # do it again even if it is done
 ) -> Manifest:
     "Classify the facts of two snapshots as new, obsolete, static, ignore or unknown, and find the update scenarios."
     old, new, out, views = Path(old_folder), Path(new_folder), Path(out_folder), [Path(v) for v in views]
@@ -413,7 +412,7 @@ def classify(
     params = dict(days, factor=factor, seed=seed, literal=literal, version=RULES_VERSION)
     rejected = [path for f in (old, new) if (path := f / "rejected.jsonl.gz").exists()]
     stage = Stage(out, "rules", params, [*inputs, *rejected, *views])
-    if stage.done and not force:
+    if stage.done:
         return stage.manifest
     with open_engine(engine) if isinstance(engine, str) else nullcontext(engine) as e, stage:
         with scratch_folder(out, ".rules-") as work:
@@ -530,8 +529,6 @@ def explain(
     labels=None,  # labels.parquet of a snapshot, to have names
 ) -> str:
     "What was decided about the triples of a subject (and property, and value), and why."
-    import pyarrow.parquet as pq
-
     path, given = Path(folder) / "classified.parquet", dict(subject=subject, property=property, value=value)
     with explain_read_errors(path):
         table = pq.read_table(path, filters=[(k, "=", v) for k, v in given.items() if v is not None])

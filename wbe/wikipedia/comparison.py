@@ -16,13 +16,14 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 
-from ..records import BadArgument, col, patch, read_table, to_table
 from ..engine import parallel_map
-from ..store import Stage, StageFolder, format_bytes, write_text
+from ..records import BadArgument, col, patch, read_table, to_table
 from ..spool import PieceFiles, parquet_piece
-from .plain import Paragraph, page_paragraphs
+from ..store import Stage, StageFolder, format_bytes, write_text
 from .pages import WikipediaSnapshot
+from .plain import Paragraph, page_paragraphs
 
 # %% ../../nbs/05_wikipedia/04_comparison.ipynb #cell-007
 @dataclass
@@ -50,8 +51,6 @@ def _checksum_numbers(sha1: list[str]) -> list[int]:
 # %% ../../nbs/05_wikipedia/04_comparison.ipynb #cell-009
 def _page_index(snapshot: WikipediaSnapshot) -> tuple[_PageIndex, np.ndarray]:
     "The index of a snapshot, and the numbers of the pages that stand in it twice with different texts."
-    import pyarrow.parquet as pq
-
     parts = []
     with pq.ParquetFile(snapshot.path) as file:
         for g in range(file.num_row_groups):
@@ -177,8 +176,6 @@ _PAGE_COLUMNS = ["id", "title", "revision", "timestamp", "model", "wikitext"]
 
 def _read_rows(path: str, places: list) -> list[dict]:
     "Some rows of `pages.parquet`: places are pairs of row group and row."
-    import pyarrow.parquet as pq
-
     out = {}
     with pq.ParquetFile(path) as file:
         for group in sorted({g for g, _ in places}):
@@ -241,8 +238,6 @@ def articles(self: WikipediaComparison):
 @patch
 def rows(self: WikipediaComparison):
     "The articles one after the other; memory for a row group only."
-    import pyarrow.parquet as pq
-
     with pq.ParquetFile(self.path) as file:
         for g in range(file.num_row_groups):
             yield from (ChangedArticle(**row) for row in file.read_row_group(g).to_pylist())

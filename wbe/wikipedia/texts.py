@@ -15,6 +15,8 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 
+import pyarrow.parquet as pq
+
 from ..engine import check_engine
 from ..records import BadArgument, col, schema, to_table
 from ..store import Manifest, Stage, atomic_write, lock, make_folder
@@ -50,8 +52,6 @@ def write_in_pieces(
     record: type,  # what they are
 ) -> Path:
     "Write rows to a Parquet file that is whole or absent, with a piece of them in memory."
-    import pyarrow.parquet as pq
-
     make_folder(Path(path).parent)
     rows = iter(rows)
     with atomic_write(path) as part, pq.ParquetWriter(part, schema(record), compression="zstd") as file:
@@ -73,8 +73,6 @@ def snapshot_articles(
     titles=None,  # of the articles wanted: a set; all by default
 ) -> Iterator[SourceText]:
     "The articles of a parsed dump as texts, one after the other."
-    import pyarrow.parquet as pq
-
     with pq.ParquetFile(snapshot.path) as file:
         for batch in file.iter_batches(1000, columns=["id", "title", "model", "wikitext"]):
             for page in batch.to_pylist():
@@ -328,7 +326,6 @@ def _parsed_day(files, folder: Path, how: dict) -> WikipediaSnapshot:
 def texts_table(folder):
     "A data frame with a row for each file of texts: articles, words, and articles that no dump could give."
     import pandas as pd
-    import pyarrow.parquet as pq
 
     rows = []
     for path in sorted(Path(folder).glob("wiki_*.parquet")):

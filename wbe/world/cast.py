@@ -7,7 +7,7 @@ __all__ = ['CULTURES', 'TITLE_NOUNS', 'ANIMALS', 'COMPANY_TRADES', 'CLUB_PATTERN
            'WIKIDATA_QIDS', 'CORE_ITEMS', 'CORE_INDEX', 'COUNTRY_SIZE', 'FIXED_COUNTS', 'KIND_SHARES',
            'WIKI_PAGE_KINDS', 'MIN_ENTITIES', 'RARER_NAMES_FROM', 'KIND_FAME', 'SeededRandom', 'sample',
            'weighted_choice', 'Culture', 'make_name', 'name_stock', 'person_name', 'transliterate', 'work_title',
-           'latin_word', 'Property', 'core_index', 'Cast', 'sample_fame', 'label_trap']
+           'Property', 'core_index', 'Cast', 'sample_fame', 'label_trap']
 
 # %% ../../nbs/02_world/03_cast.ipynb #cell-002
 from dataclasses import dataclass, field
@@ -210,7 +210,7 @@ AWARD_FIELDS = _WORLD["award_fields"]
 _LATIN_SYLLABLES = _WORLD["latin_syllables"]
 
 # %% ../../nbs/02_world/03_cast.ipynb #01f8b510
-def latin_word(
+def _latin_word(
     rng: SeededRandom,
     ending: str,
     longest: int = 2,  # syllables
@@ -504,7 +504,7 @@ _NAME_PARTS = dict(
     owner=lambda p: p.rng.pick([p["surname"], p["town"]]),
     trade=lambda p: COMPANY_TRADES[(p.index * 5 + p.block) % len(COMPANY_TRADES)],
     title=lambda p: work_title(p.rng, p["any_town"], p["surname"] if p.cast.rarer_names else ""),
-    genus=lambda p: latin_word(p.rng, "a", 4 if p.cast.rarer_names else 2).capitalize(),
+    genus=lambda p: _latin_word(p.rng, "a", 4 if p.cast.rarer_names else 2).capitalize(),
     person=lambda p: person_name(p.rng, p.people, p.culture, _member_gender(p.cast, p.block, p.index)),
     name=lambda p: p.name,
     first=lambda p: p.name.split()[0],

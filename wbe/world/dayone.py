@@ -8,31 +8,27 @@ __all__ = ['LATE_PROPERTIES', 'INITIAL_FACTS', 'add_parents', 'initial_state']
 # %% ../../nbs/02_world/06_dayone.ipynb #cell-002
 from datetime import date
 
-from .cast import CORE_ITEMS, Cast, core_index, sample_fame
+from .cast import CORE_ITEMS, FIRST_QID, WIKIDATA_QIDS, Cast, SeededRandom, core_index, sample_fame
 from wbe.world.state import (
     JOBS,
-    add_entity,
-    core_id,
-    enter_members,
-    has_job,
-    is_politician,
-    random_core_id,
-    random_date,
-)
-from .cast import SeededRandom
-from .cast import FIRST_QID, WIKIDATA_QIDS
-from wbe.world.state import (
+    NOVALUE,
+    SOMEVALUE,
     Coordinate,
     CountryState,
     Entity,
     MonolingualText,
-    NOVALUE,
     Quantity,
-    SOMEVALUE,
     add_claim,
+    add_entity,
+    core_id,
+    enter_members,
     foreign_id,
+    has_job,
     is_alive,
+    is_politician,
     pick_entity,
+    random_core_id,
+    random_date,
     time_value,
 )
 

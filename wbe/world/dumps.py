@@ -17,8 +17,7 @@ from xml.sax.saxutils import escape
 
 from ..records import patch
 from ..texts import package_table
-from .cast import FIRST_QID, KIND_FAME, PROPERTIES, WIKIDATA_QIDS, Cast, Property
-from .cast import SeededRandom
+from .cast import FIRST_QID, KIND_FAME, PROPERTIES, WIKIDATA_QIDS, Cast, Property, SeededRandom
 from wbe.world.state import (
     SNAPSHOTS,
     Coordinate,

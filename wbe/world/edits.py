@@ -6,12 +6,9 @@
 __all__ = ['simulate_history']
 
 # %% ../../nbs/02_world/08_edits.ipynb #cell-002
-from .cast import Cast, label_trap
+from .cast import WIKIDATA_QIDS, Cast, label_trap, name_stock, person_name
 from .dayone import INITIAL_FACTS, initial_state
-from .state import introduce_entity, random_core_id, set_biography, set_labels
 from .events import EVENT_TYPES, event_type, given_name, new_entity
-from .cast import name_stock, person_name
-from .cast import WIKIDATA_QIDS
 from wbe.world.state import (
     NOVALUE,
     SNAPSHOTS,
@@ -24,10 +21,14 @@ from wbe.world.state import (
     add_qualifier,
     deprecate_claim,
     event_date,
+    introduce_entity,
     is_alive,
     log_event,
     pick_entity,
+    random_core_id,
     remove_claim,
+    set_biography,
+    set_labels,
     set_rank,
 )
 

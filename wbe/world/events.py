@@ -9,27 +9,42 @@ __all__ = ['EVENT_TYPES', 'SUCCESSIONS', 'COUNTED_PROPERTIES', 'event_type', 'sh
 from datetime import date
 from typing import NamedTuple
 
-from .cast import CORE_ITEMS, Cast, label_trap, sample_fame
+from wbe.world.cast import (
+    CORE_ITEMS,
+    FIRST_QID,
+    PROPERTIES,
+    Cast,
+    SeededRandom,
+    label_trap,
+    make_name,
+    name_stock,
+    sample_fame,
+    work_title,
+)
 from .dayone import INITIAL_FACTS, add_parents, initial_state
-from .state import add_entity, core_id, has_job, introduce_entity, is_politician, random_core_id, set_labels
-from .cast import SeededRandom, make_name, name_stock, work_title
-from .cast import FIRST_QID, PROPERTIES
 from wbe.world.state import (
+    SOMEVALUE,
     CountryState,
     Entity,
     MonolingualText,
     Quantity,
-    SOMEVALUE,
     add_claim,
+    add_entity,
     add_qualifier,
+    core_id,
     end_claim,
     entities_with_id,
     event_date,
     foreign_id,
+    has_job,
+    introduce_entity,
     is_alive,
+    is_politician,
     log_event,
     pick_entity,
+    random_core_id,
     replace_value,
+    set_labels,
     set_rank,
     time_value,
 )

@@ -30,22 +30,24 @@ from wbe.store import (
     stream_to_parquet,
 )
 from ..texts import parse_date
-from .dumps import VIEW_MONTHS, article_page, fame_floor, page_view_line
-from .cast import Cast
+from .cast import FIRST_QID, PROPERTIES, Cast
 from wbe.world.dumps import (
     JSON_HEAD,
     JSON_TAIL,
+    VIEW_MONTHS,
     XML_TAIL,
     EntityEncoder,
+    article_page,
     entity_page,
+    fame_floor,
     join_json_lines,
     json_line,
+    page_view_line,
     property_line,
     property_page,
     xml_head,
 )
 from .edits import simulate_history
-from .cast import FIRST_QID, PROPERTIES
 from .state import NEVER, SNAPSHOTS, CountryState
 from .truth import TRUTH_TABLES, truth_rows
 

@@ -13,8 +13,7 @@ from datetime import date
 
 from ..records import VALUE_TYPES, col, coordinate_text, monolingual_text, quantity_text, time_text
 from ..texts import package_table
-from .cast import PROPERTIES
-from .cast import WIKI_PAGE_KINDS
+from .cast import PROPERTIES, WIKI_PAGE_KINDS
 from wbe.world.state import (
     SNAPSHOTS,
     Coordinate,

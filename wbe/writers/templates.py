@@ -643,15 +643,18 @@ def _pick_number(request: Request, seed: int) -> int:
     return int.from_bytes(blake2b("\x1f".join(fields).encode(), digest_size=6).digest(), "big") + count
 
 # %% ../../nbs/03_writers/03_templates.ipynb #cell-188
-_PLACE_OF_ONE = frozenset("P17 P30 P131 P276 P706".split())  # country, continent, area, location, terrain
+_PLACE_OF_ONE = frozenset("P17 P30 P131 P276 P376 P706".split())  # country, continent, area, location, terrain
+_OF_PEOPLE = frozenset("P19 P20 P21 P22 P25 P26 P27 P734 P735".split())  # born, died, family, names
 
 
 def unaskable_hop(request: Request) -> Hop | None:
-    "The first hop whose property neither the table nor the rules can ask for, the place of a class, a part of many."
+    "The first hop whose property neither the table nor the rules can ask for, or one that the subject has not once."
     name, first = request.subject, request.hops[0]
     if first.property_id in _PLACE_OF_ONE and name[:1].islower() and name == name.lower():
         return first
     if first.property_id == "P527" and first.object_kind != "person":
+        return first
+    if first.property_id in _OF_PEOPLE and _kind_by_name(name, request.subject_kind) not in ("person", "thing"):
         return first
     known = (h for h in request.hops if not phrases_for(h.property_id) and not _is_askable_label(h.property))
     return next(known, None)

@@ -16,12 +16,10 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from ..protocol import HParams, hp
 from .embed import check_embedder, embedder
-from .graph import LINKS, FactGraph, GraphFact, _asked_relations, graph_fact, _name_in_question
-from .retrieval import template_fact, with_context
-from .retrieval import PairMemory, QAPair, _check_same_settings
-from ..protocol import Editor
+from .graph import LINKS, FactGraph, GraphFact, _asked_relations, _name_in_question, graph_fact
+from .retrieval import PairMemory, QAPair, _check_same_settings, template_fact, with_context
+from ..protocol import Editor, HParams, hp
 from ..requests import EditRequest, name_words
 from ..results import EditResult
 from ...lm.models import LM

@@ -13,7 +13,6 @@ from typing import ClassVar
 
 import torch
 
-from ..protocol import AS_ASKED, HParams, hp
 from wbe.editors.memory.codebook import (
     CODEBOOK_SETTINGS,
     Codebook,
@@ -27,7 +26,7 @@ from wbe.editors.memory.routing import (
     _part_device,
     _without_attached,
 )
-from ..protocol import Editor
+from ..protocol import AS_ASKED, Editor, HParams, hp
 from ..requests import EditRequest
 from ..tail import TailPass, trim_texts
 from ..training.finetune import answer_positions, with_end_token

@@ -13,17 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from ..protocol import HParams, hp
 from .embed import check_embedder, embedder
-from .retrieval import format_fact
-from .retrieval import PairMemory, QAPair
-from ..protocol import Editor
+from .retrieval import PairMemory, QAPair, format_fact
+from ..protocol import Editor, HParams, hp
 from ..requests import EditRequest
 from ..results import EditResult
-from ...lm.sharing import greedy_decode
 from ...lm.endpoint import EndpointLM, TextPrompt
 from ...lm.models import LM
 from ...lm.scoring import decode_first_line
+from ...lm.sharing import greedy_decode
 from ...records import BadArgument, patch
 from ...texts import one_line, package_text
 

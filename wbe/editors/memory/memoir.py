@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 import torch
 
-from ..protocol import AS_ASKED, HParams, hp
 from .codebook import prompt_queries
 from .grace import _edit_queries
 from wbe.editors.memory.routing import (
@@ -22,8 +22,8 @@ from wbe.editors.memory.routing import (
     _part_device,
     _without_attached,
 )
-from .wise import _UNRELATED_QUESTIONS, _split_list, _training_ends, _greedy_contexts
-from ..protocol import Editor
+from .wise import _UNRELATED_QUESTIONS, _greedy_contexts, _split_list, _training_ends
+from ..protocol import AS_ASKED, Editor, HParams, hp
 from ..requests import EditRequest
 from ..results import unedited_model
 from ..tail import TailPass, trim_texts
@@ -31,8 +31,7 @@ from ..training.finetune import answer_nll, answer_positions, with_end_token
 from ..weights.keys import encode_subjects
 from ...lm.families import linear_shape
 from ...lm.models import LM
-from ...lm.tokens import get_protocol
-from ...lm.tokens import EncodedItem, QAItem, encode_items
+from ...lm.tokens import EncodedItem, QAItem, encode_items, get_protocol
 from ...records import BadArgument, patch
 from ...texts import one_line
 
@@ -65,15 +64,11 @@ def _most_similar_masks(
 # %% ../../../nbs/09_editors/memory/12_memoir.ipynb #cell-012
 def _pack_masks(masks: torch.Tensor) -> torch.Tensor:  # bytes
     "Masks as bits."
-    import numpy as np
-
     return torch.from_numpy(np.packbits(masks.cpu().numpy(), axis=1))
 
 # %% ../../../nbs/09_editors/memory/12_memoir.ipynb #cell-013
 def _unpack_masks(packed: torch.Tensor, width: int) -> torch.Tensor:
     "Masks from bits."
-    import numpy as np
-
     return torch.from_numpy(np.unpackbits(packed.numpy(), axis=1, count=width).astype(bool))
 
 # %% ../../../nbs/09_editors/memory/12_memoir.ipynb #cell-016

@@ -13,7 +13,6 @@ from typing import ClassVar
 
 import torch
 
-from ..protocol import AS_ASKED, HParams, hp
 from wbe.editors.memory.routing import (
     MERGE_METHODS,
     WISE_SETTINGS,
@@ -21,13 +20,13 @@ from wbe.editors.memory.routing import (
     Shard,
     WiseLayer,
     _activation_function,
-    activation_score,
     _part_device,
+    _without_attached,
+    activation_score,
     prompt_positions,
     shard_mask,
-    _without_attached,
 )
-from ..protocol import Editor
+from ..protocol import AS_ASKED, Editor, HParams, hp
 from ..requests import EditRequest
 from ..results import unedited_model
 from ..tail import TailPass
@@ -36,8 +35,7 @@ from ..weights.keys import capture_activations, encode_subjects
 from ...lm.families import linear_shape
 from ...lm.models import LM
 from ...lm.passes import causal_inputs
-from ...lm.tokens import get_protocol
-from ...lm.tokens import QAItem, encode_items, strip_final_specials
+from ...lm.tokens import QAItem, encode_items, get_protocol, strip_final_specials
 from ...records import BadArgument, patch
 from ...texts import one_line
 

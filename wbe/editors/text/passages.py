@@ -20,12 +20,10 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from ..protocol import HParams, hp
 from ..memory.embed import check_embedder
 from ..memory.index import INDEX_CLASSES, vector_index
-from ..memory.retrieval import with_context
-from ..memory.retrieval import _cached_embedder
-from ..protocol import frozen_model
+from ..memory.retrieval import _cached_embedder, with_context
+from ..protocol import HParams, frozen_model, hp
 from ..results import EditResult
 from .measures import TuningHParams, _adafactor, answered_items
 from .sources import ParameterEdit, SourceText, TextStep, model_parameters, parameters_restored

@@ -13,7 +13,8 @@ from typing import NamedTuple
 
 import torch
 
-from ..protocol import hp
+from ..protocol import frozen_model, hp
+from ..requests import EditRequest
 from wbe.editors.results import (
     CarriedState,
     Delta,
@@ -23,8 +24,6 @@ from wbe.editors.results import (
     partial_work,
     write_tensors,
 )
-from ..protocol import frozen_model
-from ..requests import EditRequest
 from .finetune import BreadthFirstHParams, OutputTrainer, train_breadth_first, with_end_token
 from wbe.editors.weights.moments import (
     KeyValueEditor,

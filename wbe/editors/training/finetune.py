@@ -13,18 +13,17 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from ..protocol import AS_ASKED, HParams, hp
-from ..protocol import Editor, _edited_layers
+from ..protocol import AS_ASKED, Editor, HParams, _edited_layers, hp
 from ..requests import EditRequest
 from wbe.editors.results import (
     CarriedState,
     Delta,
     PartialWork,
     WeightEdit,
-    carried_state,
-    partial_work,
     _restore_training,
     _training_state,
+    carried_state,
+    partial_work,
 )
 from ..tail import TailPass, changed_outputs, trim_texts
 from ...lm.models import LM, LMState

@@ -17,19 +17,18 @@ from typing import ClassVar
 import torch
 import torch.nn.functional as F
 
-from ..protocol import AS_ASKED, HParams, hp
+from ..protocol import AS_ASKED, Editor, HParams, hp
+from ..requests import EditRequest
 from wbe.editors.results import (
     CarriedState,
     Delta,
     PartialWork,
     WeightEdit,
-    carried_state,
-    partial_work,
     _restore_training,
     _training_state,
+    carried_state,
+    partial_work,
 )
-from ..protocol import Editor
-from ..requests import EditRequest
 from ..tail import hooked
 from .finetune import fitting_batch_size, training_bar
 from ...lm.models import LM

@@ -16,16 +16,14 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from ..protocol import AS_ASKED, HParams, hp
-from ..protocol import Editor
+from ..protocol import AS_ASKED, Editor, HParams, hp
 from ..requests import EditRequest
 from ..results import Delta, WeightEdit, write_tensors
 from ..tail import TailPass, changed_outputs, output_gradients
 from .finetune import answer_positions
 from ..weights.moments import model_fingerprint
 from ...lm.models import LM, builtin_folder
-from ...lm.tokens import get_protocol
-from ...lm.tokens import EncodedItem, QAItem, encode_items
+from ...lm.tokens import EncodedItem, QAItem, encode_items, get_protocol
 from ...records import BadArgument
 from ...store import StoreError, explain_read_errors, make_folder, sha256_of, write_text
 

@@ -17,29 +17,28 @@ from typing import NamedTuple
 import torch
 from torch import nn
 
-from ..protocol import HParams, hp, read_preset, values_for
-from ..protocol import frozen_model
+from ...benchmark.reader import row_probes
+from ..protocol import HParams, frozen_model, hp, read_preset, values_for
 from ..tail import TailPass
 from .finetune import answer_positions
 from wbe.editors.training.mend import (
     MendNetwork,
     _answer_losses,
-    mend_matrices,
-    save_network,
     _token_factors,
     _with_updates,
+    mend_matrices,
+    save_network,
 )
 from ..weights.moments import model_fingerprint
 from ...lm.models import LM
 from ...lm.tokens import EncodedItem, QAItem, encode_items
 from ...progress import progress_bar
-from ...benchmark.reader import row_probes
 from ...records import AXES, BadArgument, patch
 from ...store import StoreError, atomic_write, explain_read_errors, make_folder
 from ...texts import stable_hash
 from ...tiny.facts import FactPool, TrainingFact, counterfactual, fact_questions, facts_at, sample_distractor
-from ...world.files import World
 from ...world.cast import SeededRandom
+from ...world.files import World
 from ...writers.base import Request
 from ...writers.templates import cloze_statement
 

@@ -17,13 +17,12 @@ from typing import NamedTuple
 import torch
 
 from ..protocol import AS_ASKED, HParams, hp
-from ..results import PartialWork, unedited_model
 from ..requests import EditRequest, subject_span
+from ..results import PartialWork, unedited_model
 from ..tail import TailPass, from_layer, hooked, reuse_level, store_hooks, trim_texts
 from ...lm.models import LM
 from ...lm.passes import causal_inputs, max_batch_tokens
-from ...lm.tokens import Protocol, RenderedPrompt, get_protocol
-from ...lm.tokens import common_length, strip_final_specials, tokenize_texts
+from ...lm.tokens import Protocol, RenderedPrompt, common_length, get_protocol, strip_final_specials, tokenize_texts
 from ...progress import progress_bar
 from ...records import BadArgument, patch
 from ...texts import one_line

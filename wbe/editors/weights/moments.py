@@ -21,8 +21,7 @@ import torch
 from tqdm.auto import tqdm
 
 from ...benchmark.reader import fetch_dataset
-from ..protocol import model_label
-from ..protocol import Editor, _edited_layers
+from ..protocol import Editor, _edited_layers, model_label
 from ..results import EditError, unedited_model, write_tensors
 from .keys import CONTEXT_OPENINGS, _encode_opening, capture_activations, context_templates
 from ...lm.families import linear_shape

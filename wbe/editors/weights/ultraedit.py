@@ -12,8 +12,7 @@ from pathlib import Path
 
 import torch
 
-from ..protocol import AS_ASKED, HParams, hp
-from ..protocol import Editor
+from ..protocol import AS_ASKED, Editor, HParams, hp
 from ..requests import EditRequest
 from ..results import CarriedState, Delta, WeightEdit, carried_state
 from ..tail import TailPass, output_gradients
