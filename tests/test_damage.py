@@ -224,6 +224,11 @@ def broken_header(data: bytes) -> bytes:
     return gz(gzip.decompress(data).replace(b"enwiki_namespace_0_1", b"enwiki_namespace_X_1"))
 
 
+def unsummed(page: bytes) -> bytes:
+    "The page without the checksums of its text."
+    return re.sub(rb' sha1="\w+"|<sha1>\w+</sha1>', b"", page)
+
+
 def thinner(line: bytes) -> bytes:
     "The entity with the first half of its statements."
     entity = json.loads(line)
@@ -262,6 +267,10 @@ _PAGES = {  # one page of XML
     "a text without end": replaced(b"</text>", b""),
     "not UTF-8": replaced(b"</text>", b"\xff</text>"),
     "a namespace that is no number": replaced(b"<ns>", b"<ns>x"),
+    "another letter in its text": lambda page: re.sub(rb"(<text[^>]*>[^a-z]*)[a-z]", rb"\1Z", page),
+    "another checksum": lambda page: re.sub(rb'(?<=sha1[=>])"?\w{9}', lambda m: m[0][:-9] + b"0" * 9, page),
+    "a letter fewer, and no checksum": lambda page: re.sub(rb"(<text[^>]*>[^a-z]*)[a-z]", rb"\1", unsummed(page)),
+    "no text where there was one": lambda page: re.sub(rb"(<text[^>]*)>.*</text>", rb"\1 />", page, flags=re.S),
 }
 _HTML_LINES = {
     "cut": cut,
@@ -283,7 +292,7 @@ RECORDS |= {(name, HTML[1:]): do for name, do in _HTML_LINES.items()}
 TWICE = {  # records that stand twice, the second time another
     ("fewer statements the second time", JSON[:2]): thinner,
     ("no statements the second time", JSON[:1]): lambda line: json.dumps(json.loads(line) | dict(claims={})).encode(),
-    ("another text the second time", XML[:1]): lambda page: re.sub(rb"\w{5}</sha1>", b"zzzzz</sha1>", page).replace(
+    ("another text the second time", XML[:1]): lambda page: re.sub(rb' bytes="\d+"', b"", unsummed(page)).replace(
         b"</text>", b" More.</text>"
     ),
 }
@@ -345,7 +354,10 @@ def test_a_damaged_file_stops(kind, form, side, pairs):
 def test_a_dump_that_is_not_whole_stops(kind, form, side, pairs):
     pair = pairs(form)
     head, records, tail = pair.parts[side]
-    stops(pair, side, pair.parse(joined(form, head, TEXTS[kind](records), tail), side, f"{kind}{side}"))
+    hurt = pair.parse(joined(form, head, TEXTS[kind](records), tail), side, f"{kind}{side}")
+    stops(pair, side, hurt)
+    assert any("used all the same" in line for line in checked(pair, side, hurt, insist=True))
+    assert found(pair, side, hurt) <= pair.whole  # what only the other one has is neither new nor gone
 
 
 def hurt_records(pair: Pair, side: int, name: str, changes) -> tuple:
@@ -435,6 +447,27 @@ def test_the_dump_of_another_wiki_stops(form, pairs, tmp_path):
         stops(pair, side, hurt)
 
 
+def test_another_wiki_stops_where_entities_have_no_names(pairs):
+    "The same ids, other items: their classes differ."
+    pair = pairs("json")
+
+    def nameless(day: int, by: int):
+        "A dump without labels whose items bear the numbers of others."
+        head, lines, tail = pair.parts[day]
+        entities = [json.loads(line) | dict(labels={}) for line in lines]
+        items = sorted((e for e in entities if e["type"] == "item"), key=lambda e: int(e["id"][1:]))
+        ids = [e["id"] for e in items]
+        for e, id in zip(items, ids[by:] + ids[:by]):
+            e["id"] = id
+        return pair.parse(joined("json", head, [json.dumps(e).encode() for e in entities], tail), day, f"{by} {day}")
+
+    same, other = ([nameless(day, by) for day in (0, 1)] for by in (0, 150))
+    check_pair(*same)
+    for two in ((same[0], other[1]), (other[0], same[1])):
+        with pytest.raises(DamagedDump, match="another class"):
+            check_pair(*two)
+
+
 @pytest.mark.parametrize("kind,form", SAME_CASES)
 def test_what_does_no_harm(kind, form, pairs):
     pair = pairs(form)
@@ -510,6 +543,35 @@ def test_an_unreadable_value_costs_its_property_only(dumps, facts, tmp_path):
     parsed = parse_dump(mine[side], tmp_path / "p", progress=False)
     assert parsed.rejected() == [] and parsed.counts["unreadable"] == len(hit) > 50
     assert triples(built) == {f for f in facts if hit.get(f[0]) != f[1]}
+
+
+@pytest.mark.parametrize("side", [0, 1])
+def test_an_entity_whose_class_is_unreadable_is_not_one_without_a_class(side, dumps, facts, tmp_path):
+    "It may be a page of the wiki."
+    hit = set()
+
+    def change(lines):
+        for i, line in enumerate(lines):
+            if line.startswith(b"{") and i % 7 == 0 and b'"P31":[' in line and b'"type":"item"' in line[:20]:
+                e = json.loads(line.rstrip(b","))
+                e["claims"]["P31"][0]["mainsnak"]["datavalue"] = dict(value=None, type="string", error="Not valid")
+                hit.add(e["id"])
+                lines[i] = json.dumps(e).encode() + b","
+        return lines
+
+    mine = list(dumps)
+    mine[side] = rewritten(dumps[side], tmp_path / "sick", change)
+    built = build_facts(*mine, tmp_path / "b", progress=False)
+    whole = build_facts(*dumps, tmp_path / "w", progress=False)
+    left = (
+        {f for f in facts if not hit & {f[0], f[2]}} if side else {f for f in facts if f[0] not in hit or f[1] != "P31"}
+    )
+    assert len(hit) > 50 and triples(built) == left and (left < facts or side == 0)
+    columns = ("subject", "property", "value", "side", "klass")
+    got, want = (
+        {(*r.values(),) for r in rows_of(b.folder / "rules" / "classified.parquet", columns)} for b in (built, whole)
+    )
+    assert not {r for r in got if hit & {*r[:3]}} and {r[:4] for r in got} <= {r[:4] for r in want}
 
 
 def test_lines_that_stand_twice_count_once(dumps, facts, tmp_path):

@@ -16,7 +16,7 @@ from ..texts import day_number, parse_date, value_label
 from ..engine import open_engine
 from ..records import BadArgument, Fact, schema
 from ..store import Manifest, Stage
-from .changes import SUBJECT_PROPERTY, TRIPLE_KEY, truthy
+from .changes import SUBJECT_PROPERTY, TRIPLE_KEY, truthy, unread_classes
 from .claims import META_PROPERTIES, META_PROPERTY_CLASSES, WIKI_PAGE_CLASSES
 from .screening import mark_members, period_end
 
@@ -41,7 +41,7 @@ FILTERS = (
     _Filter(
         "page of the wiki",
         "official code",
-        "subject or object is a list, a category, a template or a disambiguation page",
+        "subject or object is a list, a category, a template or a disambiguation page, or its class could not be read",
     ),
     _Filter("no label", "needed for a question", "subject or object has no name in the language, or is gone"),
     _Filter("circular", "paper, (i)", "the object is the subject, or has its name"),
@@ -244,7 +244,7 @@ def _add_filter_columns(
     property_names = properties.select("id", property_label=nw.col("label"))
     out = out.join(property_names, left_on="property", right_on="id", how="left")
     classes = statements.filter(nw.col("property") == "P31", nw.col("value").is_in(WIKI_PAGE_CLASSES))
-    pages = classes.select(id=nw.col("subject")).unique(["id"])
+    pages = nw.concat([classes.select(id=nw.col("subject")), unread_classes(statements)]).unique(["id"])
     for column, name in (("subject", "subject_page"), ("value", "object_page")):
         out = out.join(pages.with_columns(nw.lit(True).alias(name)), left_on=column, right_on="id", how="left")
     return out.with_columns(wiki_page=nw.col("subject_page").fill_null(False) | nw.col("object_page").fill_null(False))
@@ -326,7 +326,7 @@ def filter_facts(
     if which not in ("changed", "static"):
         raise BadArgument(f"no {which!r} facts. Choose from: changed, static")
     inputs = [changes / f"{which}.parquet", *(new / f"{n}.parquet" for n in ("statements", "labels", "properties"))]
-    params = dict(which=which, filters=[f.name for f in FILTERS], version=3, until=until and str(parse_date(until)))
+    params = dict(which=which, filters=[f.name for f in FILTERS], version=4, until=until and str(parse_date(until)))
     params |= dict(values=True) if values else {}
     stage = Stage(out, f"filter_{which}", params, inputs)
     if stage.done and not force:

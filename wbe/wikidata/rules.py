@@ -22,7 +22,7 @@ from ..engine import open_engine
 from ..records import BadArgument
 from ..store import Manifest, Stage, StoreError, atomic_write, explain_read_errors, scratch_folder
 from ..texts import day_number, day_text
-from .changes import SUBJECT_PROPERTY, TRIPLE_KEY, unread_entities, without_unread
+from .changes import SUBJECT_PROPERTY, TRIPLE_KEY, unread_classes, unread_entities, without_unread
 from .screening import count_by, first_case, mark_members, period_start, preprocess
 
 # %% ../../nbs/04_wikidata/09_rules.ipynb #cell-010
@@ -387,7 +387,7 @@ def _check_classify(inputs: list[Path], views: list[Path], t_old, t_new, factor:
             raise StoreError(f"{path} is missing: {remedy}")
 
 # %% ../../nbs/04_wikidata/09_rules.ipynb #cell-059
-RULES_VERSION = 2  # raised when the same inputs would give other files
+RULES_VERSION = 3  # raised when the same inputs would give other files
 RULE_OUTPUTS = ("classified.parquet", "updates.parquet", "replacements.parquet")
 
 
@@ -428,7 +428,8 @@ def _readable_groups(
     cleaned,  # their cleaned triples
 ) -> list:
     "The cleaned triples of the groups that both snapshots hold whole."
-    lost, statements = unread_entities(e, *folders), [e.scan(f / "statements.parquet") for f in folders]
+    statements = [e.scan(f / "statements.parquet") for f in folders]
+    lost = nw.concat([unread_entities(e, *folders), *map(unread_classes, statements)]).unique()
     values = [
         s.join(lost.select(value=nw.col("id")), on="value", how="semi").select(*SUBJECT_PROPERTY) for s in statements
     ]

@@ -22,6 +22,7 @@ from ..engine import parallel_map
 from ..records import BadArgument, col, patch, read_table, to_table
 from ..spool import PieceFiles, parquet_piece
 from ..store import Stage, StageFolder, format_bytes, write_text
+from ..wikidata.parse import short_snapshot
 from .pages import WikipediaSnapshot
 from .plain import Paragraph, page_paragraphs
 
@@ -92,10 +93,11 @@ def _unread_ids(
     own: _PageIndex,  # its articles
     other: _PageIndex,  # those of the snapshot that it is compared with
     there: WikipediaSnapshot,
+    short: bool = False,  # whether it holds far fewer than that one
 ) -> np.ndarray:
-    "The numbers of pages that a snapshot may hold and could not give: any, where it is damaged or a page is nameless."
+    "The numbers of pages that a snapshot may hold and could not give: any, where it lacks some or a page is nameless."
     lost = snapshot.rejected()
-    if snapshot.damage or any(r["id"] is None and not r["title"] for r in lost):
+    if short or snapshot.damage or any(r["id"] is None and not r["title"] for r in lost):
         return np.setdiff1d(other.id, own.id)
     named = _pages_with(there, "title", {r["title"] for r in lost if r["id"] is None})
     return np.array(sorted({r["id"] for r in lost + named} - {None}), np.int64)
@@ -255,7 +257,7 @@ def _lost_titles(old: WikipediaSnapshot, new: WikipediaSnapshot, unread) -> list
     return sorted({r["title"] for r in found if not r["redirect"]})
 
 # %% ../../nbs/05_wikipedia/04_comparison.ipynb #cell-038
-COMPARISON_VERSION = 4  # raised with every change that alters the files
+COMPARISON_VERSION = 5  # raised with every change that alters the files
 
 # %% ../../nbs/05_wikipedia/04_comparison.ipynb #382dfff5
 def compare_wikipedia(
@@ -281,7 +283,11 @@ def compare_wikipedia(
         return WikipediaComparison(folder)
     with stage:
         (before, torn), (after, torn_too) = _page_index(old), _page_index(new)
-        unread = [_unread_ids(old, before, after, new), _unread_ids(new, after, before, old)]
+        short = short_snapshot(old, new)
+        unread = [
+            _unread_ids(old, before, after, new, short is old),
+            _unread_ids(new, after, before, old, short is new),
+        ]
         unread = np.concatenate([*unread, torn, torn_too])
         lost = _lost_titles(old, new, unread)
         before, after = before.without(unread), after.without(unread)

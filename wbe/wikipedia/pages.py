@@ -15,6 +15,7 @@ import tarfile
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
+from hashlib import sha1
 from itertools import islice
 from pathlib import Path
 
@@ -73,25 +74,31 @@ def _decode(text: bytes) -> str:
 
 # %% ../../nbs/05_wikipedia/01_pages.ipynb #cell-017
 _TEXT = re.compile(rb"<text\b([^<>]*?)(/>|>)")
+_LENGTH, _SUM = re.compile(rb'\bbytes="(\d+)"'), re.compile(rb'\bsha1="([0-9a-z]+)"')
 _BAD_ESCAPE = re.compile(rb"&(?!(?:amp|lt|gt|quot|apos|#\d+|#x[0-9a-fA-F]+);)")
 
 
 def _raw_text(
     revision: bytes,  # the XML of a revision
 ) -> bytes:
-    "The wikitext of a revision, its escapes resolved."
+    "The wikitext of a revision, its escapes resolved; one that contradicts its length or its checksum was damaged."
     found = _TEXT.search(revision)
     if not found:
         raise _BadPage("no text")
     if b"deleted=" in found[1]:
         raise _BadPage("text deleted")
-    if found[2] == b"/>":
-        return b""
-    end = revision.find(b"</text>", found.end())
+    end = found.end() if found[2] == b"/>" else revision.find(b"</text>", found.end())
     text = revision[found.end() : end]
     if end < 0 or b"<" in text or b"&" in text and _BAD_ESCAPE.search(text):
         raise _BadPage("broken XML in the text")
-    return unescape_xml(text)
+    raw, length = unescape_xml(text), _LENGTH.search(found[1])
+    # the checksum of the text itself comes first: that of a revision may be one of several texts
+    summed = _SUM.search(found[1]) or _SHA1.search(revision)
+    if length and int(length[1]) != len(raw):
+        raise _BadPage("the text is not as long as it was")
+    if summed and int(summed[1], 36) != int.from_bytes(sha1(raw).digest()):
+        raise _BadPage("the text is not that of its checksum")
+    return raw
 
 # %% ../../nbs/05_wikipedia/01_pages.ipynb #cell-020
 def _checksum(text: bytes) -> str:
@@ -115,7 +122,7 @@ def _read_page(
     found = _REDIRECT.search(head)
     redirect = found and _decode(unescape_xml(found[1]))
     raw = _raw_text(revision)
-    sha1, model, when = (p.search(revision) for p in (_SHA1, _MODEL, _TIMESTAMP))
+    summed, model, when = (p.search(revision) for p in (_SHA1, _MODEL, _TIMESTAMP))
     return WikiPage(
         number,
         ns,
@@ -123,7 +130,7 @@ def _read_page(
         redirect or None,
         int(_find_tag(_ID, revision, "revision id")),
         when and when[1].decode("ascii", "replace"),
-        sha1[1].decode() if sha1 else _checksum(raw),
+        summed[1].decode() if summed else _checksum(raw),
         model[1].decode("ascii", "replace") if model else "wikitext",
         _decode(raw) if with_text and not redirect else None,
     )
@@ -364,7 +371,7 @@ def pages(
     return pq.read_table(self.path, columns=columns) if columns else read_table(self.path, WikiPage)
 
 # %% ../../nbs/05_wikipedia/01_pages.ipynb #c920ef9c
-SNAPSHOT_VERSION = 2  # raised with every change that alters the files
+SNAPSHOT_VERSION = 3  # raised with every change that alters the files
 
 
 def parse_wikipedia(
