@@ -122,7 +122,7 @@ def test_what_is_beside_a_layer_is_stopped_and_continued(editor, hparams, toy_fo
     [
         ("memit", dict(layers=[1], steps=3, samples=20), "wbe.editors.weights.keys._optimise_batch"),
         ("lora", dict(epochs=4), "wbe.editors.training.lora._epoch"),
-        ("locft", dict(layer=1, epochs=4, lr=0.01, enough=0.0), "wbe.editors.training.finetune.shuffled_batches"),
+        ("locft", dict(layer=1, epochs=4, lr=0.01, enough=0.0), "wbe.editors.training.finetune._shuffled_batches"),
     ],
 )
 def test_killed_in_the_middle_of_a_batch_of_a_whole_timestep(

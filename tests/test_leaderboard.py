@@ -42,8 +42,9 @@ def test_the_page(folders, tmp_path):
     assert "two/mine/memit" in first and "two/ft" not in first
     scores = made_up("rag", **SIZE).scores
     share = scores[(scores.moment == "current") & (scores.axis == "persona")].exact_match.mean()
-    row = re.search(r"<tr><td>rag</td>.*?</tr>", first)[0]
-    assert f'data-value="{share:.12g}">{share:.1%} [' in row
+    short, row = re.findall(r"<tr><td>rag</td>.*?</tr>", first)[:2]
+    assert f'data-value="{share:.12g}">{share:.1%} <small>[' in row and f'data-value="{share:.12g}"' not in short
+    assert row.startswith("<tr><td>rag</td><td>5 of 6") and "5 of 6" in short
     assert re.findall(r'(?:src|href)="(?!data:|#)[^"]*"', text) == []
 
 

@@ -111,7 +111,7 @@ def test_a_choice_by_fewer_edits_than_a_batch_of_the_run_has_is_told(tmp_path, m
     hear = lambda event, text: said.append(text)
     job = SimpleNamespace(plan=plan, folder=tmp_path, texts={}, rank=0, planned={1: 10, 2: 4}, batch_size=batch)
     job.__dict__.update(notify=hear, bench=None, lm=None, editor=None, progress=False)
-    for name in ("tuning_edits", "tune", "use_tuned"):
+    for name in ("_tuning_edits", "tune", "use_tuned"):
         monkeypatch.setattr(schedule, name, lambda *given: None)
     schedule.Job._tune_editor(job)
     assert [("10 edits together" in text) for text in said] == [True] * warned
@@ -130,4 +130,4 @@ def test_a_run_without_effect_says_so_after_the_first_edits_at_the_end_and_in_co
     log = (tmp_path / "run" / "log.txt").read_text()
     told = [f" {event} " in log for event in ("no effect", "finished without effect")]
     assert told == [silent, silent]
-    assert [("no effect" in line) for line in compare_runs([run]).attrs["health"]] == [True] * silent
+    assert sum("no effect" in line for line in compare_runs([run]).attrs["health"]) == silent

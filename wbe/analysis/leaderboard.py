@@ -7,6 +7,7 @@ __all__ = ['make_leaderboard']
 
 # %% ../../nbs/11_analysis/17_leaderboard.ipynb #cell-002
 import html
+import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
@@ -17,7 +18,7 @@ import pandas as pd
 
 import wbe
 from . import style, tables
-from .cost import edit_cost
+from .cost import edit_cost, label_points
 from .headline import reportable_runs
 from .report import _image_html, page_files, page_note
 from wbe.analysis.tables import (
@@ -281,7 +282,18 @@ def _about_runs(runs, board: pd.DataFrame, origin: dict) -> pd.DataFrame:
 
 # %% ../../nbs/11_analysis/17_leaderboard.ipynb #cell-043
 _CAPTION = (
-    "{} right after the edits, unless the heading says otherwise; the best at the end first. n: updates at the end"
+    "{} right after the edits, unless the heading says otherwise; the best at the end first. n: updates at the end. "
+    "Verified: how many of the checks listed below a run passed"
+)
+_FIRST_COLUMNS = (
+    "update, at the end",
+    "update",
+    "rephrase",
+    "locality",
+    "lasting facts",
+    "seconds per edit",
+    "n",
+    "verified",
 )
 _VERDICTS = (
     "Verdicts are on updates at the end: the difference on the same questions, resampled by subject, with Holm's "
@@ -293,6 +305,7 @@ _ABOUT = "The runs, their settings, and what was verified in their folders"
 def _table_part(frame: pd.DataFrame, name: str, caption: str, formats: dict | None = None) -> str:
     "A table of the page."
     text = tables.as_html(frame, formats, caption).replace("<table>", f'<table class="sortable" data-name="{name}">', 1)
+    text = re.sub(r" (\[[^\]]*\])</td>", r" <small>\1</small></td>", text)  # an interval stands below its value
     return f'<div class="wide scroll" tabindex="0" role="region" aria-label="{html.escape(caption)}">{text}</div>'
 
 
@@ -311,12 +324,12 @@ def _draw_kept(board: pd.DataFrame):
         ax.plot([r["update, low"], r["update, high"]], [y, y], color=colour, lw=1, alpha=0.7)
         ax.plot([x, x], [r["update, at the end, low"], r["update, at the end, high"]], color=colour, lw=1, alpha=0.7)
         ax.plot([x], [y], style.look(name).marker, color=colour, ms=6, mew=0)
-        ax.annotate(name, (x, y), (6, 4), textcoords="offset points", fontsize=8.5, color=colour)
     for line in (ax.axhline, ax.axvline):
         line(unedited, color=style.GREY, ls=(0, (1, 1.5)), lw=1.4)
     ax.set(xlabel=f"learnt: {measure}, right after the edits", ylabel="kept: after the last timestep")
     style.percent_axis(ax, "x")
     style.percent_axis(ax)
+    label_points(ax, board["update"], board["update, at the end"], board.index)
     return fig
 
 
@@ -337,8 +350,12 @@ def _board_html(n: int, board: pd.DataFrame, alarms: list[str]) -> str:
     image = _image_html(style.figure_svg(fig), dict(alt=alt))
     r = board.attrs["unedited"]
     before = f"The unedited model (dotted): {tables.format_percent(r.value, r.low, r.high)} of updates, n = {r.n:,}."
-    table = _table_part(shown, f"leaderboard-{n}", _CAPTION.format(measure.capitalize()), formats)
-    return f"{image}<p>{before} {_VERDICTS}</p>{page_note(alarms, 'Alarms')}{table}"
+    caption, few = _CAPTION.format(measure.capitalize()), [c for c in _FIRST_COLUMNS if c in shown]
+    table = _table_part(shown[few], f"leaderboard-{n}", caption, {c: formats[c] for c in few if c in formats})
+    every = _table_part(shown, f"leaderboard-{n}-all", f"All columns. {caption}", formats)
+    every = f'<details class="table"><summary>All columns, and verdicts</summary>{every}</details>'
+    note = page_note(dict.fromkeys(alarms), "Alarms")
+    return f"{image}<p>{before} {_VERDICTS}</p>{note}{table}{every}"
 
 
 def _group_html(n: int, runs, origin: dict) -> str:

@@ -42,6 +42,13 @@ def _print_answers(
     out.show(table.columns, table.astype(str).values.tolist(), title)
     unsolved = answers.unsolved().reset_index()
     out.table("unsolved", unsolved.columns, unsolved.values.tolist(), "The unsolved share", floats=".1%")
+    if cutoff := answers.about["cutoff"]:
+        slices = answers.by_cutoff()
+        plain, table = slices.reset_index(), format_summary(slices).reset_index()
+        out.keep("slices", plain.columns, plain.values.tolist())
+        title = f"What a model can know whose training texts end on {cutoff}"
+        shown = [*table.columns[:3], *table.columns[5:6], *(c for c in table.columns[6:] if c == "outdated answer")]
+        out.show(shown, table[shown].astype(str).values.tolist(), title)
     for line in [*answers.prompt_notes(), *set_aside_lines(answers.about)]:
         out.line(f"{line}.")
     if (few := int(summary.subjects.min())) < MIN_SUBJECTS:

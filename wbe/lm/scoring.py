@@ -31,8 +31,9 @@ from .tokens import EncodedItem, QAItem, as_qa_items, encode_items, get_protocol
 from ..metrics.answers import normalised_matches
 from ..metrics.summary import format_summary, summarise, with_outdated_match
 from ..progress import progress_bar
-from ..records import BadArgument, Score, WbeError, check_choice, choose_axes, col, patch, schema, to_table
+from ..records import AXES, BadArgument, Score, WbeError, check_choice, choose_axes, col, patch, schema, to_table
 from ..store import write_table, write_text
+from ..texts import date_or_none, parse_date
 
 # %% ../../nbs/07_lm/09_scoring.ipynb #cell-005
 @dataclass
@@ -428,6 +429,30 @@ def unsolved(self: BenchmarkAnswers):
     share = 1 - exact.pivot_table(index="timestep", columns="axis", values="exact", sort=False)
     return share.reindex(columns=[a for a in choose_axes() if a in share.columns])
 
+# %% ../../nbs/07_lm/09_scoring.ipynb #8db78f57
+def _last_days(names, cutoff: str | None) -> dict:
+    "The last day of each timestep; an error if one has none, or if the cut-off is no day."
+    days = {name: date_or_none(name.rpartition("_")[2]) for name in names} if cutoff and parse_date(cutoff) else {}
+    if None in days.values():
+        raise BadArgument("the benchmark's timesteps have no dates, so none is before or after a cut-off")
+    return days
+
+
+@patch
+def by_cutoff(
+    self: BenchmarkAnswers,
+    cutoff: str | None = None,  # the day on which the model's training texts end; by default as it was asked
+):
+    "The measures of stable, evolved and uncharted questions, per axis; a change counts on the day of its snapshot."
+    import numpy as np
+
+    cutoff, f = cutoff or self.about.get("cutoff"), self.frame
+    later = f.timestep.map(_last_days(f.timestep.unique(), cutoff)) > parse_date(cutoff)
+    later &= f.axis.map(lambda axis: axis not in AXES or AXES[axis].rests_on_edit)
+    known = f.previous.notna() if "previous" in f else False
+    kind = np.where(~later, "stable", np.where(known, "evolved", "uncharted"))
+    return summarise(f.assign(slice=kind), by=("slice", "axis"))
+
 # %% ../../nbs/07_lm/09_scoring.ipynb #5ecf3fab
 @patch
 def save(self: BenchmarkAnswers, folder):
@@ -525,9 +550,11 @@ def ask_benchmark(
     scored_at: int = 0,  # after how many timesteps of edits; 0: the unedited model
     edited_at=None,  # edit id -> timestep in which it was edited
     too_long: str = "error",  # or truncate: leave out the beginning of prompts that do not fit
+    cutoff: str | None = None,  # day on which the model's training texts end, like 2024-03-01: see `by_cutoff`
     progress: bool = True,
 ) -> BenchmarkAnswers:
     "Ask a model all questions of a benchmark, and score its answers."
+    _last_days(bench.timesteps, cutoff)
     probes = probe_table(bench, axes, max_edits, seed, bench.timesteps[scored_at - 1] if scored_at else None)
     if probes.empty:
         raise BadArgument("there are no such questions in this benchmark")
@@ -544,6 +571,7 @@ def ask_benchmark(
         timesteps=list(bench.timesteps),
         most=max_edits,
         seed=seed,
+        cutoff=cutoff,
         questions=len(probes),
         seconds=round(scores.seconds, 2),
         set_aside=describe_set_aside(reasons),

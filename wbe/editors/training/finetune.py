@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['answer_positions', 'answer_nll', 'answer_objective', 'FTHParams', 'OutputTrainer', 'training_bar', 'FT', 'FTL',
-           'answer_gradient', 'train_on_answers', 'with_end_token', 'fitting_batch_size', 'shuffled_batches',
-           'BreadthFirstHParams', 'LocFTHParams', 'LocFT', 'train_breadth_first']
+           'answer_gradient', 'train_on_answers', 'with_end_token', 'fitting_batch_size', 'BreadthFirstHParams',
+           'LocFTHParams', 'LocFT', 'train_breadth_first']
 
 # %% ../../../nbs/09_editors/training/01_finetune.ipynb #cell-002
 import math
@@ -220,7 +220,7 @@ def fitting_batch_size(
     return math.ceil(count / 8) if adapt and count < size else size
 
 
-def shuffled_batches(
+def _shuffled_batches(
     count: int,  # of edits
     size: int,  # of a mini-batch
     generator: torch.Generator | None,  # None leaves the edits in their order
@@ -298,7 +298,7 @@ def train_breadth_first(
         _restore_training(changes, adam, state, g)
     for epoch in training_bar(h.epochs, "epochs", progress, done):
         total = 0.0
-        for rows in shuffled_batches(len(coded), size, g):
+        for rows in _shuffled_batches(len(coded), size, g):
             objective = known.get(tuple(rows)) or answer_objective(lm, [coded[i] for i in rows], layers, over=h.mean)
             if len(coded) <= size:
                 known[tuple(rows)] = objective
