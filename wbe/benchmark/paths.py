@@ -58,7 +58,7 @@ def _second_hops(facts):
     )
 
 # %% ../../nbs/06_benchmark/03_paths.ipynb #13c125ad
-def _join_two_hops(facts):
+def _join_two_hops(facts, every: bool = False):
     "The two-hop quintuples inside a frame of facts."
     first = facts.select("subject_id", "property_id", "object_id", "subject", "property", "object")
     joined = first.join(_second_hops(facts), left_on="object_id", right_on="middle_id")
@@ -66,7 +66,8 @@ def _join_two_hops(facts):
     excluded = nw.col("property_id").is_in(_EXCLUDED_PROPERTIES)
     excluded |= nw.col("second_property_id").is_in(_EXCLUDED_PROPERTIES + _EXCLUDED_SECOND_PROPERTIES)
     circle = (nw.col("last_id") == nw.col("subject_id")) | (lower("last") == lower("subject"))
-    kept = joined.filter(~excluded, ~circle, ~lower("last").str.contains("wiki", literal=True))
+    kept = joined.filter(~circle, ~lower("last").str.contains("wiki", literal=True))
+    kept = kept if every else kept.filter(~excluded)
     renamed = kept.rename({"object_id": "middle_id", "object": "middle", "last_id": "object_id", "last": "object"})
     return renamed.select(*_TwoHop.__dataclass_fields__)
 
@@ -87,15 +88,16 @@ def find_two_hops(
     out,  # folder to write multihop.parquet to
     engine: str = "duckdb",
     memory: str | None = None,
+    every: bool = False,  # also pairs with the properties that the published code leaves out, such as instance of
 ) -> Manifest:
     "Find the two-hop quintuples of a timestep."
     facts, path = Path(facts), Path(out) / "multihop.parquet"
-    stage = Stage(out, "multihop", dict(version=1), [facts])
+    stage = Stage(out, "multihop", dict(version=1) | (dict(every=True) if every else {}), [facts])
     if stage.done:
         return stage.manifest
     with stage, open_engine(engine, memory) as e:
         order = list(_TwoHop.__dataclass_fields__)[:5]
-        stage.counts["quintuples"] = e.write(_join_two_hops(e.scan(facts)), path, order)
+        stage.counts["quintuples"] = e.write(_join_two_hops(e.scan(facts), every), path, order)
         stage.counts |= _count_facts(e, e.scan(facts), e.scan(path))
         stage.outputs.append(path)
     return stage.manifest

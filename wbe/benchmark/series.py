@@ -209,7 +209,7 @@ def _build_questions(
     closeness, probes, hops = series.settings["closeness"], step.work / "locality", step.work / "multihop"
     near = dict(method=closeness, statements=statements if closeness == "graph" else None)
     find_locality(*step.facts, probes, *_known_changes(series, step), statements[0], **near, **use, progress=progress)
-    find_two_hops(step.facts[0], hops, **use)
+    find_two_hops(step.facts[0], hops, **use, every=series.settings.get("every_pair", False))
     inputs = (*step.facts, probes / "locality.parquet", hops / "multihop.parquet", step.parsed)
     out, seed = step.work / "questions", series.settings["seed"]
     keep = series.settings.get("namesakes") == "keep"
@@ -452,6 +452,7 @@ def make_benchmark(
     popular: float | None = None,  # share of the entities, those with most pages, that a chain may pass through
     statements: bool = False,  # also sentences that the answers complete, in two columns
     values: bool = False,  # also facts whose value is a date or a quantity; the paper has entities only
+    every_pair: bool = False,  # also questions over two facts with "instance of" and the like, as in the paper's text
 ) -> Release:
     "From a series of dumps to a released benchmark; called again, it continues where it was."
     writer = writer or dict(name="template")
@@ -460,7 +461,8 @@ def make_benchmark(
     writer_options = whole | (writer_options or {})
     settings |= dict(title=title, source=source, seed=seed, language=language, fallback=list(fallback))
     settings |= dict(namesakes=namesakes, ended=ended) | ({} if popular is None else dict(popular=popular))
-    settings |= (dict(statements=True) if statements else {}) | (dict(values=True) if values else {})
+    more = dict(statements=statements, values=values, every_pair=every_pair)
+    settings |= {name: True for name, wanted in more.items() if wanted}
     _check_settings(settings, engine)
     _open_series(folder, settings)
     files = locate_dumps(dumps, folder / "dumps", mirror, kind, progress, log)
