@@ -316,7 +316,7 @@ def test_many_editors_get_a_panel_for_each_family():
     names = {run.editor for run in many}
     families = [names & set(members) for members in style.EDITOR_FAMILIES.values()]
     assert shown == [family for family in families if family] * 2
-    assert fig.axes[0].get_ylim() == fig.axes[2].get_ylim() != fig.axes[3].get_ylim()
+    assert len({ax.get_ylim() for ax in fig.axes}) == 1  # all panels have one scale
 
 
 def test_cost_figures_show_the_table(runs):

@@ -116,10 +116,11 @@ def test_all_is_the_number_of_instances_of_the_run(chains, tmp_path):
         MquakePlan(chains, k=("every",))
 
 
-def test_the_limit_on_popularity_reaches_the_chains_and_nothing_else_does(tmp_path, monkeypatch):
+def test_the_limit_on_popularity_and_the_relations_reach_the_chains_and_nothing_else_does(tmp_path, monkeypatch):
     from types import SimpleNamespace
 
     from wbe.benchmark import series
+    from wbe.benchmark.paths import MQUAKE_RELATIONS
 
     calls = []
     monkeypatch.setattr(series, "find_chains", lambda *a, **k: calls.append(k))
@@ -129,9 +130,11 @@ def test_the_limit_on_popularity_reaches_the_chains_and_nothing_else_does(tmp_pa
     (tmp_path / "work/chains").mkdir(parents=True)
     (tmp_path / "release").mkdir()
     step = SimpleNamespace(name="t", facts=(1, 2), work=tmp_path / "work", parsed=tmp_path, older=tmp_path)
-    for settings in (dict(seed=0), dict(seed=0, popular=0.2)):
+    for settings in (dict(seed=0), dict(seed=0, popular=0.2), dict(seed=0, relations="mquake")):
         series._build_chains(SimpleNamespace(settings=settings, folder=tmp_path), step, None, {})
-    assert calls == [dict(seed=0), dict(seed=0, popular=0.2, labels=tmp_path / "labels.parquet")]
+    *other, relations = calls
+    assert other == [dict(seed=0), dict(seed=0, popular=0.2, labels=tmp_path / "labels.parquet")]
+    assert {*relations["kind"]} == {*MQUAKE_RELATIONS} and len(MQUAKE_RELATIONS) == 37
     assert sorted(p.name for p in (tmp_path / "release").iterdir()) == ["chains_t_CF.json", "chains_t_T.json"]
 
 

@@ -53,7 +53,8 @@ QUESTIONS = """<script>const probeQuestions = async () => {
   seen.second = tip.firstChild.textContent; seen.points = points.map(p => p[2]);
   await changed(() => key("Enter")); seen.entered = location.hash; seen.enteredState = state(); key("Escape");
   const wanted = "run=rome&axis=update&moment=current";
-  const cell = [...document.querySelectorAll("#headline td a")].find(a => a.hash.includes(wanted));
+  const links = [...document.querySelectorAll("#headline td a")];
+  const cell = links.find(a => a.hash.includes(wanted) && a.textContent.endsWith("%"));
   seen.cell = cell.textContent;
   await changed(() => cell.click());
   seen.state = state(); seen.questions = shown("question");

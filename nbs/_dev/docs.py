@@ -3,6 +3,7 @@
 python nbs/_dev/docs.py [FOLDER]      build it (default: _docs); needs no network, and no page loads from outside
 """
 
+import ast
 import gc
 import importlib
 import inspect
@@ -152,6 +153,15 @@ def separate_formulas(text: str) -> str:
     return re.sub(r"\s*^\$\$(.+?)\$\$[ \t]*\n?", r"\n\n$$\1$$\n\n", text, flags=re.S | re.M)
 
 
+def only_imports(source: str) -> bool:
+    "Whether a cell has nothing but imports."
+    try:
+        found = ast.parse(source).body
+    except SyntaxError:  # of IPython
+        return False
+    return bool(found) and all(isinstance(x, ast.Import | ast.ImportFrom) for x in found)
+
+
 def shown(path: Path, url: str, toc: str = "") -> dict:
     "A notebook without directives and hidden cells; `toc` is appended."
     nb = read(path)
@@ -170,6 +180,8 @@ def shown(path: Path, url: str, toc: str = "") -> dict:
                 output["data"]["text/markdown"] = text
         if "hide_input" in flags:
             cell.metadata["tags"] = ["remove-input"]
+        elif cell.cell_type == "code" and only_imports(cell.source):
+            cell.metadata["tags"] = ["hide-input"]  # folded
         cell.source = re.sub(r"^#\|.*\n?", "", cell.source, flags=re.M).strip("\n")
         cells.append(cell)
     if toc:
@@ -290,7 +302,9 @@ def write_sources(folder: Path) -> None:
     numbered = [f"{room}/00_overview" if f"{room}/00_overview" in own else own[0] for room, own in by_room.items()]
     found = modules()
     captions = {"Tutorials": {page: [] for page in [*tutorials, "guide"]}}
-    captions["Notebooks"] = {first: [p for p in own if p != first] for first, own in zip(numbered, by_room.values())}
+    below = {first: [p for p in own if p != first] for first, own in zip(numbered, by_room.values())}
+    for caption, is_study in (("Studies", True), ("Notebooks", False)):
+        captions[caption] = {first: own for first, own in below.items() if first.startswith("research/") == is_study}
     captions["Reference"] = {"command-line": [], "api/index": [f"api/{name}" for name in found]}
     (folder / "captions.json").write_text(json.dumps(captions))
     front = "\n\n".join(toctree(list(own), caption) for caption, own in captions.items())

@@ -19,7 +19,7 @@ import numpy as np
 
 from .chains import CHAIN_STYLES, find_chains, write_chains
 from .locality import SIMILARITY_METHODS, change_files, changed_pairs, entity_numbers, find_locality
-from .paths import find_two_hops
+from .paths import KIND_OF_PROPERTY, MQUAKE_RELATIONS, find_two_hops
 from .questions import write_questions
 from .reader import timestep_name
 from .release import RETIRED_FIELDS, WIKIDATA_SOURCE, WORLD_SOURCE, Release, add_timestep, finish_release
@@ -209,7 +209,7 @@ def _build_questions(
     closeness, probes, hops = series.settings["closeness"], step.work / "locality", step.work / "multihop"
     near = dict(method=closeness, statements=statements if closeness == "graph" else None)
     find_locality(*step.facts, probes, *_known_changes(series, step), statements[0], **near, **use, progress=progress)
-    find_two_hops(step.facts[0], hops, **use)
+    find_two_hops(step.facts[0], hops, **use, every=series.settings.get("every_pair", False))
     inputs = (*step.facts, probes / "locality.parquet", hops / "multihop.parquet", step.parsed)
     out, seed = step.work / "questions", series.settings["seed"]
     keep = series.settings.get("namesakes") == "keep"
@@ -227,6 +227,8 @@ def _build_chains(
     out = step.work / "chains"
     labels, popular = step.parsed / "labels.parquet", series.settings.get("popular")
     limit = dict(popular=popular, labels=labels) if popular else {}
+    if series.settings.get("relations") == "mquake":
+        limit["kind"] = {p: KIND_OF_PROPERTY[p] for p in MQUAKE_RELATIONS}
     find_chains(*step.facts, out, step.older / "statements.parquet", seed=series.settings["seed"], **use, **limit)
     write_chains(out / "chains.parquet", labels, out, writer, **use)
     for style in CHAIN_STYLES:
@@ -420,6 +422,7 @@ def _check_settings(settings: dict, engine: str):
     check_choice(settings["closeness"], SIMILARITY_METHODS, "closeness")
     check_choice(settings["namesakes"], ("drop", "keep"), "way with namesakes")
     check_choice(settings["ended"], ("drop", "keep"), "way with what has ended")
+    check_choice(settings.get("relations", "all"), ("all", "mquake"), "set of relations")
     check_choice(engine, ENGINES, "engine")
     popular = settings.get("popular")
     if popular is not None and not (0 < popular <= 1 and settings["chains"]):
@@ -452,6 +455,8 @@ def make_benchmark(
     popular: float | None = None,  # share of the entities, those with most pages, that a chain may pass through
     statements: bool = False,  # also sentences that the answers complete, in two columns
     values: bool = False,  # also facts whose value is a date or a quantity; the paper has entities only
+    relations: str = "all",  # of chains: all, or mquake, the 37 of its paper
+    every_pair: bool = False,  # also questions over two facts with "instance of" and the like, as in the paper's text
 ) -> Release:
     "From a series of dumps to a released benchmark; called again, it continues where it was."
     writer = writer or dict(name="template")
@@ -460,7 +465,9 @@ def make_benchmark(
     writer_options = whole | (writer_options or {})
     settings |= dict(title=title, source=source, seed=seed, language=language, fallback=list(fallback))
     settings |= dict(namesakes=namesakes, ended=ended) | ({} if popular is None else dict(popular=popular))
-    settings |= (dict(statements=True) if statements else {}) | (dict(values=True) if values else {})
+    more = dict(statements=statements, values=values, every_pair=every_pair)
+    settings |= {name: True for name, wanted in more.items() if wanted}
+    settings |= {} if relations == "all" else dict(relations=relations)
     _check_settings(settings, engine)
     _open_series(folder, settings)
     files = locate_dumps(dumps, folder / "dumps", mirror, kind, progress, log)
