@@ -483,8 +483,13 @@ def test_what_does_no_harm(kind, form, pairs):
 
 
 @pytest.fixture(scope="module")
-def facts(dumps, tmp_path_factory):
-    return triples(build_facts(*dumps, tmp_path_factory.mktemp("whole"), rules=False, progress=False))
+def whole(dumps, tmp_path_factory):
+    return build_facts(*dumps, tmp_path_factory.mktemp("whole"), progress=False)
+
+
+@pytest.fixture(scope="module")
+def facts(whole):
+    return triples(whole)
 
 
 def triples(built) -> set:
@@ -546,7 +551,7 @@ def test_an_unreadable_value_costs_its_property_only(dumps, facts, tmp_path):
 
 
 @pytest.mark.parametrize("side", [0, 1])
-def test_an_entity_whose_class_is_unreadable_is_not_one_without_a_class(side, dumps, facts, tmp_path):
+def test_an_entity_whose_class_is_unreadable_is_not_one_without_a_class(side, dumps, whole, facts, tmp_path):
     "It may be a page of the wiki."
     hit = set()
 
@@ -562,7 +567,6 @@ def test_an_entity_whose_class_is_unreadable_is_not_one_without_a_class(side, du
     mine = list(dumps)
     mine[side] = rewritten(dumps[side], tmp_path / "sick", change)
     built = build_facts(*mine, tmp_path / "b", progress=False)
-    whole = build_facts(*dumps, tmp_path / "w", progress=False)
     left = (
         {f for f in facts if not hit & {f[0], f[2]}} if side else {f for f in facts if f[0] not in hit or f[1] != "P31"}
     )
