@@ -104,8 +104,8 @@ def find_two_hops(
 
 # %% ../../nbs/06_benchmark/03_paths.ipynb #cell-008
 _KINDS = package_table("benchmark/object_kinds.toml")
-MQUAKE_RELATIONS = tuple(_KINDS.pop("mquake"))
-KIND_OF_PROPERTY = {p: kind for kind, ids in _KINDS.items() for p in ids}
+MQUAKE_RELATIONS = tuple(_KINDS["mquake"])
+KIND_OF_PROPERTY = {p: kind for kind, ids in _KINDS.items() if kind != "mquake" for p in ids}
 
 # %% ../../nbs/06_benchmark/03_paths.ipynb #cell-009
 PLACE_KINDS = ("country", "location")

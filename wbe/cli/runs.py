@@ -940,7 +940,7 @@ def _export(
 ):
     """Write the edited model of a run as an ordinary Hugging Face checkpoint with a model card, or its second moments.
 
-    Or write a benchmark's questions as tasks of the lm-evaluation-harness, which scores any model as wbe score does.
+    Or write a benchmark's questions as tasks of the lm-evaluation-harness, which scores any model on them.
 
     For example:  wbe export runs/ft-wbe-tiny -o ft-edited
     For example:  wbe export wbe-demo/benchmark/release --set task=lm-eval --set limit=100 -o tasks
@@ -954,6 +954,8 @@ def _export(
     if settings and "task" not in settings:
         raise BadArgument(f"{', '.join(settings)} of what? Questions are exported with --set task=lm-eval")
     if settings:
+        if (Path(source) / "config.json").exists():
+            raise BadArgument(f"{source} is a run; tasks are made of a benchmark: give that")
         folder = export_tasks(open_benchmark(source), output, **settings)
         return typer.echo(f"The tasks: {folder}. How to run them: {folder / 'README.md'}")
     if output:

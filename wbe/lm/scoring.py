@@ -550,7 +550,8 @@ def ask_benchmark(
     scored_at: int = 0,  # after how many timesteps of edits; 0: the unedited model
     edited_at=None,  # edit id -> timestep in which it was edited
     too_long: str = "error",  # or truncate: leave out the beginning of prompts that do not fit
-    cutoff: str | None = None,  # day on which the model's training texts end, like 2024-03-01: see `by_cutoff`
+    cutoff: str
+    | None = None,  # like 2024-03-01, the end of the model's texts: also facts stable until then, changed, begun since
     progress: bool = True,
 ) -> BenchmarkAnswers:
     "Ask a model all questions of a benchmark, and score its answers."
