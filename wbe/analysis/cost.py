@@ -73,6 +73,8 @@ def edit_cost(runs) -> pd.DataFrame:
 # %% ../../nbs/11_analysis/08_cost.ipynb #cell-015
 def format_edit_time(seconds: float) -> str:
     "A time per edit in s, ms or µs."
+    if seconds != seconds:  # a time of one batch has no interval
+        return ""
     scale, unit = (1, "s") if seconds >= 1 else (1e3, "ms") if seconds >= 1e-3 else (1e6, "µs")
     return f"{scale * seconds:.3g} {unit}"
 

@@ -566,6 +566,8 @@ def no_effect_line(
     trained = [p.strip() for p in (hparams.get("under") or name).split(",")]
     tries = [] if name in trained else [f"under={name} (they are trained under {', '.join(trained)})"]
     tries += [f"batch_size={max(1, edits // 8)} (now {size}, so steps are few)"] if size and size > edits else []
+    if used == 0 and hparams.get("subjects") == "require":
+        tries.insert(0, "subjects=ignore (an edit is found only where the question names its subject)")
     chosen = ", which tune=16 chooses for this model" if editor in preset_tables()["grids"] else ""
     tries.append(f"other hyper-parameters{chosen}")
     memory = "" if used is None else f"; its memory was used for {used} of {edits:,} questions"
@@ -588,10 +590,14 @@ def _unknown_lasting(run: Run) -> list[str]:
 @patch(as_prop=True)
 def effect_lines(self: Run) -> list[str]:
     "That the edits had no effect, in a sentence; empty if they had one, or if this was not asked."
+    if not self.moved < NO_EFFECT:
+        return []
     edits = int(self.batches.edits.sum()) if len(self.batches) else 0
     hparams, protocol = (self.config.get(k) or {} for k in ("hparams", "protocol"))
-    line = no_effect_line(self.editor, self.moved, edits, hparams, protocol or "")
-    return [f"{self.name}: {line}"] if line else []
+    s, used = self.scores, 0 if "subjects" in hparams else None
+    if "retrieved" in s:
+        used = int(s[(s.axis == "update") & s.moment.isin(["current", "after"])].retrieved.notna().sum())
+    return [f"{self.name}: {no_effect_line(self.editor, self.moved, edits, hparams, protocol or '', used)}"]
 
 
 @patch(as_prop=True)
