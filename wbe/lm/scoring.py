@@ -451,7 +451,8 @@ def by_cutoff(
     later &= f.axis.map(lambda axis: axis not in AXES or AXES[axis].rests_on_edit)
     known = f.previous.notna() if "previous" in f else False
     kind = np.where(~later, "stable", np.where(known, "evolved", "uncharted"))
-    return summarise(f.assign(slice=kind), by=("slice", "axis"))
+    outdated = f.outdated_match.where(kind == "evolved")  # elsewhere the answer before says nothing about the cut-off
+    return summarise(f.assign(slice=kind, outdated_match=outdated), by=("slice", "axis"))
 
 # %% ../../nbs/07_lm/09_scoring.ipynb #5ecf3fab
 @patch
