@@ -434,7 +434,8 @@ def _last_days(names, cutoff: str | None) -> dict:
     "The last day of each timestep; an error if one has none, or if the cut-off is no day."
     days = {name: date_or_none(name.rpartition("_")[2]) for name in names} if cutoff and parse_date(cutoff) else {}
     if None in days.values():
-        raise BadArgument("the benchmark's timesteps have no dates, so none is before or after a cut-off")
+        hint = "those that `wbe benchmark` makes have them in their names"
+        raise BadArgument(f"the benchmark's timesteps have no dates, so none is before or after a cut-off; {hint}")
     return days
 
 

@@ -334,7 +334,7 @@ def _check_same_run(
 ):
     "Raise an error if a folder holds another run."
     different = _different_settings(old, new["model"].get("dequantised"), plan)
-    other, schedule = "choose another name for another run", old.get("kind", "timesteps")
+    other, schedule = "choose another name for another run (--name)", old.get("kind", "timesteps")
     if schedule != plan.schedule:
         raise BadArgument(f"{folder}: this run was begun with the schedule {schedule}; {other}")
     if different:
