@@ -124,6 +124,31 @@ def test_an_index_finds_the_nearest(name):
     assert (found[:, 0] == np.arange(100)).mean() >= 0.99 and cosines.min() > 0.99
 
 
+@pytest.mark.extra("tagger")
+def test_a_tagger_picks_proper_nouns(tmp_path):
+    import spacy
+
+    from wbe.metrics.answers import proper_noun_mask
+    from wbe.records import BadArgument
+
+    pipeline = spacy.blank("en")  # those with a tagger are no packages of the index
+    pipeline.add_pipe("attribute_ruler").add([[{"TEXT": "karsk"}]], {"POS": "PROPN"})
+    pipeline.to_disk(tmp_path / "one_name")
+    text = "The mayor of karsk is Ana."
+    offsets = [(0, 3), (4, 9), (10, 12), (13, 18), (19, 21), (22, 25)]
+    assert proper_noun_mask(text, offsets, str(tmp_path / "one_name")).tolist() == [
+        False,
+        False,
+        False,
+        True,
+        False,
+        False,
+    ]
+    assert proper_noun_mask(text, offsets).tolist() == [False, False, False, False, False, True]
+    with pytest.raises(BadArgument, match="needs spaCy and this pipeline"):
+        proper_noun_mask(text, offsets, "no_such_pipeline")
+
+
 @pytest.mark.extra("quant")
 @pytest.mark.parametrize("quant, size", [("4bit", 0.35), ("8bit", 0.6)])
 def test_a_quantised_model_is_smaller_and_answers_alike(quant, size):

@@ -455,9 +455,9 @@ def test_no_server(tmp_path, waits, monkeypatch):
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
-    with pytest.raises(FetchError, match="the connection failed .*Gave up after 7 tries"):
+    with pytest.raises(FetchError, match="the connection failed .*Is there a network"):  # soon, not after 7 tries
         get(tmp_path / "x", Mirror(f"http://127.0.0.1:{port}", RetryPolicy(sleep=waits.append)))
-    assert len(waits) == 6 and not (tmp_path / "x").exists()
+    assert len(waits) == 1 and not (tmp_path / "x").exists()
 
 
 # lists and checksums

@@ -47,7 +47,7 @@ DAYS = ["2024-02-01", "2024-03-01", "2024-04-01"]
 # what a table without ids, dates, tags and other axes than update and rephrase cannot answer
 STOPS = {
     "03_statistics": "have no dates",
-    "06_timesteps": "earlier edits were not asked again",
+    "06_timesteps": "a figure over the timesteps needs two of them",
     "07_hops": "has no multi-hop questions",
     "09_kinds": "no update whose old answer is known",
     "17_outdated_answers": "no update whose old answer is known",
@@ -184,4 +184,5 @@ def test_report_folds_what_a_table_cannot_show(own_table, tmp_path):
     assert not re.search(r"\w+Error\b|argmax|Traceback", shown)
     folded = re.search(r"<p>Not shown: (.*?)</p>", text)[1]
     assert "When did the facts begin?" in folded and "have no dates" in folded
-    assert 'id="decay"' not in text and 'id="means"' in text and text.count("Not shown") == 1
+    assert 'id="decay"' not in text and 'id="means"' in text and text.count("<p>Not shown: ") == 1
+    assert "a figure over the timesteps needs two of them; here is one" in shown

@@ -66,7 +66,8 @@ def test_form(path):
     "A goal in one sentence, one marked cell, an error shown, what to change, where to go; nothing is exported."
     nb = nbformat.read(path, 4)
     prose = "\n".join(c.source for c in nb.cells if c.cell_type == "markdown")
-    assert re.match(r"# .+\n\n> [^\n]+\.\n\nYou need ", nb.cells[0].source), nb.cells[0].source
+    first = nb.cells[0].source
+    assert re.match(r"# .+\n\n> [^\n]+\.\n\n\[Open in Colab\]\([^\n]+\n\nYou need ", first), first
     assert [MARK in c.source for c in nb.cells].count(True) == 1
     for heading in ("## What can go wrong", "## What to change", "## Where to go next"):
         assert heading in prose

@@ -1,6 +1,6 @@
-"""Editors asked in a second writer's words: `python data_samples/other_words.py FOLDER` writes other_words.parquet.
+"""Editors asked in a second writer's words: `python data_samples/other_words/make.py FOLDER` writes right.parquet.
 
-In the first two timesteps, the personas' questions are replaced by those of other_words.toml. Edits, presets and order
+In the first two timesteps, the personas' questions are replaced by those of words.toml. Edits, presets and order
 are those of the recorded runs. A stopped call continues.
 """
 
@@ -29,8 +29,8 @@ def other_question(row: dict, words: dict) -> str:
 def write_benchmark(out: Path) -> Path:
     "The first two timesteps with the other questions."
     out.mkdir(parents=True, exist_ok=True)
-    words = tomllib.loads((HERE / "other_words.toml").read_text(encoding="utf-8"))
-    for path in sorted((HERE / "benchmark").glob("wiki_big_edit_*.json"))[:2]:
+    words = tomllib.loads((HERE / "words.toml").read_text(encoding="utf-8"))
+    for path in sorted((HERE.parent / "benchmark").glob("wiki_big_edit_*.json"))[:2]:
         rows = json.loads(path.read_text(encoding="utf-8"))
         rows = [row | {"personas": other_question(row, words)} for row in rows]
         (out / path.name).write_text(json.dumps(rows, ensure_ascii=False), encoding="utf-8")
@@ -47,7 +47,7 @@ def main(folder: Path):
         for axis, name in COLUMNS.items():  # right after the timestep of each edit
             s = scores[(scores.moment == "current") & (scores.axis == axis)].set_index("edit_id")
             columns[f"{editor}/{name}"] = s.normalised_match.astype(bool)
-    pd.DataFrame(columns).rename_axis("edit_id").reset_index().to_parquet(HERE / "other_words.parquet", index=False)
+    pd.DataFrame(columns).rename_axis("edit_id").reset_index().to_parquet(HERE / "right.parquet", index=False)
 
 
 if __name__ == "__main__":
