@@ -314,7 +314,7 @@ def _group_name(runs) -> str:
     c = runs[0].config
     return f"{short_model_name(c['model']['name'])} on {c['benchmark']['name']}, {edits_planned(runs[0]):,} edits"
 
-
+# %% ../../nbs/11_analysis/17_leaderboard.ipynb #f705fa42
 def _draw_kept(board: pd.DataFrame):
     "Draw what each run has learnt, right after its edits, against what it has kept at the end."
     fig, ax = style.new_figure(6, 4.6, grid="both")
@@ -339,7 +339,7 @@ def _failed_html(board: pd.DataFrame) -> str:
     lines = [f"{name}: not so: {'; '.join(texts)}" for name, texts in fails.items()]
     return page_note(lines, "Not ranked, because a check failed")
 
-
+# %% ../../nbs/11_analysis/17_leaderboard.ipynb #dc172234
 def _board_html(n: int, board: pd.DataFrame, alarms: list[str]) -> str:
     "The figure, the unedited model, and the table of a protocol."
     if board.empty:

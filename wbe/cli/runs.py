@@ -656,7 +656,7 @@ def _wrapped(text: str, width: int | None = None) -> str:
     lines = textwrap.fill(whole, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
     return lines.replace("\u00a0", " ")
 
-
+# %% ../../nbs/12_app/05_runs.ipynb #b14c2ef7
 def _paired_rows(runs: list, metric: str, against: str | None):
     "The scores after edits with `difference`, that from the unedited model or from a run."
     import pandas as pd
@@ -674,7 +674,7 @@ def _paired_rows(runs: list, metric: str, against: str | None):
     rows = rows.assign(difference=rows[metric] - other)
     return rows[~rows.editor.isin([against] if against else unedited)]
 
-
+# %% ../../nbs/12_app/05_runs.ipynb #fde99d6a
 def _print_differences(runs: list, metric: str, against: str | None, out: TableOutput):
     "Print the verdicts on all runs, a line for each axis and moment."
     from wbe.analysis.tables import list_verdicts, verdicts_by

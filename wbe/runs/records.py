@@ -546,9 +546,6 @@ def moved(self: Run) -> float:
     return float((pairs.after - pairs.before).abs().mean()) if {"before", "after"} <= set(pairs) else float("nan")
 
 # %% ../../nbs/10_runs/02_records.ipynb #3a825296
-KNOWN_LASTING = 0.1  # below this share, lasting facts show no damage
-
-
 def no_effect_line(
     editor: str,
     moved: float,  # the mean change of the log-probability
@@ -577,6 +574,9 @@ def no_effect_line(
     )
 
 
+KNOWN_LASTING = 0.1  # below this share, lasting facts show no damage
+
+# %% ../../nbs/10_runs/02_records.ipynb #d4c39135
 def _unknown_lasting(run: Run) -> list[str]:
     "That the unedited model does not know the lasting facts, so that they cannot show damage."
     a = run.ability

@@ -452,18 +452,6 @@ def salient_spans(
     dates, numbers = ([s for s in patterns if s.kind == kind] for kind in ("date", "number"))
     return _without_overlap([entities, named, dates, numbers, _capital_spans(text) if capitals else []])
 
-# %% ../../nbs/05_wikipedia/05_diffs.ipynb #f5642c19
-def _load_spacy(name: str = "en_core_web_trf"):
-    "A spaCy pipeline with named entities, as the paper uses it."
-    try:
-        import spacy
-
-        return spacy.load(name)
-    except (ImportError, OSError):
-        raise BadArgument(
-            f"no spaCy model {name!r} here: pip install spacy, python -m spacy download {name}; or do without a model"
-        ) from None
-
 # %% ../../nbs/05_wikipedia/05_diffs.ipynb #a43adafc
 SENTINEL = "<extra_id_{}>"
 MAX_SENTINELS = 99  # one more ends the answer
