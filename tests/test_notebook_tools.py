@@ -140,14 +140,19 @@ def test_cells_that_others_need():
     assert needed([*cells, "%matplotlib inline"], {11}) == {0, 11}
     assert needed([*cells, "#| export\nmore.clear()"], {11}) == {0, 8, 9, 11, 12}
     assert needed([*cells, "no python"], {11}) == {0, 11, 12}
+    tried = ["e = []", "try:\n    f()\nexcept OSError as e:\n    e.add(1)", "e", "x = []\nx.append(1)", "x"]
+    assert needed(["x = [2]", *tried], {5}) == {4, 5}  # what a cell makes and then changes is its own
+    assert needed(tried, {1}) == {1} and needed([*tried, "e.add(2)"], {5}) == {0, 1, 5}
 
 
 def test_cells_that_follow_from_a_setting():
     from cells import affected
 
     cells = [s.strip() for s in CELLS.split("---")]
-    assert affected(cells, {"LIMIT"}) == {0, 3, 4, 5, 6, 7, 9, 10}  # 4 to 6 because of the name `rows`
-    assert affected(cells, {"offset"}) == {1, 2, 3, 4, 5, 6}  # `twice` reads it when it is called
+    assert affected(cells, {"LIMIT"}) == {0, 3, 7, 9, 10}  # `rows` of cell 4 is another one
+    perhaps = [*cells[:4], "if unused:\n    rows = []", *cells[5:]]
+    assert affected(perhaps, {"LIMIT"}) == {0, 3, 5, 6, 7, 9, 10}  # it may still be that of cell 3
+    assert affected(cells, {"offset"}) == {1, 2, 3}  # `twice` reads it when it is called
 
 
 def test_every_marked_cell_of_an_extra_is_executed():
