@@ -940,7 +940,8 @@ def _export(
 ):
     """Write the edited model of a run as an ordinary Hugging Face checkpoint with a model card, or its second moments.
 
-    Or write a benchmark's questions as tasks of the lm-evaluation-harness, which scores any model on them.
+    Or write a benchmark's questions as tasks of the lm-evaluation-harness (lm-eval) or of Inspect (inspect), which
+    score any model on them.
 
     For example:  wbe export runs/ft-wbe-tiny -o ft-edited
     For example:  wbe export wbe-demo/benchmark/release --set task=lm-eval --set limit=100 -o tasks
@@ -952,7 +953,9 @@ def _export(
     if not output and (settings or not moments):
         raise BadArgument("where to? Give a new folder: --output for the edited model, --moments for second moments")
     if settings and "task" not in settings:
-        raise BadArgument(f"{', '.join(settings)} of what? Questions are exported with --set task=lm-eval")
+        raise BadArgument(
+            f"{', '.join(settings)} of what? Questions are exported with --set task=lm-eval, or task=inspect"
+        )
     if settings:
         if (Path(source) / "config.json").exists():
             raise BadArgument(f"{source} is a run; tasks are made of a benchmark: give that")
