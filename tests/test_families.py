@@ -14,7 +14,7 @@ import torch
 import transformers
 from notebook_runner import definitions
 
-from wbe.editors.protocol import editor
+from wbe.editors.protocol import editor, model_label
 from wbe.editors.requests import EditRequest
 from wbe.lm.sharing import greedy_decode
 from wbe.lm.families import Family, ModelError
@@ -138,6 +138,38 @@ def test_every_editor_writes_what_it_was_asked_to_write_or_is_refused(name):
             assert found.endswith("LoRA, retrieval and the prompt work with it") and "\n" not in found
         else:
             assert isinstance(found, float) and found < 1e-4, (editor_name, found)
+
+
+@pytest.mark.parametrize("name", CAUSAL)
+def test_blocks_are_those_whose_hidden_states_transformers_returns(name):
+    "A second opinion on names of modules: what blocks and norm give are the model's hidden states."
+    lm, ids, heard = toy_lm(name), torch.tensor([[5, 6, 7, 8]]), []
+    modules = [*(lm.module("block", n) for n in range(lm.layers)), lm.module("norm")]
+    for module in modules:
+        module.register_forward_hook(lambda m, x, y: heard.append(y[0] if isinstance(y, tuple) else y))
+    with torch.no_grad():
+        states = lm.model(ids, output_hidden_states=True).hidden_states
+    if name != "mamba":  # Mamba returns every block and the norm; others the embedding, and the norm for the last block
+        states, heard = states[1:], [*heard[:-2], heard[-1]]
+    assert len(states) == len(heard)
+    for i, (state, module) in enumerate(zip(states, heard)):
+        assert torch.equal(state, module.view_as(state)), (name, i)
+
+
+def test_a_gemma_3_with_a_vision_tower_is_edited_in_its_language_model():
+    "All but the smallest Gemma 3 are such models; UltraEdit's layers for the one of 27B are known by its depth."
+    from transformers import Gemma3Config, Gemma3ForConditionalGeneration
+
+    text = dict(hidden_size=32, intermediate_size=64, num_attention_heads=4, num_key_value_heads=2, head_dim=8)
+    text |= dict(num_hidden_layers=62, vocab_size=400, sliding_window=16, max_position_embeddings=128)
+    vision = dict(hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, image_size=28)
+    torch.manual_seed(0)
+    model = Gemma3ForConditionalGeneration(Gemma3Config(text_config=text, vision_config=vision | dict(patch_size=14)))
+    lm = LM.of(model.eval(), toy_tokenizer(), "gemma-3-27b-it")
+    assert lm.path("mlp_out", 61) == "model.language_model.layers.61.mlp.down_proj"
+    assert model_label(lm) == "Gemma 3 27B" and editor("ultraedit").hparams_for(lm).gate_layers == tuple(range(52, 61))
+    assert log_probabilities(lm) == pytest.approx(plain_scores(lm), rel=1e-4)
+    assert check_editor(lm, "rome") < 1e-4
 
 
 def test_short_items_do_not_allow_what_a_window_makes_wrong_for_long_ones():

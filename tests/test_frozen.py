@@ -317,8 +317,11 @@ def models_with_presets() -> dict:
     found = {"": toy("toy"), "wbe-tiny": toy("wbe-tiny-toy")}
     for label, model in preset_tables()["models"].items():
         depth = "n_layer" if model["family"] in ("gpt2", "gptj") else "num_hidden_layers"
-        vocab = max(model.get("vocab", [0])[0] + 1, 400)
-        found[label] = toy_lm(model["family"], vocab=vocab, **{depth: model.get("depth", 4)})
+        config = {"vocab": max(model.get("vocab", [0])[0] + 1, 400), depth: model.get("depth", 4)}
+        if "context" in model:
+            config["max_position_embeddings"] = model["context"][0] + 1
+        lm = toy_lm(model["family"], **config)
+        found[label] = replace(lm, family=replace(lm.family, name=model["family"]))
     for label, model in preset_tables()["shapes"].items():
         config = dict(num_hidden_layers=model.get("depth", 6), hidden_size=model["width"][0])
         found[label] = toy_lm(model.get("family", "llama"), **config)

@@ -140,14 +140,19 @@ def test_cells_that_others_need():
     assert needed([*cells, "%matplotlib inline"], {11}) == {0, 11}
     assert needed([*cells, "#| export\nmore.clear()"], {11}) == {0, 8, 9, 11, 12}
     assert needed([*cells, "no python"], {11}) == {0, 11, 12}
+    tried = ["e = []", "try:\n    f()\nexcept OSError as e:\n    e.add(1)", "e", "x = []\nx.append(1)", "x"]
+    assert needed(["x = [2]", *tried], {5}) == {4, 5}  # what a cell makes and then changes is its own
+    assert needed(tried, {1}) == {1} and needed([*tried, "e.add(2)"], {5}) == {0, 1, 5}
 
 
 def test_cells_that_follow_from_a_setting():
     from cells import affected
 
     cells = [s.strip() for s in CELLS.split("---")]
-    assert affected(cells, {"LIMIT"}) == {0, 3, 4, 5, 6, 7, 9, 10}  # 4 to 6 because of the name `rows`
-    assert affected(cells, {"offset"}) == {1, 2, 3, 4, 5, 6}  # `twice` reads it when it is called
+    assert affected(cells, {"LIMIT"}) == {0, 3, 7, 9, 10}  # `rows` of cell 4 is another one
+    perhaps = [*cells[:4], "if unused:\n    rows = []", *cells[5:]]
+    assert affected(perhaps, {"LIMIT"}) == {0, 3, 5, 6, 7, 9, 10}  # it may still be that of cell 3
+    assert affected(cells, {"offset"}) == {1, 2, 3}  # `twice` reads it when it is called
 
 
 def test_every_marked_cell_of_an_extra_is_executed():
@@ -162,3 +167,26 @@ def test_every_marked_cell_of_an_extra_is_executed():
         left_out = [s for i, s in cells.items() if i not in kept]
         assert kept <= set(cells) and not any("#| extra" in s for s in left_out)
     assert len(paths) > 8
+
+
+@pytest.mark.parametrize(
+    "prose, wrong",
+    [
+        ("It keeps 47% [40%, 55%] (n = 1,200), 3 of 50.", []),
+        ("It keeps 48% of them.", ["48"]),
+        ("The difference is [40%, 56%].", ["[40%, 56%]"]),
+        ("Asked of n = 1,201.", ["n = 1,201"]),
+        ("There are 4 of 50.", ["4 of 50"]),
+        ("The paper has 91.5% (paper, table 3). Here it is 48%.", ["48"]),
+        ("Bands are 95% intervals.", []),
+    ],
+)
+def test_a_number_in_prose_that_no_output_shows_is_named(prose, wrong, tmp_path, monkeypatch):
+    nbformat = notebooks.nbformat
+    shown = nbformat.v4.new_output("display_data", {"text/markdown": "47.0% [40.0%, 55.0%], n = 1,200, 3 of 50"})
+    cells = [nbformat.v4.new_code_cell("share", outputs=[shown]), nbformat.v4.new_markdown_cell(prose)]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), path := tmp_path / "01_study.ipynb")
+    monkeypatch.setattr(notebooks, "ROOT", tmp_path)
+    assert [line.split("no output shows ")[1].split(";")[0] for line in notebooks.typed_claims(path)] == list(
+        map(repr, wrong)
+    )

@@ -38,9 +38,7 @@ NEED_NO_IDS = (
     "08_cost",
     "01_editors_over_time",
 )
-EDITOR_NOTEBOOKS = [
-    NBS / "09_editors" / f"{name}.ipynb" for name in ("06_trials", "weights/03_rome", "weights/03_rome")
-]
+EDITOR_NOTEBOOKS = [NBS / "09_editors" / f"{name}.ipynb" for name in ("06_trials", "weights/03_rome")]
 # a report is made below, on a table
 ON_ANOTHER_WORLD = [p for p in [*NOTEBOOKS, *EDITOR_NOTEBOOKS] if p.stem != "14_report"]
 DAYS = ["2024-02-01", "2024-03-01", "2024-04-01"]

@@ -77,6 +77,15 @@ def test_a_workflow_tests_every_extra():
     assert "make test-extras" in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
 
 
+def test_transformers_has_a_tested_ceiling_and_the_newest_is_tried():
+    "The pinned version lies below the ceiling; a job of its own upgrades past it and runs the tests."
+    required = next(Requirement(r) for r in SETTINGS["lm_requirements"].split() if r.startswith("transformers"))
+    pinned = re.search(r"^transformers==(.*)$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.M)[1]
+    assert any(s.operator == "<" for s in required.specifier) and pinned in required.specifier
+    lines = "\n".join(commands("test", "newest"))
+    assert lines.index("pip install --upgrade transformers") < lines.index("pytest tests")
+
+
 def test_workflows_take_the_cpu_build_of_torch():
     "A step that installs an extra with torch comes after one that installs torch from the index of CPU builds."
     for name, workflow in WORKFLOWS.items():

@@ -153,6 +153,12 @@ class FirstUses(ast.NodeVisitor):
 
     visit_ClassDef = visit_FunctionDef
 
+    def visit_ExceptHandler(self, node):
+        before = set(self.bound)
+        self.bound |= {node.name}
+        self.perhaps(node)
+        self.bound = before
+
     def visit_Import(self, node):
         self.bound |= {(a.asname or a.name).partition(".")[0] for a in node.names}
 
@@ -180,7 +186,7 @@ def names_of(source: str) -> Names:
         reads=(reads | lambdas) & first.read,  # a function of the cell may be called there
         later=lambdas,
         sets=set_in(tree),
-        changes=changed(tree) & (reads | lambdas | binds) - imported,
+        changes=changed(tree) & (reads | lambdas | binds) - imported - (binds - first.read),  # not what it has made
         imported=imported,
         always=any(isinstance(n, ast.ImportFrom) and n.names[0].name == "*" for n in ast.walk(tree)),
     )
@@ -230,8 +236,10 @@ def affected(sources: list[str], names: set[str]) -> set[int]:
     while anywhere != before:  # a function may read what a later cell binds
         before, reached, found = anywhere, set(names), set()
         for i, cell in enumerate(cells):
-            if (cell.reads | cell.gives()) & reached or cell.later & anywhere:
+            if cell.reads & reached or cell.gives() & names or cell.later & anywhere:
                 found.add(i)
                 reached |= cell.gives() - cell.imported
+            else:
+                reached -= cell.surely  # from here on, these have values that do not follow
         anywhere = anywhere | reached
     return found

@@ -109,7 +109,7 @@ _MORE_WORDS = dict(  # of the command, by what a schedule asks about
         Setting("prices", str, None, "dollars for a million tokens of input and output, like 0.15,0.6"),
     ],
     updates=[
-        Setting("probability", str, "object", "of the object, as in the paper; or token, as in the authors' code"),
+        Setting("probability", str, "token", "the mean per token, as printed; or object, without the paper's rows"),
         Setting("shared", bool, False, "leave a case that one editor cannot make out for all, as the authors do"),
         Setting("paper", bool, True, "print the paper's numbers for GPT-J beside ours"),
     ],
@@ -300,7 +300,7 @@ def _print_wikifactdiff(run, probability: str, shared: bool, paper: bool, out: T
     table = table_6(update_measures(run, probability), shared)
     flat = table.set_axis([f"{a}, {b}" for a, b in table.columns], axis=1).reset_index(names="editor")
     out.keep("measures", tuple(flat.columns), list(flat.itertuples(index=False)))
-    text = format_table_6(table, paper).reset_index()
+    text = format_table_6(table, paper and probability == "token").reset_index()
     out.show(("", *text.columns[1:]), [tuple(r) for r in text.itertuples(index=False)], "Table 6 of WikiFactDiff")
     refused = run.refused.groupby(["editor", "reason"]).size()
     out.keep("refused", ("editor", "reason", "edits"), [(*key, n) for key, n in refused.items()])
@@ -314,7 +314,7 @@ def _run_wikifactdiff(cls, settings: dict, hparams: list[str], runs: Path, name:
     from wbe.runs.loop import carry_out
 
     updates, editor = settings.pop("benchmark"), settings.pop("editor", None)
-    table = [settings.pop(k, default) for k, default in dict(probability="object", shared=False, paper=True).items()]
+    table = [settings.pop(k, default) for k, default in dict(probability="token", shared=False, paper=True).items()]
     check_choice(table[0], PROBABILITIES, "probability")
     settings |= dict(
         updates=updates, n=settings.get("n", 100) or None, hparams=settings.get("hparams", {}) | _by_editor(hparams)

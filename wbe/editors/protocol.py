@@ -131,10 +131,11 @@ def preset_tables() -> dict:
 
 # %% ../../nbs/09_editors/04_protocol.ipynb #dfd42df8
 def _has_shape(lm: LM, shape: dict) -> bool:
-    "Whether a model has a family, a depth, and a width, a vocabulary and a number of parameters within limits."
+    "Whether a model has a family, a depth, and a width, a vocabulary, a context and parameters within limits."
     between = lambda name, n: name not in shape or shape[name][0] <= n() <= shape[name][1]
     same = (shape.get("family", lm.family.name), shape.get("depth", lm.layers)) == (lm.family.name, lm.layers)
     sizes = dict(width=lambda: lm.width, vocab=lambda: lm.vocab, parameters=lambda: lm.parameters)
+    sizes["context"] = lambda: getattr(lm.config, "max_position_embeddings", 0)
     return same and all(between(name, n) for name, n in sizes.items())  # a model behind an endpoint has none of these
 
 
@@ -149,9 +150,9 @@ def model_label(lm: LM) -> str:  # 'Llama 3 8B', …, 'wbe-tiny'; empty for othe
 
 def _labels(lm: LM) -> list[str]:
     "Under which names presets may have values for a model, the narrowest first; '' for all models."
-    shapes = preset_tables()["shapes"]
-    named = [label] if (label := model_label(lm)) else []
-    return [*named, *(label for label, shape in shapes.items() if _has_shape(lm, shape)), ""]
+    tables, tiny = preset_tables(), model_label(lm) == "wbe-tiny"
+    shapes = tables["shapes"] if tiny else tables["models"] | tables["shapes"]
+    return [*(["wbe-tiny"] if tiny else []), *(n for n, shape in shapes.items() if _has_shape(lm, shape)), ""]
 
 # %% ../../nbs/09_editors/04_protocol.ipynb #646633db
 @dataclass(frozen=True)

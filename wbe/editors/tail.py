@@ -252,7 +252,7 @@ def _cache_beginnings(
     where = torch.arange(heads.ids.shape[1])[None] - heads.starts[:, None]
     with torch.no_grad(), select_logits(self.lm, nothing, nothing):
         inputs = self._model_inputs(heads.ids, heads.mask, where.clamp(min=0))
-        self.cache = self.lm.model(**inputs, use_cache=True).past_key_values
+        self.cache = getattr(self.lm.model(**inputs, use_cache=True), self.lm.cache_name)
     return heads.mask
 
 # %% ../../nbs/09_editors/05_tail.ipynb #cell-021
@@ -272,7 +272,7 @@ def _pass(self: TailPass) -> torch.Tensor:
     if self.cache is not None:
         cache = copy.copy(self.cache)
         cache.layers = [copy.copy(x) for x in self.cache.layers]
-        more = dict(past_key_values=cache)
+        more = {self.lm.cache_name: cache}
     with select_logits(self.lm, self.rows, self.columns), mark_prompt_lengths(self.lm, self.prompt_lengths):
         return self.lm.model(**self.inputs, **more, use_cache=bool(more)).logits
 

@@ -9,6 +9,7 @@ __all__ = ['BACKENDS', 'LMState', 'LM', 'require_weights', 'first_input', 'PartH
 # %% ../../nbs/07_lm/02_models.ipynb #cell-002
 import copy
 import importlib.util
+import inspect
 import os
 import shutil
 from collections import Counter
@@ -103,6 +104,12 @@ def dequantised(self: LM) -> dict | None:
 def weights_note(self: LM) -> str:
     "What a reader of scores must know about the weights; empty where there is nothing."
     return f"dequantised from a {self.dequantised['type']} file" if self.dequantised else ""
+
+# %% ../../nbs/07_lm/02_models.ipynb #28955f86
+@patch(as_prop=True)
+def cache_name(self: LM) -> str:
+    "The name of keys and values, as an argument of the model and in what it returns."
+    return "cache" if "cache" in inspect.signature(self.base.forward).parameters else "past_key_values"
 
 # %% ../../nbs/07_lm/02_models.ipynb #cell-018
 @patch(as_prop=True)

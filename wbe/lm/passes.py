@@ -170,7 +170,7 @@ def teacher_forced(
         n = len(prefix.ids) if prefix else 0
         given, starts = causal_inputs(lm, [c.ids[n:] for c in batch], padding == "left", n)
         first = [s + c.prompt_length - 1 - n for s, c in zip(starts.tolist(), batch)]
-        cache = dict(past_key_values=prefix.repeated(len(batch))) if prefix else {}
+        cache = {lm.cache_name: prefix.repeated(len(batch))} if prefix else {}
     prompt_lengths = [c.prompt_length for c in batch]
     with select_logits(lm, *_answer_positions(counts, first)), mark_prompt_lengths(lm, prompt_lengths):
         logits = lm.model(**given, **cache, use_cache=bool(cache)).logits

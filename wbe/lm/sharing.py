@@ -95,7 +95,7 @@ def _shared_prefix(
     zero = torch.zeros(1, dtype=torch.long)
     with select_logits(lm, zero, zero):
         out = lm.model(input_ids=torch.tensor([ids], device=lm.device), use_cache=True)
-    cache, longest = getattr(out, "past_key_values", None), max(len(c.ids) for c in items)
+    cache, longest = getattr(out, lm.cache_name, None), max(len(c.ids) for c in items)
     if lm.window and longest >= lm.window:
         return None  # a trial with short items would not show what a window does to long ones
     if cache is None or not all(_cache_is_complete(layer, longest) for layer in getattr(cache, "layers", [None])):
@@ -149,7 +149,7 @@ def _teacher_forced_tree(
         position_ids=torch.tensor([depth], device=lm.device) + n,
     )
     positions = [i for c, path in zip(batch, paths) for i in path[c.prompt_length - 1 - n :]]
-    cache = dict(past_key_values=prefix.repeated(1)) if prefix else {}
+    cache = {lm.cache_name: prefix.repeated(1)} if prefix else {}
     with select_logits(lm, torch.zeros(len(positions), dtype=torch.long), torch.tensor(positions)):
         logits = lm.model(**given, **cache, use_cache=bool(cache)).logits
     return forced_answers(batch, logits)
@@ -250,8 +250,12 @@ def _causal_step_inputs(lm: LM, ids: torch.Tensor, starts: torch.Tensor, new: to
 def _decode_step(lm: LM, given: dict, rows: int, cache) -> tuple[torch.Tensor, object, torch.Tensor]:
     "One pass: the next token of each row, the cache, and which rows contain NaN."
     with select_logits(lm, torch.arange(rows), torch.full((rows,), -1)):
-        out = lm.model(**given, past_key_values=cache, use_cache=not lm.needs_whole_texts)
-    cache = None if lm.needs_whole_texts else getattr(out, "past_key_values", None)
+        out = lm.model(**given, **{lm.cache_name: cache}, use_cache=not lm.needs_whole_texts)
+    cache = getattr(out, lm.cache_name, None)
+    recurrent = any(type(x).__name__.startswith("LinearAttention") for x in getattr(cache, "layers", []))
+    cache = (
+        None if lm.needs_whole_texts or recurrent else cache
+    )  # a recurrent state holds padding, and changes in place
     return out.logits.argmax(-1), cache, out.logits.isnan().any(-1)
 
 # %% ../../nbs/07_lm/07_sharing.ipynb #34827271

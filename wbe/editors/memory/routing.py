@@ -196,7 +196,7 @@ def close(self: RoutedLayer):
 @patch
 def _note_pass(self: RoutedLayer, module, args, kwargs):
     "Before a pass: note whether it continues from a cache, and its attention mask."
-    cache = kwargs.get("past_key_values")
+    cache = kwargs.get("cache", kwargs.get("past_key_values"))
     self.continues = cache is not None and cache.get_seq_length() > 0
     self.attention_mask = kwargs.get("attention_mask")
 

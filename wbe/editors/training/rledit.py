@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from ..protocol import HParams, hp, model_label, read_preset, values_for
+from ..protocol import HParams, _labels, hp, read_preset, values_for
 from ..requests import EditRequest
 from ..results import CarriedState, Delta, WeightEdit, carried_state
 from ..tail import changed_outputs
@@ -152,7 +152,7 @@ class RLEditTraining(HParams):
 def rledit_training(lm: LM, **changed) -> RLEditTraining:
     "The settings for a model, with some of one's own."
     presets = read_preset("training", "rledit").values
-    if model_label(lm) not in presets and not {"out_layers", "in_layers", "gate_layers"} & set(changed):
+    if presets.keys().isdisjoint(_labels(lm)) and not {"out_layers", "in_layers", "gate_layers"} & set(changed):
         raise BadArgument(f"no layers are known for {lm.name}: name some, such as out_layers=[2, 3]")
     values, source = values_for(presets, lm)
     source = f"{source}; given: {', '.join(changed)}" if changed else source
