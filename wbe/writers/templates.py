@@ -39,7 +39,7 @@ _LINKS = ("of", "in", "for", "on", "at", "from", "with", "by")
 def _class_article(
     name: str,  # a common noun, in lower case
 ) -> str:
-    "The article of the name of a class with a space behind it, or nothing."
+    "The article of the name of a class followed by a space, or nothing."
     head = re.split(rf" (?:{'|'.join(_LINKS)}) ", name)[0].split()[-1]
     if name in _WORDS["unique"]:
         return "the "
@@ -711,7 +711,7 @@ _OPENINGS = ("It is known that", "According to the records,", "As far as is know
 
 
 def _with_openings(form: str) -> tuple[str, ...]:
-    "A statement, and the same behind four openings."
+    "A statement, and the same after four openings."
     lower = form if form.startswith("{") else form[0].lower() + form[1:]
     return (form, *(f"{opening} {lower}" for opening in _OPENINGS))
 
