@@ -223,7 +223,7 @@ def check() -> list[str]:
             trouble.append(
                 f"{path.relative_to(ROOT)} stores no output, so a reader sees no result: run `make notebooks`"
             )
-        trouble += unclean_outputs(path)
+        trouble += unclean_outputs(path) + private_words(path)
         trouble += typed_claims(path) if path.parent.name == COMPARED_FOLDER else []
     for command in (["check", "--output-format", "concise"], ["format", "--check"]):
         ruff = subprocess.run([BIN / "ruff", *command, "--quiet", "."], cwd=ROOT, capture_output=True, text=True)
@@ -243,6 +243,28 @@ UNCLEAN = {
     r"\w*Warning:": "a warning",
     r"<\w[\w.]* object at 0x|<function ": "the address of an object",
 }
+
+
+# Words that a reader would have to learn first, and what to write instead.
+PRIVATE_WORDS = {
+    r"\bflatter(?:s|ing)\b": "is higher, adds",
+    r"\b(?:is|are|was|were) set aside\b": "skipped, with a reason",
+    r"\bunder the protocol\b|\bquestions are put\b": "with the protocol, asked",
+    r"\bdrawn by a seed\b": "sampled with a seed",
+    r"\btold apart by\b": "distinguished by",
+    r"\bfilled up\b": "padded",
+}
+
+
+def private_words(path: Path) -> list[str]:
+    "Words in the prose of a notebook that have a plain one."
+    prose = [(i, c.source) for i, c in enumerate(nbformat.read(path, 4).cells) if c.cell_type == "markdown"]
+    return [
+        f"{path.relative_to(ROOT)}, cell {i}: {m[0]!r}; write {plain!r}"
+        for i, text in prose
+        for pattern, plain in PRIVATE_WORDS.items()
+        for m in re.finditer(pattern, text)
+    ]
 
 
 def text_of(output) -> str:
