@@ -56,6 +56,17 @@ def test_every_notebook_has_a_page(site):
     assert not missing
 
 
+def test_only_what_has_changed_is_written_again(site):
+    "So Sphinx reads only the pages whose notebook has changed."
+    sources = site.with_name(".site-cache") / "sources"
+    sources_at = lambda: {p: p.stat().st_mtime_ns for p in sources.rglob("*") if p.suffix in (".ipynb", ".md")}
+    before, page = sources_at(), sources / "index.ipynb"
+    page.write_text(page.read_text(encoding="utf-8").replace("wbe", "web"), encoding="utf-8")
+    (sources / "gone.md").write_text("# Gone")
+    assert docs.write_sources(sources) is False
+    assert {p for p, when in sources_at().items() if before.get(p) != when} == {page}
+
+
 def test_nothing_is_loaded_from_outside(site):
     "Links may lead out; scripts, styles, fonts and images may not."
     loads = re.compile(

@@ -167,3 +167,26 @@ def test_every_marked_cell_of_an_extra_is_executed():
         left_out = [s for i, s in cells.items() if i not in kept]
         assert kept <= set(cells) and not any("#| extra" in s for s in left_out)
     assert len(paths) > 8
+
+
+@pytest.mark.parametrize(
+    "prose, wrong",
+    [
+        ("It keeps 47% [40%, 55%] (n = 1,200), 3 of 50.", []),
+        ("It keeps 48% of them.", ["48"]),
+        ("The difference is [40%, 56%].", ["[40%, 56%]"]),
+        ("Asked of n = 1,201.", ["n = 1,201"]),
+        ("There are 4 of 50.", ["4 of 50"]),
+        ("The paper has 91.5% (paper, table 3). Here it is 48%.", ["48"]),
+        ("Bands are 95% intervals.", []),
+    ],
+)
+def test_a_number_in_prose_that_no_output_shows_is_named(prose, wrong, tmp_path, monkeypatch):
+    nbformat = notebooks.nbformat
+    shown = nbformat.v4.new_output("display_data", {"text/markdown": "47.0% [40.0%, 55.0%], n = 1,200, 3 of 50"})
+    cells = [nbformat.v4.new_code_cell("share", outputs=[shown]), nbformat.v4.new_markdown_cell(prose)]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), path := tmp_path / "01_study.ipynb")
+    monkeypatch.setattr(notebooks, "ROOT", tmp_path)
+    assert [line.split("no output shows ")[1].split(";")[0] for line in notebooks.typed_claims(path)] == list(
+        map(repr, wrong)
+    )

@@ -224,6 +224,7 @@ def check() -> list[str]:
                 f"{path.relative_to(ROOT)} stores no output, so a reader sees no result: run `make notebooks`"
             )
         trouble += unclean_outputs(path)
+        trouble += typed_claims(path) if path.parent.name == COMPARED_FOLDER else []
     for command in (["check", "--output-format", "concise"], ["format", "--check"]):
         ruff = subprocess.run([BIN / "ruff", *command, "--quiet", "."], cwd=ROOT, capture_output=True, text=True)
         trouble += [ruff.stdout + ruff.stderr] if ruff.returncode else []
@@ -247,7 +248,8 @@ UNCLEAN = {
 def text_of(output) -> str:
     "The text that a stored output shows."
     data = output.get("data", {})
-    return "\n".join(v for v in (output.get("text"), data.get("text/plain"), data.get("text/html")) if v)
+    kinds = ("text/plain", "text/html", "text/markdown")
+    return "\n".join(v for v in (output.get("text"), *map(data.get, kinds)) if v)
 
 
 def unclean_outputs(path: Path) -> list[str]:
@@ -261,6 +263,37 @@ def unclean_outputs(path: Path) -> list[str]:
             found += [
                 f"{path.relative_to(ROOT)}, cell {i}: its output shows {what}; run it again or mend the cell"
                 for what in kinds
+            ]
+    return found
+
+
+# What the prose of a study may claim: percentages (but not the level of an interval), intervals, "n = 12", "3 of 50".
+CLAIM = r"\d[\d,.]*(?= ?%(?! interval))|\[[-−+]?[\d.]+%?, ?[-−+]?[\d.]+%?\]|\bn ?= ?\d[\d,]*|\b\d[\d,]* of \d[\d,]*"
+CITED = (
+    r"\((?:[^()]*, )?(?:table|figure|section|appendix|issue|paper|setting)\b|https?://"  # the marks of other numbers
+)
+
+
+def typed_claims(path: Path) -> list[str]:
+    "What the prose of a study claims and no output shows: neither its own nor those of a study that the line links to."
+
+    def shown(at: Path) -> set[float]:
+        outputs = [o for c in nbformat.read(at, 4).cells for o in c.get("outputs", [])]
+        return numbers_of("\n".join(map(text_of, outputs)))
+
+    numbers_of = lambda text: set(map(float, re.findall(r"\d+(?:\.\d+)?", text.replace(",", ""))))
+    own, found = shown(path), []
+    for i, cell in enumerate(nbformat.read(path, 4).cells):
+        lines = cell.source.splitlines() if cell.cell_type == "markdown" else []
+        for line in (x for x in lines if re.search(CLAIM, x)):
+            linked = [path.parent / x for x in re.findall(r"\]\((\w+\.ipynb)", line)]
+            known = own.union(*map(shown, linked))
+            parts = (x for x in re.split(r"(?<=[.;]) ", line) if not re.search(CITED, x))
+            wrong = [m[0] for x in parts for m in re.finditer(CLAIM, x) if not numbers_of(m[0]) <= known]
+            found += [
+                f"{path.relative_to(ROOT)}, cell {i}: no output shows {x!r}; make the sentence from data, or name the "
+                "source in it, such as (paper, table 3)"
+                for x in wrong
             ]
     return found
 
@@ -317,7 +350,8 @@ def words_of(outputs) -> list[str]:
     texts = []
     for output in outputs:
         data = output.get("data", {})
-        shown = data.get("text/html") or data.get("text/plain") or output.get("text", "")
+        kinds = ("text/html", "text/markdown", "text/plain")
+        shown = next((data[k] for k in kinds if data.get(k)), output.get("text", ""))
         text = "" if output.get("name") == "stderr" else "".join(shown)
         texts.append(re.sub(r"<style.*?</style>|<[^<>]*>", " ", tidy_text(text), flags=re.S))
     return re.findall(r"\d[\d,]*(?:\.\d+)?|[^\W\d]+", "\n".join(texts))

@@ -35,7 +35,7 @@ def _print_answers(
     from wbe.metrics.intervals import MIN_SUBJECTS
     from wbe.metrics.summary import format_summary
 
-    summary, title = answers.summary(), f"{model} under {answers.about['protocol']}, before any edit"
+    summary, title = answers.summary(), f"{model}, protocol {answers.about['protocol']}, before any edit"
     plain, table = summary.reset_index(), format_summary(summary).reset_index()
     plain = plain.assign(model=model, **{k: answers.about[k] for k in ("benchmark", "protocol")})
     out.keep("scores", plain.columns, plain.values.tolist())
@@ -109,7 +109,7 @@ _MORE_WORDS = dict(  # of the command, by what a schedule asks about
         Setting("prices", str, None, "dollars for a million tokens of input and output, like 0.15,0.6"),
     ],
     updates=[
-        Setting("probability", str, "object", "of the object, as in the paper; or token, as in the authors' code"),
+        Setting("probability", str, "token", "the mean per token, as printed; or object, without the paper's rows"),
         Setting("shared", bool, False, "leave a case that one editor cannot make out for all, as the authors do"),
         Setting("paper", bool, True, "print the paper's numbers for GPT-J beside ours"),
     ],
@@ -300,7 +300,7 @@ def _print_wikifactdiff(run, probability: str, shared: bool, paper: bool, out: T
     table = table_6(update_measures(run, probability), shared)
     flat = table.set_axis([f"{a}, {b}" for a, b in table.columns], axis=1).reset_index(names="editor")
     out.keep("measures", tuple(flat.columns), list(flat.itertuples(index=False)))
-    text = format_table_6(table, paper).reset_index()
+    text = format_table_6(table, paper and probability == "token").reset_index()
     out.show(("", *text.columns[1:]), [tuple(r) for r in text.itertuples(index=False)], "Table 6 of WikiFactDiff")
     refused = run.refused.groupby(["editor", "reason"]).size()
     out.keep("refused", ("editor", "reason", "edits"), [(*key, n) for key, n in refused.items()])
@@ -314,7 +314,7 @@ def _run_wikifactdiff(cls, settings: dict, hparams: list[str], runs: Path, name:
     from wbe.runs.loop import carry_out
 
     updates, editor = settings.pop("benchmark"), settings.pop("editor", None)
-    table = [settings.pop(k, default) for k, default in dict(probability="object", shared=False, paper=True).items()]
+    table = [settings.pop(k, default) for k, default in dict(probability="token", shared=False, paper=True).items()]
     check_choice(table[0], PROBABILITIES, "probability")
     settings |= dict(
         updates=updates, n=settings.get("n", 100) or None, hparams=settings.get("hparams", {}) | _by_editor(hparams)
@@ -438,17 +438,20 @@ def _editors(
     *,
     out: TableOutput,
 ):
-    """List the editors, those of installed packages included, each with a line on what it does.
+    """List the editors, those of installed packages included, each with a line on what it does, and its paper.
 
     An editor of your own needs no registration: --editor my_editor:Mine names the class Mine in my_editor.py.
     The hyper-parameters of an editor:  wbe run --editor rome --set help
 
     For example:  wbe editors
     """
-    from wbe.editors.protocol import EDITORS
+    from wbe.editors.protocol import EDITORS, preset_tables
 
-    rows = [(e.name, e.about or f"{e.place}, of {e.package}") for e in EDITORS.entries() if not e.refused]
-    out.table("editors", ("editor", "what it does"), rows)
+    paper = lambda name: preset_tables().get(name, {}).get("paper", "")
+    rows = [
+        (e.name, e.about or f"{e.place}, of {e.package}", paper(e.name)) for e in EDITORS.entries() if not e.refused
+    ]
+    out.table("editors", ("editor", "what it does", "paper"), rows)
     for e in EDITORS.entries():
         if e.refused:
             out.line(f"Refused: {e.name} of {e.package}: {e.refused}")
@@ -736,6 +739,10 @@ def print_comparison(
         out.show(turned, rows, title)
     else:
         _print_moments(out, names, columns, texts, title)
+    axes = {a for r in runs for a in r.outcomes.axis.unique()} & {*table.columns.unique(0)}
+    if dropped := sorted(a for a in axes if table[a].isna().all(axis=None)):
+        what = f"no text was generated, so there is no {metric.replace('_', ' ')}"
+        out.line(_wrapped(f"{', '.join(dropped)}: {what}; --metric token_accuracy has these."))
     if about["differ"]:
         differ = ", ".join(about["differ"])
         out.line(f"These runs differ in: {differ}.\nTheir numbers do not belong in one table.")

@@ -211,7 +211,7 @@ _FACT_COLUMNS = ("subject_id", "property_id", "object_id", "subject", "property"
 def _unedited_facts(
     path: str,  # a Parquet file with the columns of static_facts.parquet
 ) -> tuple[GraphFact, ...]:
-    "Facts that no edit is about, as edges."
+    "Facts that no edit is about, as edges; without those that no template can ask for."
     import pyarrow.parquet as pq
 
     with explain_read_errors(path):
@@ -220,11 +220,12 @@ def _unedited_facts(
     if missing:
         raise BadArgument(f"{path}: no column {missing[0]!r}; a file of facts has {', '.join(_FACT_COLUMNS)}")
     rows = table.select(_FACT_COLUMNS).to_pylist()
-    return tuple(
+    facts = (
         GraphFact(r["subject"], r["object"], "", r["property"] or "", r["subject_id"], r["property_id"], r["object_id"])
         for r in rows
         if r["subject"] and r["object"]
     )
+    return tuple(f for f in facts if _shown_fact(f)[0])
 
 # %% ../../../nbs/09_editors/memory/08_connected.ipynb #cell-010
 def _shown_fact(
