@@ -553,23 +553,28 @@ def notebooks() -> list[Path]:
 
 # Notebooks that take longest, begun first: they do not keep one process busy when the others are done.
 SLOW_NOTEBOOKS = (
+    "06_benchmark/10_series",
     "research/17_outdated_answers",
     "10_runs/07_loop",
-    "06_benchmark/10_series",
-    "research/07_later_and_authors",
-    "10_runs/08_sweep",
     "research/21_popular_and_rare",  # asks most questions of the recorded benchmark; others are served its answers
-    "11_analysis/14_report",
+    "09_editors/06_trials",
+    "06_benchmark/02_locality",
+    "research/07_later_and_authors",
+    "12_app/05_runs",
+    "04_wikidata/09_rules",
+    "research/19_mquake_tables",
+    "research/18_two_hops",
+    "08_tiny/04_known",
+    "11_analysis/16_rankings",
+    "04_wikidata/12_build",
+    "12_app/06_data",
+    "09_editors/training/01_finetune",
+    "12_app/01_demo",
+    "04_wikidata/06_parse",
     "research/06_ours_and_authors",
     "tutorials/03_own_edits",
-    "04_wikidata/09_rules",
-    "12_app/01_demo",
-    "04_wikidata/12_build",
-    "04_wikidata/06_parse",
-    "06_benchmark/02_locality",
-    "research/18_two_hops",
-    "tutorials/04_own_editor",
     "tutorials/02_own_model",
+    "tutorials/04_own_editor",
 )
 
 
@@ -596,6 +601,7 @@ def prepare_tests():
     fork_commands()
     time_answers_briefly()
     processes.verify_once()
+    processes.bind_once()
     look_up_fixtures()
     collect_new_objects_only()
     os.fsync = lambda _: None  # what a killed process has written is there; no test simulates a power failure
