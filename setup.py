@@ -50,7 +50,7 @@ setup(
         "wbe.lm": ["*.toml"],
         "wbe.runs": ["*.toml", "sweeps/*.toml", "*.md"],
         "wbe.tiny": ["*.toml"],
-        "wbe.wikidata": ["*.toml"],
+        "wbe.wikidata": ["*.toml", "*.sql"],
         "wbe.world": ["*.toml"],
         "wbe.writers": ["*.toml", "prompt_files/*.md", "prices.json"],
     },

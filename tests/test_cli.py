@@ -316,7 +316,7 @@ def test_a_bad_row_of_a_release_stops_no_run(command, tmp_path):
     (tmp_path / "bad" / name).write_text(json.dumps(rows, indent=1))
     code, out, err = command("validate", tmp_path / "bad")
     assert code == 1 and "row 1, ans: empty field" in out and "row 3, update: empty field" in out
-    shown = "2 of 5 rows of bad were set aside (field 'ans' is empty: 1, field 'update' is empty: 1)"
+    shown = "2 of 5 rows of bad were skipped (field 'ans' is empty: 1, field 'update' is empty: 1)"
     run = ("run", tmp_path / "bad", "--editor", "none", "--runs", "runs", "--axes", "update")
     for words in (run, ("compare", "runs")):
         code, out, err = command(*words)
@@ -412,7 +412,7 @@ def test_numbers_for_programs_are_those_of_the_library(command, tmp_path):
     "words, name, columns",
     [
         (("status", SAMPLES / "runs"), "runs", {"run", "editor", "edits", "state"}),
-        (("editors",), "editors", {"editor", "what it does"}),
+        (("editors",), "editors", {"editor", "what it does", "paper"}),
         (("status", "WORLD"), "stages", {"stage", "folder", "bytes", "state"}),
         (("validate", SAMPLES / "benchmark"), "findings", None),
         (("compare", SAMPLES / "runs" / "none", SAMPLES / "runs" / "rome"), "runs", {"run", "update: just edited"}),

@@ -21,13 +21,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
+from notebook_runner import definitions
 from plain_reader import plain_snapshot
 
 from wbe.records import Label, Statement, read_table
 from wbe.wikidata import text
+from wbe.wikidata.build import build_facts
 from wbe.wikidata.claims import PropertyInfo, Role
 from wbe.wikidata.entities import parse_lines
 from wbe.wikidata.parse import DAMAGED_EXIT_CODE, ParsedDump, parse_dump
+from wbe.store import StoreError
 from wbe.world.files import World
 
 REAL = Path(__file__).parent / ".." / ".." / "shared" / "data" / "wikidata_real_49.json.gz"
@@ -350,3 +353,32 @@ def test_real_entities(tmp_path):
     plain = plain_snapshot(REAL, tmp_path / "plain")
     sort = lambda rows: [r | {"other_qualifiers": sorted(r["other_qualifiers"])} for r in rows]
     assert sort(got.table().to_pylist()) == sort(read_table(plain / "statements.parquet", Statement).to_pylist())
+
+
+# ---- a release in Parquet tables
+
+
+def test_facts_of_a_release_in_parquet_are_those_of_the_json(tmp_path):
+    "What changed, what stayed and why the rest was dropped: through the tables as through the dumps."
+    root = Path(__file__).parents[1]
+    write_release = definitions(root / "nbs" / "04_wikidata" / "03_text.ipynb", "write_release").write_release
+    dumps = [root / "data_samples" / "world" / f"wikidata-{day}-all.json.bz2" for day in ("20240501", "20240601")]
+    for dump in dumps:
+        lines = (line.rstrip(b",\n") for line in bz2.open(dump))
+        write_release([json.loads(x) for x in lines if x.startswith(b"{")], tmp_path / dump.name[9:17])
+    folders, said = [tmp_path / dump.name[9:17] for dump in dumps], []
+    want = build_facts(*dumps, tmp_path / "json", progress=False)
+    got = build_facts(*folders, tmp_path / "tables", progress=False, on_step=said.append)
+    for static in (False, True):
+        rows = [
+            frame.sort_values("statement_id", ignore_index=True) for frame in (want.facts(static), got.facts(static))
+        ]
+        assert len(rows[0]) > 10 and rows[0].equals(rows[1])
+    for step in ("compare", "classify", "filter", "filter static", "audit"):
+        assert got.counts[step] == want.counts[step], step
+    assert "20240501: no scholarly works in this release" in said and said.count("parse 20240501") == 1
+    again = parse_dump(folders[0], tmp_path / "small", roles=True, size=50_000, workers=2, progress=False)
+    whole = parse_dump(folders[0], tmp_path / "whole", roles=True, progress=False)
+    assert all(again.table(name).equals(whole.table(name)) for name in TABLES)
+    with pytest.raises(StoreError, match="no table of labels in fr is here; fetch wikidata-labels"):
+        parse_dump(folders[0], tmp_path / "french", language="fr")

@@ -216,7 +216,7 @@ def test_two_paraphrases_of_a_row_are_two_scored_questions(toy, tmp_path):
     assert run.config["benchmark"]["source"]["reasons"] == {"the answer is empty": 1}
     assert run.config["benchmark"]["set_aside"]["reasons"] == {"the answer has a line break": 1}
     told = " ".join(compare_runs([run]).attrs["set_aside"])
-    assert "1 of 4 rows of edits.csv were set aside" in told and "1 questions could not be asked" in told
+    assert "1 of 4 rows of edits.csv were skipped" in told and "1 questions could not be asked" in told
 
 
 def test_a_run_on_a_data_frame_is_resumable_and_describes_itself(toy, tmp_path):

@@ -128,7 +128,7 @@ OWN_COLUMNS = dict(ask="frage", now="antwort", about="thema", in_other_words="an
 
 def test_own_edits_from_another_csv(execute, tmp_path):
     "Eight rows with German column names, semicolons, an empty answer, and another editor, up to the page."
-    rows = pd.read_csv(FOLDER / "my_edits.csv").drop(columns="was").rename(columns=OWN_COLUMNS).head(8)
+    rows = pd.read_csv(FOLDER / "sixteen_edits.csv").drop(columns="was").rename(columns=OWN_COLUMNS).head(8)
     rows.loc[8] = dict(rows.loc[0]) | dict(frage="Who chairs Kibordesh?", antwort="")
     rows.to_csv(tmp_path / "meine.csv", index=False, sep=";")
     columns = dict(frage="question", antwort="answer", thema="subject", bleibt="locality")
@@ -147,7 +147,7 @@ def test_own_edits_from_another_csv(execute, tmp_path):
 
 def test_own_edits_from_json(execute, tmp_path):
     "Rows as JSON, with names that are known: nothing is mapped, and only what is there is asked."
-    rows = pd.read_csv(FOLDER / "my_edits.csv").head(5)
+    rows = pd.read_csv(FOLDER / "sixteen_edits.csv").head(5)
     rows = [dict(prompt=r.ask, target_new=r.now, subject=r.about) for r in rows.itertuples()]
     (tmp_path / "rows.json").write_text(json.dumps(rows))
     cell = f"ROWS, MAP, EDITORS = {str(tmp_path / 'rows.json')!r}, {{}}, ('ft',)"

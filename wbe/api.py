@@ -118,6 +118,7 @@ def _runs_of(given: Any) -> list:
 
 
 _MOMENTS = dict(before="before", after="right after", current="just edited", past="earlier edits")
+_SHOWN = ("right after", "just edited", "at the end", "seconds each")
 
 
 def _with_intervals(runs: list, metric: str) -> "pd.DataFrame":
@@ -135,15 +136,19 @@ def compare(
     *runs: Any,  # Runs, folders of runs, or folders of such folders; the folder `runs` by default
     metric: str = "exact_match",  # or token_accuracy, normalised_match, …
     intervals: bool = False,  # a row for each axis and moment, with its 95% interval, resampled by subject, and n
+    all_columns: bool = False,  # also earlier edits on every axis, what was answered before, edits and memory
 ) -> "pd.DataFrame":
-    "A row for each run: accuracy on each axis right after the edits and at the end, and what it cost."
+    "A row for each run: accuracy just after the edits, updates at the end, lasting facts, and seconds an edit."
     from wbe.metrics.answers import RUN_MEASURES
     from wbe.records import check_choice
     from wbe.runs.records import compare_runs
 
     found = _runs_of(runs or ["runs"])
     table = compare_runs(found, check_choice(metric, RUN_MEASURES, "measure"))
-    return _with_intervals(found, metric) if intervals else table
+    shown = [c for c in table if c[1] in _SHOWN or c == ("update", "earlier edits") and table[c].notna().any()]
+    if not table["lasting facts", "before"].any():  # the model knows none of them, so they show no damage
+        shown = [c for c in shown if c[0] != "lasting facts"]
+    return _with_intervals(found, metric) if intervals else table if all_columns else table[shown]
 
 
 def report(

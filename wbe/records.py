@@ -369,7 +369,7 @@ class Probe(NamedTuple):
     question: str
     answer: str
     relation_id: str = ""  # P-id of the answer's fact, where an axis has an answer of its own and it is known
-    facts: tuple = ()  # the facts behind the answer, as questions and answers, where the benchmark has them
+    facts: tuple = ()  # the facts on which the answer rests, as questions and answers, where the benchmark has them
     aliases: tuple = ()  # other names of the answer, where the question brings its own
 
 # %% ../nbs/00_core/01_records.ipynb #cell-055

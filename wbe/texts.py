@@ -167,7 +167,7 @@ def _ends_here(text: str, found) -> bool:
         return True
     word = _WORD_BEFORE.search(text[max(0, found.start() - 30) : found.start()])
     word = word[0] if word else ""
-    closed = found[0].rstrip() != "."  # quotes or brackets behind the full stop
+    closed = found[0].rstrip() != "."  # quotes or brackets after the full stop
     initial = len(word) == 1 and word.isalpha() and (word.isupper() or following.isdigit())  # J. Roe; c. 1402, p. 5
     dotted = "." in word and not word[-1].isdigit()
     return closed or not (initial or dotted or word.lower() in _ABBREVIATIONS)

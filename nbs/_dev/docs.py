@@ -1,6 +1,9 @@
 """The documentation site: the notebooks, the API from docments, the command line, search.
 
 python nbs/_dev/docs.py [FOLDER]      build it (default: _docs); needs no network, and no page loads from outside
+
+What Sphinx has read stays beside the folder, in .NAME-cache: the next time only pages are made anew whose notebook has
+changed; all of them when a title or what stands around a page has.
 """
 
 import ast
@@ -13,7 +16,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from configparser import ConfigParser
 from pathlib import Path
 
@@ -185,7 +187,7 @@ def shown(path: Path, url: str, toc: str = "") -> dict:
         cell.source = re.sub(r"^#\|.*\n?", "", cell.source, flags=re.M).strip("\n")
         cells.append(cell)
     if toc:
-        cells.append(nbformat.v4.new_markdown_cell(toc))
+        cells.append(nbformat.v4.new_markdown_cell(toc, id="toc"))
     nb.cells = cells
     nb.metadata["language_info"] = {"name": "python", "pygments_lexer": "python"}
     return nb
@@ -259,7 +261,7 @@ def api_page(module, notebook: str) -> str:
         if inspect.isfunction(obj) or inspect.isclass(obj):
             lines += api_entry(name, obj)
         elif obj is not None:
-            text = repr(obj)
+            text = re.sub(r" at 0x[0-9a-f]+", "", repr(obj))
             lines += [f"## {name}", "", "```python", f"{name} = {text[:300]}{'…' * (len(text) > 300)}", "```", ""]
     return "\n".join(lines)
 
@@ -289,8 +291,20 @@ def command_line() -> str:
     return re.sub(r"^# `wbe`", "# Command line", done.stdout, count=1)
 
 
-def write_sources(folder: Path) -> None:
-    "Everything that Sphinx reads."
+def write_changed(folder: Path, texts: dict[Path, str]) -> bool:
+    "Write the files whose text has changed, and remove those without; whether what stands around every page changed."
+    around = [p for p in texts if p.suffix in (".json", ".py", ".css") or p == folder / "titles"]
+    changed = [p for p, text in texts.items() if not p.exists() or p.read_text(encoding="utf-8") != text]
+    for path in changed:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(texts[path], encoding="utf-8")
+    for path in [p for p in folder.rglob("*") if p.is_file() and p not in texts and "__pycache__" not in p.parts]:
+        path.unlink()
+    return any(p in changed for p in around)
+
+
+def source_texts(folder: Path) -> dict[Path, str]:
+    "The text of each file that Sphinx reads."
     config = ConfigParser()
     config.read(ROOT / "settings.ini")
     url = config["DEFAULT"]["git_url"].replace("%(user)s", config["DEFAULT"]["user"])
@@ -306,46 +320,48 @@ def write_sources(folder: Path) -> None:
     for caption, is_study in (("Studies", True), ("Notebooks", False)):
         captions[caption] = {first: own for first, own in below.items() if first.startswith("research/") == is_study}
     captions["Reference"] = {"command-line": [], "api/index": [f"api/{name}" for name in found]}
-    (folder / "captions.json").write_text(json.dumps(captions))
     front = "\n\n".join(toctree(list(own), caption) for caption, own in captions.items())
+    texts, titles = {folder / "captions.json": json.dumps(captions)}, []
     for page in pages:
         key = str(page.with_suffix(""))
         nb = shown(page, url, front if key == "index" else trees.get(key, ""))
-        target = folder / page
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(nbformat.v4.writes(nb), encoding="utf-8")
-    (folder / "static").mkdir()
-    (folder / "static" / "wbe.css").write_text(CSS)
-    (folder / "conf.py").write_text(f"import sys\nsys.path.insert(0, {str(folder)!r})\n{CONF}")
-    (folder / "wbe_site.py").write_text(EXTENSION)
-    (folder / "command-line.md").write_text(command_line())
-    (folder / "api").mkdir()
+        titles.append(nb.cells[0].source.partition("\n")[0])
+        texts[folder / page] = nbformat.v4.writes(nb)
+    texts[folder / "titles"] = "\n".join(titles)
+    texts[folder / "static" / "wbe.css"] = CSS
+    texts[folder / "conf.py"] = f"import sys\nsys.path.insert(0, {str(folder)!r})\n{CONF}"
+    texts[folder / "wbe_site.py"] = EXTENSION
+    texts[folder / "command-line.md"] = command_line()
     for name, notebook in found.items():
-        (folder / "api" / f"{name}.md").write_text(api_page(importlib.import_module(name), notebook))
+        texts[folder / "api" / f"{name}.md"] = api_page(importlib.import_module(name), notebook)
     listing = "\n".join(f"- [{n}]({n}.md)" for n in found)
-    (folder / "api" / "index.md").write_text(f"# API\n\n{listing}\n\n{toctree(list(found))}\n")
+    texts[folder / "api" / "index.md"] = f"# API\n\n{listing}\n\n{toctree(list(found))}\n"
+    return texts
 
 
 def build(folder: Path) -> list[str]:
     "Build the site into a folder; returns Sphinx's warnings."
     from sphinx.cmd.build import main as sphinx
 
-    with tempfile.TemporaryDirectory() as tmp:
-        sources, site, log = Path(tmp) / "sources", Path(tmp) / "site", Path(tmp) / "warnings.txt"
-        sources.mkdir()
-        write_sources(sources)
-        usual = gc.get_threshold()
-        gc.freeze()  # the modules and what Sphinx keeps need not be searched for garbage again and again
-        gc.set_threshold(100_000, 20, 20)
-        status = sphinx(["-q", "-b", "html", "-j", "auto", "-w", str(log), str(sources), str(site)])
-        gc.set_threshold(*usual)
-        gc.unfreeze()
-        warnings = [w.replace(f"{sources}/", "") for w in log.read_text().splitlines()]
-        if status:
-            raise SystemExit("\n".join(["the site could not be built", *warnings]))
-        shutil.rmtree(site / ".doctrees", ignore_errors=True)
-        shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(site, folder)
+    cache = folder.resolve().with_name(f".{folder.name}-cache")
+    sources, site, log = cache / "sources", cache / "site", cache / "warnings.txt"
+    every = ["-a"] * write_changed(sources, source_texts(sources))
+    usual = gc.get_threshold()
+    gc.freeze()  # the modules and what Sphinx keeps need not be searched for garbage again and again
+    gc.set_threshold(100_000, 20, 20)
+    trees = ["-d", str(cache / "trees")]
+    status = sphinx(["-q", "-b", "html", "-j", "auto", *every, *trees, "-w", str(log), str(sources), str(site)])
+    gc.set_threshold(*usual)
+    gc.unfreeze()
+    warnings = [w.replace(f"{sources}/", "") for w in log.read_text().splitlines()]
+    if status:
+        raise SystemExit("\n".join(["the site could not be built", *warnings]))
+    made = {p.relative_to(sources).with_suffix(".html") for p in sources.rglob("*") if p.suffix in (".ipynb", ".md")}
+    made |= {Path("search.html"), Path("genindex.html")}
+    for page in [p for p in site.rglob("*.html") if p.relative_to(site) not in made]:  # of a notebook that is gone
+        page.unlink()
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(site, folder)
     (folder / ".nojekyll").touch()
     return warnings
 

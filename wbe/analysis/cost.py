@@ -186,9 +186,9 @@ def answer_time(runs, axes=None) -> pd.DataFrame:
     return pd.DataFrame(out, columns=[*columns, "token_ratio", "token_low", "token_high"])
 
 # %% ../../nbs/11_analysis/08_cost.ipynb #cell-041
-def _mark_doubled(ax):
+def _mark_doubled(ax, text: str):
     "Mark the paper's bound of two."
-    text, offset = "doubled: the paper's most", dict(xytext=(0, 3), textcoords="offset points")
+    offset = dict(xytext=(0, 3), textcoords="offset points")
     ax.axhline(2, color="#888888", lw=0.8, ls=(0, (4, 3)))
     ax.annotate(text, (0.01, 2), xycoords=("axes fraction", "data"), **offset, fontsize=8, color="#666666")
 
@@ -202,7 +202,7 @@ def draw_answer_time(
         panel.ax.axhline(1, color="#888888", lw=0.8)
         draw_editor_lines(panel.ax, panel.rows(table), "edits_done", "ratio")
         panel.ax.set_ylim(0, 1.08 * max(2.1, table.high.max()))
-        _mark_doubled(panel.ax)
+        _mark_doubled(panel.ax, "twice as long: the paper's limit" if panel is panels[0] else "")
     finish_panels(panels, "edits made", "time to answer ÷ unedited")
     return fig
 
@@ -267,8 +267,8 @@ def _draw_front(ax, x: pd.Series, table: pd.DataFrame, front: str):
 def _mark_unedited(ax, value: float):
     "Draw the accuracy of the unedited model."
     ax.axhline(value, color=GREY, ls=(0, (1, 1.5)), lw=1.3)
-    where = dict(xycoords=("axes fraction", "data"), textcoords="offset points", va="center", annotation_clip=False)
-    ax.annotate("before\nany edit", (1, value), (4, 0), **where, fontsize=8, color=GREY)
+    where = dict(xycoords=("axes fraction", "data"), textcoords="offset points", ha="center")
+    ax.annotate("before any edit", (0.5, value), (0, 3), **where, fontsize=8, color=GREY)
 
 # %% ../../nbs/11_analysis/08_cost.ipynb #cell-059
 _COSTS = (

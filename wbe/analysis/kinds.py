@@ -278,7 +278,7 @@ def draw_kind_heatmap(
     wide = _pivot_kinds(table, some, metric, least)
     if wide.empty:
         raise BadArgument(_TOO_FEW.format(least))
-    fig, ax = new_figure(2 + 1.1 * wide.shape[1], 1.1 + 0.32 * len(wide))
+    fig, ax = new_figure(max(4.5, 2 + 1.1 * wide.shape[1]), 1.1 + 0.32 * len(wide))
     whole = wide.astype(float)
     whole.loc[whole.index.isin(list(some))] = np.nan
     names = [f"{display_name(n)} ({some[n]})" if n in some else display_name(n) for n in wide.index]

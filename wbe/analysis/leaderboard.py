@@ -236,7 +236,7 @@ class _WithBounds(float):
 
 
 def _shown_table(board: pd.DataFrame) -> tuple[pd.DataFrame, dict]:
-    "The table for readers, with its formats: bounds stand in brackets behind their value."
+    "The table for readers, with its formats: bounds stand in brackets after their value."
     bounds = [c for c in board if c.endswith((", low", ", high"))]
     shown, formats = board.drop(columns=bounds).astype(object), {}
     for column in [c for c in shown if f"{c}, low" in board]:

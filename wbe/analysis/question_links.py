@@ -240,7 +240,7 @@ def hover_points(
     behind: Mapping | None = None,  # see `_point_selection`; without it points lead nowhere
     called: Mapping[str, str] | None = None,
 ) -> list[list]:
-    "The points of a figure for the page: left, top, text, and the address of the questions behind it, or nothing."
+    "The points of a figure for the page: left, top, text, and the address of its questions, or nothing."
     out = []
     for p in _figure_points(fig):
         chosen = _point_selection(p, behind, called or {}) if behind else None

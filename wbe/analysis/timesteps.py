@@ -357,7 +357,9 @@ def draw_ability(
     shown = []
     for what, m in (("lasting facts", metric), ("text", "perplexity")):
         rows = table[(table.what == what) & (table.metric == m)]
-        shown += [(rows, what, m)] if len(rows) else []
+        shown += [(rows, what, m)] if rows.value.any() else []
+    if not shown and (table.what == "lasting facts").any():
+        raise BadArgument("no lasting fact is answered, before any edit or after it: give facts that the model knows")
     if not shown:
         raise BadArgument("no run here was asked lasting facts, or has a text whose perplexity was measured")
     names = [what for _, what, _ in shown]

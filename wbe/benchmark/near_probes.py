@@ -229,7 +229,7 @@ def _behind_text(
     question: str,
     key: str,  # for example the id of an edit; it chooses the text
 ) -> str:
-    "A question behind unrelated text."
+    "A question after unrelated text."
     return f"{UNRELATED_TEXTS[stable_hash(key) % len(UNRELATED_TEXTS)]} {question}"
 
 # %% ../../nbs/06_benchmark/14_near_probes.ipynb #ceb71a4a
@@ -238,7 +238,7 @@ def _behind_edit(
     edit_question: str,
     edit_answer: str,
 ) -> str:
-    "A question behind the question and the answer of an edit."
+    "A question after the question and the answer of an edit."
     return f"{edit_question} {edit_answer.rstrip('.')}. {question}"
 
 # %% ../../nbs/06_benchmark/14_near_probes.ipynb #888fce67

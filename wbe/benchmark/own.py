@@ -468,7 +468,7 @@ def set_aside_lines(
     source = described.get("source") or described.get("release_rows") or {}
     asked, out = described.get("set_aside") or {}, []
     if n := source.get("set_aside"):
-        what = f"{n:,} of {source['rows']:,} rows of {source['name']} were set aside"
+        what = f"{n:,} of {source['rows']:,} rows of {source['name']} were skipped"
         out.append(_with_reasons(what, source["reasons"]))
     if n := source.get("half_probes"):
         out.append(f"{n:,} probes of {source['name']} have only a question or only an answer, and are not asked")

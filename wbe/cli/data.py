@@ -83,7 +83,7 @@ def _print_evolving(release, out: TableOutput):
 @more("wbe.benchmark.evolving_series:EvolvingSettings", "wbe.benchmark.evolving_series:evolve_benchmark")
 def _evolve(
     folder: Path,  # folder for all files; the benchmark goes into its folder release
-    dumps: list[str] = (),  # dumps of Wikidata and Wikipedia, two files for each day, told apart by their names:
+    dumps: list[str] = (),  # dumps of Wikidata and Wikipedia, two files for each day, distinguished by their names:
     # wikidata-DATE-all.json.gz, enwiki-DATE-pages-articles.xml.bz2 (or HTML:
     # enwiki-NS0-DATE-ENTERPRISE-HTML.json.tar.gz); or a date like 2024-02-01 for both (then they are fetched).
     # Later: those of the new day alone. None: continue what was stopped

@@ -170,7 +170,7 @@ def _demo(
     """Make a benchmark of the embedded world and edit the tiny model, offline.
 
     The demo writes a world that changes, makes a benchmark of its eight timesteps, and shows what three editors do to
-    a model. Repeated, it says what there is; with other editors, it only runs these.
+    a model. Repeated, it lists what there is; with other editors, it only runs these.
 
     For example:  wbe demo --editors rome,wise
     """

@@ -35,7 +35,7 @@ def _print_answers(
     from wbe.metrics.intervals import MIN_SUBJECTS
     from wbe.metrics.summary import format_summary
 
-    summary, title = answers.summary(), f"{model} under {answers.about['protocol']}, before any edit"
+    summary, title = answers.summary(), f"{model}, protocol {answers.about['protocol']}, before any edit"
     plain, table = summary.reset_index(), format_summary(summary).reset_index()
     plain = plain.assign(model=model, **{k: answers.about[k] for k in ("benchmark", "protocol")})
     out.keep("scores", plain.columns, plain.values.tolist())
@@ -438,17 +438,20 @@ def _editors(
     *,
     out: TableOutput,
 ):
-    """List the editors, those of installed packages included, each with a line on what it does.
+    """List the editors, those of installed packages included, each with a line on what it does, and its paper.
 
     An editor of your own needs no registration: --editor my_editor:Mine names the class Mine in my_editor.py.
     The hyper-parameters of an editor:  wbe run --editor rome --set help
 
     For example:  wbe editors
     """
-    from wbe.editors.protocol import EDITORS
+    from wbe.editors.protocol import EDITORS, preset_tables
 
-    rows = [(e.name, e.about or f"{e.place}, of {e.package}") for e in EDITORS.entries() if not e.refused]
-    out.table("editors", ("editor", "what it does"), rows)
+    paper = lambda name: preset_tables().get(name, {}).get("paper", "")
+    rows = [
+        (e.name, e.about or f"{e.place}, of {e.package}", paper(e.name)) for e in EDITORS.entries() if not e.refused
+    ]
+    out.table("editors", ("editor", "what it does", "paper"), rows)
     for e in EDITORS.entries():
         if e.refused:
             out.line(f"Refused: {e.name} of {e.package}: {e.refused}")
@@ -736,6 +739,10 @@ def print_comparison(
         out.show(turned, rows, title)
     else:
         _print_moments(out, names, columns, texts, title)
+    axes = {a for r in runs for a in r.outcomes.axis.unique()} & {*table.columns.unique(0)}
+    if dropped := sorted(a for a in axes if table[a].isna().all(axis=None)):
+        what = f"no text was generated, so there is no {metric.replace('_', ' ')}"
+        out.line(_wrapped(f"{', '.join(dropped)}: {what}; --metric token_accuracy has these."))
     if about["differ"]:
         differ = ", ".join(about["differ"])
         out.line(f"These runs differ in: {differ}.\nTheir numbers do not belong in one table.")

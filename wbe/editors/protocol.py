@@ -341,7 +341,7 @@ class Editor:
     causal: bool = True  # whether it needs a decoder-only model
     only_prompts: bool = False  # whether it changes nothing but what stands in front of questions
     own_answers: bool = False  # whether it answers questions itself, by `answer(lm, questions)`
-    sees_probes: bool = False  # whether its requests hold the probes: a ceiling, and no method
+    sees_probes: bool = False  # whether its requests hold the probes: an upper bound, not a method
     takes_corpus: bool = False  # whether it has an option `corpus`
     takes: str = "edits"  # what it learns from: edits, or texts (then it is a `TextLearner`)
     parts: tuple = ()  # parts of a layer that it changes, such as mlp_out

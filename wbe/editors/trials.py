@@ -231,7 +231,7 @@ def _run_editor(
 
 # %% ../../nbs/09_editors/06_trials.ipynb #cell-035
 def _named_editors(names, protocol) -> dict:
-    "Editors by name, from a name, names, or a dict of editors; they train under the protocol in which they are asked."
+    "Editors by name, from a name, names, or a dict of editors; they train with the protocol in which they are asked."
     if not (isinstance(names, dict) and all(isinstance(e, Editor) for e in names.values())):
         names = {name: editor(name) for name in ([names] if isinstance(names, str) else names)}
     return {name: ed.asked_under(protocol) for name, ed in names.items()}

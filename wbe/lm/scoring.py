@@ -263,7 +263,7 @@ def _deduplicate(items: list[EncodedItem]) -> tuple[list[EncodedItem], list[int]
 def _evaluation_mode(lm: LM, tokens_at_once: int | None):
     "The model in evaluation mode, with so many tokens at once; afterwards everything as before."
     training, before = lm.model.training, lm.state.tokens_at_once
-    lm.model.eval()  # its parts, too, whatever the model says of itself
+    lm.model.eval()  # its parts, too, whatever the model reports of itself
     if tokens_at_once:
         lm.state.tokens_at_once = tokens_at_once
     try:
@@ -520,7 +520,7 @@ def unaskable_reasons(
 
 # %% ../../nbs/07_lm/09_scoring.ipynb #7a24fccf
 def describe_set_aside(reasons: list[str]) -> dict:
-    "How many questions are set aside, and why; empty if none is."
+    "How many questions are skipped, and why; empty if none is."
     bad = Counter(filter(None, reasons))
     return dict(questions=sum(bad.values()), reasons=dict(bad.most_common())) if bad else {}
 

@@ -37,6 +37,7 @@ from wbe.wikidata.parse import (
     short_snapshot,
 )
 from .rules import classify
+from .text import _is_release
 from .transfer import fetch_dump, fetched_dump
 
 # %% ../../nbs/04_wikidata/12_build.ipynb #cell-005
@@ -50,8 +51,8 @@ def dump_date(path) -> date:
 # %% ../../nbs/04_wikidata/12_build.ipynb #cell-007
 def locate_dump(what) -> Path | None:
     "The file of a dump; None where a date or a word stands for it."
-    if Path(what).is_dir():
-        raise BadArgument(f"{what}: a folder, not the file of a dump")
+    if Path(what).is_dir() and not _is_release(what):
+        raise BadArgument(f"{what}: a folder, not the file of a dump, and without the tables of a release in Parquet")
     if Path(what).exists():
         return Path(what)
     if str(what).replace("-", "").isdigit():
@@ -153,12 +154,19 @@ def _said_of(e, dump: DumpFolder, what: str):
 
 
 def _name_flaws(old: DumpFolder, new: DumpFolder):
-    "A line if much of what both snapshots hold has another name in the newer one, or no class that it had."
+    "A line if much of what both snapshots hold has another name in the newer one, or no class, or if much is gone."
     with open_engine("duckdb") as e:
         for what in ("name", "class") if (old.folder / "statements.parquet").exists() else ("name",):
             a, b = (_said_of(e, dump, what) for dump in (old, new))
             both = a.join(b.select("id").unique(), on="id", how="semi").select("id").unique()
             same = a.join(b, on=["id", "value"], how="semi").select("id").unique()
+            held = a.select("id").unique()
+            named, gone = len(e.collect(held)), len(e.collect(held.join(both, on="id", how="anti")))
+            if what == "name" and gone > FEW_ENTITIES and gone > MOST_LOST * named:
+                counts = (
+                    f"of {named:,} {old.what} that {old.file} names, {new.file} lacks {gone:,} ({gone / named:.1%})"
+                )
+                yield f"{counts}: up to {MOST_LOST:.0%} is expected, so one of them is not whole"
             known, other = len(e.collect(both)), len(e.collect(both.join(same, on="id", how="anti")))
             if other > FEW_ENTITIES and other > MOST_RENAMED * known:
                 counts = f"of {known:,} {old.what} that {old.file} and {new.file} share, {other:,} have another {what}"
@@ -181,6 +189,8 @@ def check_snapshot(
 ):
     "Raise an error for a dump that is damaged, empty or cut off, and log what could not be read."
     _report(_flaws(dump), insist, log)
+    for what in dump.counts.get("lacks", ()):
+        log(f"{dump.file}: {what} in this release")
     if dump.unread:
         log(f"{dump.file}: {dump.unread:,} {dump.what} could not be read; they are left out on both sides")
 
@@ -303,7 +313,8 @@ def build_facts(
     files = locate_dumps([old, new], out / "dumps", mirror, kind, progress, on_step)
     t_old, t_new = _snapshot_dates(files, dates)
     until = t_new if ended == "drop" else None
-    counts = {"acquire": {path.name: format_bytes(path.stat().st_size) for path in files}}
+    sizes = {p.name: sum(f.stat().st_size for f in (p.rglob("*.parquet") if p.is_dir() else [p])) for p in files}
+    counts = {"acquire": {name: format_bytes(n) for name, n in sizes.items()}}
     parsed = [Path(parsed or out / "parsed") / f"{d:%Y%m%d}" for d in (t_old, t_new)]
     how = dict(language=language, fallback=fallback, roles=roles, engine=engine, workers=workers, progress=progress)
     parse = partial(_parse_snapshot, **how)

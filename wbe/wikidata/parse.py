@@ -28,7 +28,7 @@ from ..store import Stage, StageFolder, atomic_write, check_disk_space, format_b
 from ..texts import dates_in_name
 from .claims import PropertyInfo, Role
 from .entities import FALLBACK, ParsedLines, parse_lines
-from .text import BATCH_BYTES, DumpText, TextBatch, entity_pages, text_batches
+from .text import BATCH_BYTES, DumpText, ReleaseText, TextBatch, entity_pages, text_batches
 
 # %% ../../nbs/04_wikidata/06_parse.ipynb #cell-006
 def _text_lines(text: bytes) -> list[bytes]:
@@ -265,8 +265,8 @@ class DumpFolder(StageFolder):
 
     @property
     def file(self) -> str:
-        "The name of its file or files."
-        return ", ".join(Path(name).name for name in self.manifest.inputs)
+        "The name of its file or files; of a release in tables that of its folder."
+        return self.counts.get("release") or ", ".join(Path(name).name for name in self.manifest.inputs)
 
     @property
     def damage(self) -> str | None:
@@ -369,7 +369,7 @@ PARSE_VERSION = 3  # raised with every change that alters the files
 
 # %% ../../nbs/04_wikidata/06_parse.ipynb #cell-084
 def parse_dump(
-    path,  # a dump: .json or .xml, plain or compressed with gzip, bzip2 or Zstandard
+    path,  # a dump (.json or .xml, plain or compressed with gzip, bzip2 or Zstandard), or a release's folder of tables
     folder,  # where to put the tables
     language: str = "en",  # of labels, descriptions and aliases
     fallback=FALLBACK,  # languages to try where there is no text in that one
@@ -385,10 +385,11 @@ def parse_dump(
     "Parse a dump into Parquet tables, or do nothing when that is done; killed work is resumed."
     if workers is not None and workers < 1:
         raise BadArgument(f"the number of workers is at least 1, not {workers}")
-    folder, source = Path(folder), DumpText(path)
     fallback = (fallback,) if isinstance(fallback, str) else tuple(fallback)
+    tables = Path(path).is_dir()
+    folder, source = Path(folder), ReleaseText(path, (language, *fallback), roles) if tables else DumpText(path)
     options = dict(language=language, fallback=fallback, roles=roles)
-    stage = Stage(folder, "parse", dict(options, size=size, version=PARSE_VERSION), [source.path])
+    stage = Stage(folder, "parse", dict(options, size=size, version=PARSE_VERSION), source.files)
     if stage.done and not force:
         return ParsedDump(folder)
     workers = workers or (1 if source.size < 20_000_000 else os.cpu_count() or 1)
@@ -404,6 +405,7 @@ def parse_dump(
         stage.outputs += [folder / name for name in ("properties.parquet", "redirects.parquet", *typed)]
         stage.outputs += files.publish(drop=[*_SCRATCH_FILES, *typed])
         _count_results(stage, files.state)
+        stage.counts |= dict(release=source.path.name, lacks=source.lacks) if tables else {}
     if warn:
         _warn_of_damage(ParsedDump(folder), path)
     return ParsedDump(folder)

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['READ_BYTES', 'CAREFUL_READ_BYTES', 'BLOCK_MAGIC', 'END_MAGIC', 'MAX_RATIO', 'MIN_SUSPECT', 'BATCH_BYTES',
-           'MAX_ENTITY_BYTES', 'DumpText', 'TextBatch', 'text_batches', 'unescape_xml', 'split_pages', 'entity_pages']
+           'MAX_ENTITY_BYTES', 'DumpText', 'TextBatch', 'text_batches', 'unescape_xml', 'split_pages', 'entity_pages',
+           'ReleaseText']
 
 # %% ../../nbs/04_wikidata/03_text.ipynb #cell-002
 import bz2
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from ..records import patch
 from ..store import StoreError, explain_read_errors
+from ..texts import package_text
 
 # %% ../../nbs/04_wikidata/03_text.ipynb #cell-007
 READ_BYTES = 1 << 18  # compressed bytes that are read at a time
@@ -239,6 +241,7 @@ class DumpText:
         threads: int = 1,  # that inflate bzip2
     ):
         self.path, self.threads, self.position, self.damage, self.unclosed = Path(path), threads, 0, None, False
+        self.files, self.lacks = [self.path], []  # what is read; what is known not to be in it
         with explain_read_errors(self.path), open(self.path, "rb") as f:
             self.size, head = self.path.stat().st_size, f.read(4)
         self.form = next((form for magic, form in _COMPRESSION_MAGICS.items() if head.startswith(magic)), "plain")
@@ -426,3 +429,111 @@ def entity_pages(text: bytes) -> _EntityPages:
             out.offsets.append(start + body)
             out.ids.append(title and title[1].decode())
     return out
+
+# %% ../../nbs/04_wikidata/03_text.ipynb #66bf9130
+_TERM_TABLES = ("labels", "descriptions", "aliases")  # with a folder for each language
+_RELEASE_TABLES = {
+    "entities": ("id", "type", "datatype"),
+    "claims": (
+        *("id", "snaktype", "property", "datavalue", "datavalue_type", "datatype", "statement_id", "rank"),
+        *("qualifiers", "qualifiers-order", "references"),
+    ),
+    **dict.fromkeys(_TERM_TABLES, ("id", "language", "value")),
+    "links": ("id", "site", "title"),
+}
+
+
+def _is_release(folder) -> bool:
+    "Whether a folder holds the tables of a release of Wikidata."
+    return any(Path(folder).glob("*claims/*/*.parquet"))
+
+# %% ../../nbs/04_wikidata/03_text.ipynb #a0ebfcc6
+def _release_files(folder: Path, table: str, part: str = "*") -> list[Path]:
+    "The Parquet files of a table of a release, or of a language in it."
+    names = (f"{wiki}{kind}{table}" for wiki in ("wikidata-", "") for kind in ("", "scholar-"))
+    files, parts = [p for name in names for p in sorted((folder / name).glob(f"{part}/*.parquet"))], {}
+    for p in files:
+        if found := re.search(r"-of-0*([0-9]+)$", p.stem):
+            parts.setdefault((p.parent, int(found[1])), []).append(p)
+    for (where, n), here in parts.items():
+        if len(here) != n:
+            raise StoreError(f"{where}: {len(here)} of the {n} files of this table are here; fetch the others")
+    return files
+
+# %% ../../nbs/04_wikidata/03_text.ipynb #ebd7f14a
+def _check_columns(table: str, files: list[Path], optional: tuple = ()):
+    "Raise an error if the files of a table lack columns that are read."
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    for path in files:
+        try:
+            have = pq.read_schema(path).names
+        except (pa.ArrowException, OSError) as e:
+            raise StoreError(f"{path}: no table in Parquet ({str(e).splitlines()[0]}); fetch it again") from None
+        if lacking := [c for c in _RELEASE_TABLES[table] if c not in (*have, *optional)]:
+            hint = "take a release that has it (with ranks and qualifiers since 20260928)"
+            raise StoreError(f"{path}: the table {table} lacks the column {', '.join(lacking)}; {hint}")
+
+# %% ../../nbs/04_wikidata/03_text.ipynb #e79cdc07
+_MACROS, _STARTS, _ENTITIES = re.split(r"-- (?:Where|The entities).*\n", package_text("wikidata/release.sql"))
+_REFERENCES = "list_transform(\"references\", lambda r: json_object('snaks', snaks_json(r.snaks)))"
+
+
+class ReleaseText(DumpText):
+    "The entities of a release in Parquet as lines of JSON, piece by piece; `lacks` says what it does not hold."
+
+    def __init__(
+        self,
+        folder,  # with the tables
+        languages=("en", "mul"),  # whose names are read; the first must be there
+        references: bool = False,  # whether the references of statements are read
+        size: int = 20_000,  # entities in a piece
+    ):
+        self.path, self.threads, self.position, self.damage, self.unclosed = Path(folder), 1, 0, None, False
+        self.form, self.references, self.per_piece, self.tables, self.lacks = "tables", references, size, {}, []
+        for table in _RELEASE_TABLES:
+            parts = languages if table in _TERM_TABLES else ("*",)
+            found = {part: _release_files(self.path, table, part) for part in dict.fromkeys(parts)}
+            self.tables[table] = [p for files in found.values() for p in files]
+            absent = [table if part == "*" else f"{table} in {part}" for part, files in found.items() if not files]
+            if absent and (table in ("entities", "claims") or (table == "labels" and not found[languages[0]])):
+                raise StoreError(f"{self.path}: no table of {absent[0]} is here; fetch wikidata-{table}")
+            _check_columns(table, self.tables[table], () if references else ("references",))
+            self.lacks += [f"no {name}" for name in absent]
+        if not any(p.parts[-3].endswith("scholar-claims") for p in self.tables["claims"]):
+            self.lacks.append("no scholarly works")
+        self.files = [p for files in self.tables.values() for p in files]
+        self.size = sum(p.stat().st_size for p in self.files)
+
+# %% ../../nbs/04_wikidata/03_text.ipynb #c9404dd7
+@patch
+def _open(self: ReleaseText):
+    "A connection to DuckDB with a view of each table."
+    import duckdb
+
+    db = duckdb.connect(config=dict(threads=self.threads))
+    db.execute(_MACROS)
+    for table, columns in _RELEASE_TABLES.items():
+        empty = ", ".join(f'NULL::VARCHAR AS "{c}"' for c in columns)
+        files = [str(p) for p in self.tables[table]]
+        where = f"read_parquet({files}, filename=true, file_row_number=true)"
+        rows = f"SELECT *, (filename, file_row_number) AS place FROM {where}"
+        db.execute(f"CREATE VIEW {table} AS {rows if files else f'SELECT {empty}, NULL AS place WHERE false'}")
+    return db
+
+
+@patch
+def __iter__(self: ReleaseText):
+    import duckdb
+
+    self.damage, query = None, _ENTITIES.replace("{references}", _REFERENCES if self.references else "[]::JSON[]")
+    try:
+        with self._open() as db:
+            starts = [id for (id,) in db.execute(_STARTS.replace("{size}", str(self.per_piece))).fetchall()]
+            for i, (low, high) in enumerate(zip(starts, [*starts[1:], "~"]), 1):
+                lines = db.execute(query, dict(low=low, high=high)).fetchall()
+                self.position = self.size * i // len(starts)
+                yield "".join(f"{line}\n" for (line,) in lines).encode()
+    except duckdb.Error as e:
+        self.damage = f"a table cannot be read ({str(e).splitlines()[0]})"

@@ -167,7 +167,7 @@ def add_link(
     self: _TextBuilder,
     target: str,
     label: str,
-    after: str,  # the text behind the link
+    after: str,  # the text after the link
 ) -> int:  # how many characters of it belong to the link
     "Add a link."
     trail = _TRAIL.match(after)[0]
@@ -466,7 +466,7 @@ def _table_paragraphs(tree):
 # %% ../../nbs/05_wikipedia/03_plain.ipynb #b8e629a0
 def _html_paragraphs(
     html: str,
-    tables: bool = False,  # also the rows of tables, behind the text
+    tables: bool = False,  # also the rows of tables, after the text
 ) -> list[Paragraph]:
     "The paragraphs of an article from its HTML."
     tree = _html_tree(html)

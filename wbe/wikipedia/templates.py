@@ -128,7 +128,7 @@ def _convert(values: dict) -> str:
     out, wants_number, parts = "", True, _positional(values)
     for value, more in zip(parts, [*parts[1:], None]):
         if wants_number and out and more is None and out[-1] == " ":
-            break  # digits behind the point, no number of its own
+            break  # digits after the point, no number of its own
         if wants_number and (span := _SPAN.fullmatch(value)):
             out += f"{_group_digits(span[1])}–{_group_digits(span[2])}"
             wants_number = False

@@ -39,7 +39,7 @@ class SourceText:
 
     @property
     def titled(self) -> str:
-        "The text behind its title, as TemporalWiki trains on it."
+        "The text after its title, as TemporalWiki trains on it."
         return f"{self.title}. {self.text}"
 
 # %% ../../nbs/05_wikipedia/06_texts.ipynb #cell-008

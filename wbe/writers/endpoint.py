@@ -48,7 +48,7 @@ from wbe.writers.requests import (
 def split_parameters(
     base_url: str | None,
 ) -> tuple[str | None, dict | None]:  # the address without its parameters, and the parameters
-    "Some servers want parameters behind every address, like `?key=…`; the client takes them apart from it."
+    "Some servers want parameters after every address, like `?key=…`; the client takes them apart from it."
     parts = urlsplit(base_url or "")
     return (parts._replace(query="").geturl(), dict(parse_qsl(parts.query))) if parts.query else (base_url, None)
 

@@ -119,7 +119,7 @@ _LINE = re.compile(
 
 @dataclass
 class _ModelTurn:
-    "What a model said in a turn."
+    "What a model generated in a turn."
 
     subquestion: str = ""
     tentative: str = ""
@@ -171,7 +171,7 @@ def _take_turn(
     said: str,
     find: Callable,  # the nearest edits: texts -> (sentence, (question, answer)) or None
 ):
-    "Add what the model said in a round, and the fact for its sub-question."
+    "Add what the model generated in a round, and the fact for its sub-question."
     turn = _parse_turn(said)
     trace.rounds += 1
     trace.turns.append(("assistant", turn.text))
@@ -187,7 +187,7 @@ def _take_turn(
 # %% ../../../nbs/09_editors/memory/09_mello.ipynb #cell-025
 def answer_in_rounds(
     questions: list[str],
-    complete: Callable,  # transcripts (lists of turns) -> what the model says next in each
+    complete: Callable,  # transcripts (lists of turns) -> what the model generates next in each
     find: Callable,  # a text -> the nearest edit, as (sentence, (question, answer)), or None
     rounds: int = 6,  # calls of the model for a question, at most
 ) -> list[_MelloTrace]:
@@ -230,7 +230,7 @@ def continue_turns(
     line_tokens: int = 48,  # of a line of a local model
     form: str = "ours",  # or as_published
 ) -> list[str]:
-    "What the model says next in each transcript."
+    "What the model generates next in each transcript."
     if isinstance(lm, EndpointLM):
         return lm.endpoint.complete([_turns_prompt(t, form) for t in transcripts])
     texts = [_transcript_text(t, form) for t in transcripts]

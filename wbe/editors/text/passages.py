@@ -39,7 +39,7 @@ def article_passages(
     article: SourceText,
     words: int = 100,  # of a passage, its title left out
 ) -> list[str]:
-    "An article as passages behind its title."
+    "An article as passages after its title."
     out, size = [], words
     for sentence in (s.strip() for line in article.text.split("\n") for s in split_sentences(line)):
         count = len(sentence.split())

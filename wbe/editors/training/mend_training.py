@@ -204,7 +204,7 @@ def _kept_divergence(
 
 # %% ../../../nbs/09_editors/training/04_mend_training.ipynb #cell-032
 class _UpdatedPass(NamedTuple):
-    "What the updated models say of the examples: logits before and after, at the positions of their answers."
+    "What the updated models predict for the examples: logits before and after, at the positions of their answers."
 
     again: list[EncodedItem]
     again_before: torch.Tensor  # at the tokens of the answers

@@ -100,7 +100,7 @@ def _with_changes(lm: LM, changes: dict[tuple, Delta]):
 
 # %% ../../../nbs/09_editors/training/06_rledit.ipynb #cell-018
 def _changed_pass(lm: LM, examples: list[MendExample], changes: dict[tuple, Delta]) -> _UpdatedPass:
-    "What the model says of examples before and after changes: of the edits asked again, and of what must stay."
+    "What the model predicts for examples before and after changes: of the edits asked again, and of what must stay."
     first, grad = min(n for _, n in changes), torch.is_grad_enabled()
     return _ask_updated(lm, examples, first, _with_changes(lm, changes), grad=grad)
 

@@ -327,7 +327,7 @@ class _ValueObjective:
         h: ValueHParams,
     ):
         self.n, self.kl_direction = len(texts), h.kl_direction
-        self.watches, self.right = False, None  # whether `losses` notes which answers are right behind every context
+        self.watches, self.right = False, None  # whether `losses` notes which answers are right after every context
         owners = [n for n, ts in enumerate(texts) for _ in ts] + list(range(self.n))
         rows = [t for ts in texts for t in ts] + kl_prompts
         terms = []
