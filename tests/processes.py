@@ -105,6 +105,33 @@ def verify_once():
     tail._reuse_works = lambda lm, level: remembered(lm, f"tail {level}", lambda: reuse(lm, level))
 
 
+def bind_once():
+    """From now on, DuckDB says once which columns equal steps of equal tables have, whatever table of a query it is.
+
+    A relation asks it at every step, a third of the time of a query of few rows, and the same queries are made again
+    and again. A step that reads a file or a Python object is always bound, and so is every query when it is run.
+    """
+    try:
+        from duckdb import _seam
+    except ImportError:  # an older version, which binds otherwise
+        return
+    bind, known, made_up = _seam.bind, {}, re.compile(r"_[0-9a-f]{16}\b")  # the names of joins
+
+    def bound(con, sql, capture=False, values=None):
+        if not isinstance(sql, str) or values or '"__duckdb_in0"' not in sql or re.search(r"\bread_\w+\(|'/", sql):
+            return bind(con, sql, capture, values)
+        numbers = {}
+        key = made_up.sub(lambda m: f"_{numbers.setdefault(m[0], len(numbers))}", sql), capture
+        if key in known:
+            return known[key]
+        found = bind(con, sql, capture, values)
+        if not (found.captured or made_up.search(repr((found.names, found.types)))):
+            known[key] = found
+        return found
+
+    _seam.bind = bound
+
+
 def without_main(name: str) -> dict:
     "What a process is told of the one that starts it: nothing of its main module, which would be executed again."
     return {k: v for k, v in preparation(name).items() if not k.startswith("init_main")}
@@ -191,6 +218,7 @@ def work(words: list[str], cwd: str, env: dict, streams: tuple, session: bool, l
     sys.path.insert(0, "")
     time_answers_briefly()
     verify_once()
+    bind_once()
     if rest[:1] == ["ipykernel_launcher"]:
         begin_figures_inline()
     if first == "-c":

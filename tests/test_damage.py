@@ -360,6 +360,16 @@ def test_a_dump_that_is_not_whole_stops(kind, form, side, pairs):
     assert found(pair, side, hurt) <= pair.whole  # what only the other one has is neither new nor gone
 
 
+def test_two_dumps_of_one_size_that_lack_other_entities_stop(pairs):
+    pair = pairs("json")
+    hurt = [
+        pair.parse(joined("json", head, [r for i, r in enumerate(some) if i % 10 != side], tail), side, f"tenth{side}")
+        for side, (head, some, tail) in enumerate(pair.parts)
+    ]
+    with pytest.raises(DamagedDump, match="that .* names, .* lacks"):
+        check_pair(*hurt)
+
+
 def hurt_records(pair: Pair, side: int, name: str, changes) -> tuple:
     "The pair's dump with some changed records, parsed, and what they are about."
     head, records, tail = pair.parts[side]

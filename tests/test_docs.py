@@ -59,12 +59,17 @@ def test_every_notebook_has_a_page(site):
 def test_only_what_has_changed_is_written_again(site):
     "So Sphinx reads only the pages whose notebook has changed."
     sources = site.with_name(".site-cache") / "sources"
-    sources_at = lambda: {p: p.stat().st_mtime_ns for p in sources.rglob("*") if p.suffix in (".ipynb", ".md")}
-    before, page = sources_at(), sources / "index.ipynb"
-    page.write_text(page.read_text(encoding="utf-8").replace("wbe", "web"), encoding="utf-8")
+    files = [p for p in sources.rglob("*") if p.is_file() and "__pycache__" not in p.parts]
+    texts, page = {p: p.read_text(encoding="utf-8") for p in files}, sources / "guide.ipynb"
+    before = {p: p.stat().st_mtime_ns for p in files}
+    page.write_text(texts[page].replace("wbe", "web"), encoding="utf-8")
     (sources / "gone.md").write_text("# Gone")
-    assert docs.write_sources(sources) is False
-    assert {p for p, when in sources_at().items() if before.get(p) != when} == {page}
+    assert docs.write_changed(sources, texts) is False and not (sources / "gone.md").exists()
+    assert {p for p, when in before.items() if p.stat().st_mtime_ns != when} == {page}
+    assert docs.write_changed(sources, texts | {sources / "captions.json": "{}"}) is True  # then all pages are
+    docs.write_changed(sources, texts)
+    again = [docs.nbformat.v4.writes(docs.shown(Path("guide.ipynb"), "", "toc")) for _ in range(2)]
+    assert again[0] == again[1]
 
 
 def test_nothing_is_loaded_from_outside(site):

@@ -189,3 +189,31 @@ def test_answers_are_shared_by_equal_models_only(results, monkeypatch):
     assert not asked("sixth.ipynb", lm, items)
     hook.remove()
     assert asked("seventh.ipynb", lm, items)
+
+
+def test_equal_steps_are_bound_once_and_files_always(tmp_path, monkeypatch):
+    "Two queries have the columns and rows that they have without; a file with other columns is noticed."
+    import processes
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from wbe.engine import DuckDB
+
+    seam = pytest.importorskip("duckdb._seam", reason="an older DuckDB, which binds otherwise")
+    plain, bound = seam.bind, []
+    monkeypatch.setattr(seam, "bind", lambda con, sql, *a: bound.append(sql) or plain(con, sql, *a))
+    processes.bind_once()
+
+    def query(**columns):
+        pq.write_table(pa.table(dict(id=[1, 2], **columns)), tmp_path / "a.parquet")
+        bound.clear()
+        with DuckDB() as engine:
+            other = engine.table(pa.table(dict(id=[2, 3], y=["b", "c"])))
+            frame = engine.scan(tmp_path / "a.parquet").join(other, on="id", how="left").unique().sort("id")
+            return frame.collect("pyarrow").to_native().to_pylist(), dict(frame.collect_schema()), len(bound)
+
+    (rows, types, first), (again, _, second), (_, others, third) = query(x=[5, 6]), query(x=[5, 6]), query(x=["a", "b"])
+    assert rows == again == [dict(id=1, x=5, y=None), dict(id=2, x=6, y="b")] and 0 < second < first
+    assert second < third and {*types} == {*others} and types["x"] != others["x"] and types["y"] == others["y"]
+    wider, _, _ = query(x=[5, 6], z=[True, False])
+    assert wider[1] == dict(id=2, x=6, z=False, y="b")

@@ -291,9 +291,8 @@ def command_line() -> str:
     return re.sub(r"^# `wbe`", "# Command line", done.stdout, count=1)
 
 
-def write_sources(folder: Path) -> bool:
-    "Everything that Sphinx reads, where it has changed; whether what stands around every page has."
-    texts = source_texts(folder)
+def write_changed(folder: Path, texts: dict[Path, str]) -> bool:
+    "Write the files whose text has changed, and remove those without; whether what stands around every page changed."
     around = [p for p in texts if p.suffix in (".json", ".py", ".css") or p == folder / "titles"]
     changed = [p for p, text in texts.items() if not p.exists() or p.read_text(encoding="utf-8") != text]
     for path in changed:
@@ -346,7 +345,7 @@ def build(folder: Path) -> list[str]:
 
     cache = folder.resolve().with_name(f".{folder.name}-cache")
     sources, site, log = cache / "sources", cache / "site", cache / "warnings.txt"
-    every = ["-a"] * write_sources(sources)
+    every = ["-a"] * write_changed(sources, source_texts(sources))
     usual = gc.get_threshold()
     gc.freeze()  # the modules and what Sphinx keeps need not be searched for garbage again and again
     gc.set_threshold(100_000, 20, 20)

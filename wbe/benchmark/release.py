@@ -182,7 +182,7 @@ def _field_docs(paths: list[Path]) -> dict[str, str]:
 
 # %% ../../nbs/06_benchmark/09_release.ipynb #cell-045
 _NAMESAKE_TEXT = """\
-- {n:,} edits are about a subject that has namesakes with other answers, or one that is much better known, so that \
+- {n:,} edits are about a subject that has namesakes with other answers, or one that is as well known, so that \
 their question has several right answers. The published release keeps such edits; here they are {done} \
 (`--set namesakes=…`)."""
 

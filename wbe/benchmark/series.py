@@ -21,7 +21,7 @@ from .chains import CHAIN_STYLES, find_chains, write_chains
 from .near_probes import _write_criteria
 from .locality import SIMILARITY_METHODS, change_files, changed_pairs, entity_numbers, find_locality
 from .paths import KIND_OF_PROPERTY, MQUAKE_RELATIONS, find_two_hops
-from .questions import write_questions
+from .questions import DOUBTS, write_questions
 from .reader import timestep_name
 from .release import RETIRED_FIELDS, WIKIDATA_SOURCE, WORLD_SOURCE, Release, add_timestep, finish_release
 from ..engine import ENGINES, open_engine
@@ -213,8 +213,8 @@ def _build_questions(
     find_two_hops(step.facts[0], hops, **use, every=series.settings.get("every_pair", False))
     inputs = (*step.facts, probes / "locality.parquet", hops / "multihop.parquet", step.parsed)
     out, seed = step.work / "questions", series.settings["seed"]
-    keep = series.settings.get("namesakes") == "keep"
-    write_questions(*inputs, out, writer, seed, **use, progress=progress, keep_namesakes=keep)
+    keep = {f"keep_{name}": series.settings.get(name) == "keep" for name in ("namesakes", "doubtful")}
+    write_questions(*inputs, out, writer, seed, **use, progress=progress, **keep)
     return out / "questions.parquet"
 
 # %% ../../nbs/06_benchmark/10_series.ipynb #cell-031
@@ -384,6 +384,8 @@ def _complete_series(
         if s["chains"]:
             _build_chains(series, step, writer, use)
         questions = _build_questions(series, step, writer, use, progress)
+        if doubts := _doubt_counts(step):
+            log(f"{step.name}: not asked: {', '.join(f'{name}: {n:,}' for name, n in doubts.items())}")
         add_timestep(questions, step.old, step.new, release, s.get("statements", False))
     log("the release")
     write_lasting_facts(series, series.folder / "lasting_facts.parquet", **use)
@@ -394,6 +396,12 @@ def _complete_series(
     return finish_release(release, s["title"], find_retired(series, **use), s["source"], s["language"], **about)
 
 # %% ../../nbs/06_benchmark/10_series.ipynb #cell-056
+def _doubt_counts(step: SeriesStep) -> dict:
+    "How many edits of a timestep are not asked for a reason of DOUBTS."
+    asked = Manifest.of(step.work / "questions", "questions").counts
+    return {name: n for name in DOUBTS if (n := asked.get(f"dropped: update, {name}"))}
+
+
 def _left_out_counts(series: Series) -> dict:
     "How many facts each filter removed, and how many edits with namesakes there were, in all timesteps."
     counts = Counter()
@@ -401,6 +409,7 @@ def _left_out_counts(series: Series) -> dict:
         filtered = Manifest.of(step.work / "facts", "filter_changed")
         counts.update({r["filter"]: r["removed"] for r in filtered.counts["funnel"]})
         asked = Manifest.of(step.work / "questions", "questions")
+        counts.update(_doubt_counts(step))
         counts["namesakes"] += asked.counts.get("with namesakes", 0)
     return dict(counts)
 
@@ -411,7 +420,11 @@ def _open_series(
 ) -> Series:
     "The series of a folder, or a new one; the settings must be the same."
     series = Series.load(folder) if (folder / "series.json").exists() else Series(folder, settings=settings)
-    begun = {"namesakes": "drop", "ended": "keep"} | series.settings  # what those without these settings did
+    begun = {
+        "namesakes": "drop",
+        "doubtful": "keep",
+        "ended": "keep",
+    } | series.settings  # what those without these settings did
     if begun != settings:
         was = {k: v for k, v in begun.items() if settings.get(k) != v}
         remedy = "choose another folder, or the same settings"
@@ -425,6 +438,7 @@ def _check_settings(settings: dict, engine: str):
     check_kinds(settings["writer"])
     check_choice(settings["closeness"], SIMILARITY_METHODS, "closeness")
     check_choice(settings["namesakes"], ("drop", "keep"), "way with namesakes")
+    check_choice(settings["doubtful"], ("drop", "keep"), "way with doubtful facts")
     check_choice(settings["ended"], ("drop", "keep"), "way with what has ended")
     check_choice(settings.get("relations", "all"), ("all", "mquake"), "set of relations")
     check_choice(engine, ENGINES, "engine")
@@ -454,6 +468,7 @@ def make_benchmark(
     roles: bool = False,  # also parse the values of qualifiers and references; an audit of other files needs them
     kind: str = "auto",  # of dumps that are fetched: json.gz, json.bz2, xml.bz2, json, xml, or the first that is there
     namesakes: str = "drop",  # edits whose subject has namesakes with other answers: drop or keep
+    doubtful: str = "drop",  # facts that seldom have one right answer, like a sibling: drop or keep
     ended: str = "drop",  # facts that ended before the newer snapshot, or with a life: drop or keep
     insist: bool = False,  # use dumps that are damaged or not whole
     popular: float | None = None,  # share of the entities, those with most pages, that a chain may pass through
@@ -469,7 +484,8 @@ def make_benchmark(
     whole = {k: writer[k] for k in ("base_url",) if k in writer}  # with the password that is not stored
     writer_options = whole | (writer_options or {})
     settings |= dict(title=title, source=source, seed=seed, language=language, fallback=list(fallback))
-    settings |= dict(namesakes=namesakes, ended=ended) | ({} if popular is None else dict(popular=popular))
+    settings |= dict(namesakes=namesakes, doubtful=doubtful, ended=ended)
+    settings |= {} if popular is None else dict(popular=popular)
     more = dict(statements=statements, values=values, every_pair=every_pair, criteria=criteria)
     settings |= {name: True for name, wanted in more.items() if wanted}
     settings |= {} if relations == "all" else dict(relations=relations)

@@ -154,12 +154,19 @@ def _said_of(e, dump: DumpFolder, what: str):
 
 
 def _name_flaws(old: DumpFolder, new: DumpFolder):
-    "A line if much of what both snapshots hold has another name in the newer one, or no class that it had."
+    "A line if much of what both snapshots hold has another name in the newer one, or no class, or if much is gone."
     with open_engine("duckdb") as e:
         for what in ("name", "class") if (old.folder / "statements.parquet").exists() else ("name",):
             a, b = (_said_of(e, dump, what) for dump in (old, new))
             both = a.join(b.select("id").unique(), on="id", how="semi").select("id").unique()
             same = a.join(b, on=["id", "value"], how="semi").select("id").unique()
+            held = a.select("id").unique()
+            named, gone = len(e.collect(held)), len(e.collect(held.join(both, on="id", how="anti")))
+            if what == "name" and gone > FEW_ENTITIES and gone > MOST_LOST * named:
+                counts = (
+                    f"of {named:,} {old.what} that {old.file} names, {new.file} lacks {gone:,} ({gone / named:.1%})"
+                )
+                yield f"{counts}: up to {MOST_LOST:.0%} is expected, so one of them is not whole"
             known, other = len(e.collect(both)), len(e.collect(both.join(same, on="id", how="anti")))
             if other > FEW_ENTITIES and other > MOST_RENAMED * known:
                 counts = f"of {known:,} {old.what} that {old.file} and {new.file} share, {other:,} have another {what}"

@@ -380,7 +380,7 @@ def _is_loose_at_end(words: list[str]) -> bool:
         return False
     if _is_participle(first):
         return len(words) > 2 and last != "of" and words[1] not in _AFTER_PARTICIPLE
-    return last != "by" if _is_past(words[-2]) else len(words) > 2 and last in ("to", "from", "on", "into")
+    return last == "by" or _is_past(words[-2]) or (len(words) > 2 and last in ("to", "from", "on", "into"))
 
 # %% ../../nbs/03_writers/03_templates.ipynb #cell-103
 def _is_askable_label(
@@ -597,6 +597,15 @@ def _same_words(a: str, b: str) -> bool:
     return re.sub(r"\W+", " ", a).strip().lower() == re.sub(r"\W+", " ", b).strip().lower()
 
 # %% ../../nbs/03_writers/03_templates.ipynb #cell-173
+def _subject_name(r: Request) -> str:
+    "The subject of a request inside its texts; a class with a capital has an article, or quotation marks as a word."
+    name = with_article(r.subject, r.subject_kind)
+    if r.hops[0].property_id != "P279" or name != r.subject:
+        return name
+    article = _class_article(name) if " " in name else ""  # not a December
+    return article + name if article else f'"{name}"'
+
+
 def phrasings(request: Request) -> list[str]:
     "All distinct texts for a request, in a fixed order."
     r = request
@@ -605,7 +614,7 @@ def phrasings(request: Request) -> list[str]:
     if r.kind == "persona":
         return _without_answers(persona_questions(r.question, r.subject, r.persona), r)
     [forms] = _hop_forms(_kind_by_name(r.subject, r.subject_kind), r.hops)
-    name = with_article(r.subject, r.subject_kind)
+    name = _subject_name(r)
     main, variants = [[fill_form(q, name, r.subject) for q in forms_] for forms_ in (forms.main, forms.variants)]
     if r.kind != "rephrase":
         return _without_answers(main, r)
@@ -622,7 +631,7 @@ def cloze_statement(request: Request) -> str:
     return fill_form(last.statement, np, request.subject)
 
 # %% ../../nbs/03_writers/03_templates.ipynb #cell-181
-TEMPLATES_VERSION = "3"  # of the rules
+TEMPLATES_VERSION = "4"  # of the rules
 
 
 @lru_cache(maxsize=1)
