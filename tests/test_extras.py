@@ -251,6 +251,41 @@ def test_the_harness_on_a_task_of_a_local_file(tmp_path):
     assert found.loc[("endings", "acc"), "n"] == len(rows)
 
 
+@pytest.mark.extra("inspect")
+def test_a_folder_of_questions_is_a_benchmark_of_the_hub(tmp_path, monkeypatch):
+    "Inspect reads eval.yaml as from the hub, which is asked for this one file; a model that knows all is right."
+    import huggingface_hub
+    from inspect_ai import eval as evaluate
+    from inspect_ai.model import ModelOutput, ModelUsage, get_model
+
+    from wbe.benchmark.reader import Benchmark
+    from wbe.lm.scoring import probe_table
+    from wbe.runs.export import export_tasks
+
+    bench, axes = Benchmark.load(ROOT / "data_samples" / "benchmark"), ("update", "multi-hop")
+    folder = export_tasks(bench, tmp_path / "owner" / "name", "inspect", axes=axes, limit=3)
+    probes = probe_table(bench, axes, 3)
+    monkeypatch.chdir(tmp_path)  # `datasets` takes the folder owner/name for the data set of this name
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda filename, **_: str(folder / filename))
+    known = {}
+
+    def answer(messages, *_):
+        usage = ModelUsage(input_tokens=1, output_tokens=1)  # otherwise Inspect fetches a tokenizer to count them
+        text = known.get(messages[0].text, "none")
+        return ModelOutput.from_content("mockllm", text).model_copy(update=dict(usage=usage))
+
+    for line in map(json.loads, (folder / "update.jsonl").read_text(encoding="utf-8").splitlines()):
+        known[line["prompt"]] = line["answer"]
+    for axis in axes:
+        model = get_model("mockllm/model", custom_outputs=answer)
+        log = evaluate(f"hf/owner/name/{axis}", model=model, log_dir=str(tmp_path / "logs"), display="none")[0]
+        assert log.status == "success", log.error
+        assert len(log.samples) == (probes.axis == axis).sum() > 0
+        assert {s.scores["exact"].value for s in log.samples} == ({"C"} if axis == "update" else {"I"})
+        assert {s.target for s in log.samples} <= set(probes.expected)
+
+
 def best(lm, row: dict) -> int:
     "The choice with the highest log-probability after the text."
     import torch

@@ -1,11 +1,16 @@
 """How long a model with retrieved edits takes to answer, beside the unedited one, and where the time goes.
 
-    python tests/benchmarks/answers.py [--csv FILE] [--questions N] [KEYS …]
+    python tests/benchmarks/answers.py [--csv FILE] [--model NAME] [--edits N] [--rounds N] [KEYS …]
 
-Random weights in the shape of GPT-2 (92 million with a vocabulary of 8,192), one thread. The memory holds 1,000 and
-100,000 questions about invented people; a part of them is asked in other words. Each answer has eight tokens. `ignore`
-prepends the two nearest pairs to every question, `require` only those about a person whom the question names. Times are
-medians of five repetitions: alone is one question after the other, together is `score` with generated text.
+The memory holds the first edits of the sample benchmark and half a million questions about invented people; asked are
+all questions about those edits, under the prompt format of a run. `ignore` prepends the two nearest pairs to every
+question, as the paper does, `require` (our default) only those about an entity that the question names. `--model shape`
+is random weights in the shape of GPT-2 (92 million with a vocabulary of 8,192).
+
+Processor time on one thread. The three are measured by turns in each round, and a ratio is the median over the rounds
+of the ratio within one. `alone` is one question after the other with eight generated tokens, `forced` is `score`
+without generated text, `text` with eight tokens of it. Before anything is measured, the pairs that were found are
+compared with a plain sort of all similarities, and afterwards texts alone with texts in batches.
 """
 
 import argparse
@@ -14,84 +19,113 @@ import time
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # must be set before torch is imported
+import numpy as np
 import pandas as pd
 import torch
 import transformers
-from retrieval import invented_facts, questions
+from retrieval import invented_facts
 
-from wbe.editors.protocol import editor
-from wbe.editors.requests import EditRequest
-from wbe.lm.cost import _never_stopping, time_rounds, timing_summary
-from wbe.lm.models import LM
-from wbe.lm.scoring import score
+from wbe.benchmark.own import open_benchmark
+from wbe.benchmark.reader import row_probes
+from wbe.editors.memory.retrieval import QAPair, _PairRetriever
+from wbe.lm.cost import _never_stopping
+from wbe.lm.models import LM, load
+from wbe.lm.scoring import ask, score
+from wbe.lm.sharing import _build_token_tree, _common_prefix
 from wbe.lm.tokens import QAItem, encode_items
 from wbe.lm.toys import toy_tokenizer
 
-TOKENS, ROUNDS, PROTOCOL = 8, 5, "zero-shot"
-WAYS = {"ignore": dict(subjects="ignore"), "require": dict(subjects="require")}
+TOKENS, PROTOCOL, ALONE = 8, "paper", 10  # ALONE: questions that are asked one after the other
+SETTINGS = dict(k=2, threshold=None, replace=False, embedder="hashed", index="exact")
+SAMPLE = Path(__file__).parents[2] / "data_samples" / "benchmark"
 
 
-def shaped() -> LM:
+def model(name: str) -> LM:
+    if name != "shape":
+        return load(name, device="cpu")
     torch.manual_seed(0)
     config = transformers.GPT2Config(n_layer=12, n_embd=768, n_head=12, vocab_size=8_192, n_positions=512)
     return LM.of(transformers.GPT2LMHeadModel(config).eval(), toy_tokenizer(), "GPT-2's shape")
 
 
-def together(lm: LM, asked: list[str]) -> float:
-    "CPU milliseconds of a question among others, with its generated text."
-    items, took = [QAItem(q, "?") for q in asked], []
+def material(keys: int, edits: int) -> tuple[list[QAPair], list[QAItem]]:
+    "The pairs of the memory, and the questions."
+    rows = [r for step in open_benchmark(SAMPLE) for r in step.edits.to_pylist()][:edits]
+    pairs = [QAPair(r["update"], r["ans"], f"own {n}", r["subject"]) for n, r in enumerate(rows)]
+    facts = enumerate(invented_facts(keys - len(rows)))
+    pairs += [QAPair(p.questions[0].replace("{s}", s), "Ada Tamm", str(n), s) for n, (s, p) in facts]
+    return pairs, [QAItem(p.question, p.answer) for r in rows for p in row_probes(r)]
+
+
+def seconds(work) -> float:
+    start = time.process_time()
+    work()
+    return time.process_time() - start
+
+
+def same_as_sorted(retriever: _PairRetriever, asked: list[str]):
+    "Whether the pairs of `ignore` are those of a plain sort of all similarities."
+    for q, found in zip(asked, retriever.memory.nearest(asked, 2)):
+        sims = np.round(retriever.memory.index.vectors @ retriever.memory.embedder.embed([q])[0], 5)
+        assert np.allclose([s for _, s in found], -np.sort(-sims)[:2], atol=2e-5), q
+
+
+def one_round(lm: LM, items: list[QAItem]) -> dict:
+    "Milliseconds of a question in three ways."
+    some = [x.question for x in items[:: max(1, len(items) // ALONE)]][:ALONE]
+    quiet = dict(progress=False)
     with _never_stopping(lm):
-        for _ in range(ROUNDS + 1):
-            start = time.process_time()
-            score(lm, items, PROTOCOL, generate=True, max_tokens=TOKENS, progress=False)
-            took.append(time.process_time() - start)
-    return sorted(took[1:])[ROUNDS // 2] / len(asked) * 1e3
+        alone = seconds(lambda: [ask(lm, q, PROTOCOL, TOKENS, **quiet) for q in some])
+        text = seconds(lambda: score(lm, items, PROTOCOL, generate=True, max_tokens=TOKENS, **quiet))
+    forced = seconds(lambda: score(lm, items, PROTOCOL, **quiet))
+    return dict(alone=1e3 * alone / len(some), forced=1e3 * forced / len(items), text=1e3 * text / len(items))
 
 
-def measure(lm: LM, asked: list[str]) -> dict:
-    "Milliseconds of a question: alone up to its first token, for each later one, in all; and together with others."
-    length = [c.prompt_length for c in encode_items(lm, [QAItem(q, "?") for q in asked], PROTOCOL)]
-    retriever = lm.edits.attached.get("retrieval")
-    rounds = time_rounds(lm, asked, PROTOCOL, TOKENS, ROUNDS)
-    if retriever:
-        retriever.seconds = retriever.questions = 0
-        encode_items(lm, [QAItem(asked[0], "?")], PROTOCOL)
-        retriever.seconds = retriever.questions = 0
-        for q in asked:
-            encode_items(lm, [QAItem(q, "?")], PROTOCOL)
-    search = retriever.seconds / retriever.questions * 1e3 if retriever else 0.0
-    timed = timing_summary(rounds)
-    whole, token = timed["question_seconds"] * 1e3, timed["token_seconds"] * 1e3
-    first = sorted(r["first_seconds"] / r["questions"] for r in rounds)[ROUNDS // 2] * 1e3
-    row = dict(prompt_tokens=sum(length) / len(length), search_ms=search, first_ms=first, token_ms=token)
-    row |= dict(alone_ms=whole, low_ms=timed["question_low"] * 1e3, high_ms=timed["question_high"] * 1e3)
-    return row | dict(together_ms=together(lm, asked))
+def about(lm: LM, items: list[QAItem], retriever: _PairRetriever | None) -> dict:
+    "Tokens of a prompt, those that a tree of all prompts computes, and the search, together and alone."
+    coded = encode_items(lm, items, PROTOCOL)
+    start = len(_common_prefix(coded))
+    tree = len(_build_token_tree(sorted(c.ids[start:] for c in coded))[0])
+    row = dict(prompt_tokens=sum(c.prompt_length for c in coded) / len(items), tree_tokens=tree / len(items))
+    search = lambda some: 1e3 * seconds(lambda: [retriever(x) for x in some]) if retriever else 0.0
+    alone = items[:: max(1, len(items) // ALONE)]
+    return row | dict(search=search([items]) / len(items), search_alone=search([[x] for x in alone]) / len(alone))
 
 
-def main(sizes: list[int], count: int, out: Path | None):
-    lm, rows = shaped(), []
-    for n in sizes:
-        asked = questions(n)[1][:count]
-        rows.append(dict(keys=n, editor="none") | measure(lm, asked))
-        facts = enumerate(invented_facts(n))
-        requests = [EditRequest(p.questions[0].replace("{s}", s), "Ada Tamm", s, id=str(i)) for i, (s, p) in facts]
-        for way, options in WAYS.items():
-            ed = editor("rag", embedder="hashed", index="exact", **options)
-            with ed.edit(lm, requests).on(lm):
-                rows.append(dict(keys=n, editor=f"rag, {way}") | measure(lm, asked))
-    table = pd.DataFrame(rows)
-    start = table[table.editor == "none"].set_index("keys")
-    for column in ("alone", "together"):
-        table[f"{column}_ratio"] = table[f"{column}_ms"] / table["keys"].map(start[f"{column}_ms"])
-    print(table.round(2).to_string(index=False))
-    if out:
-        table.round(4).to_csv(out, index=False)
+def main(keys: int, name: str, edits: int, rounds: int) -> pd.DataFrame:
+    lm, (pairs, items) = model(name), material(keys, edits)
+    ways = {"none": None} | {f"rag, {s}": _PairRetriever(SETTINGS | dict(subjects=s)) for s in ("require", "ignore")}
+    vectors = ways["rag, ignore"].memory.embedder.embed([p.question for p in pairs])
+    for retriever in filter(None, ways.values()):
+        retriever.memory.add(pairs, vectors)
+    same_as_sorted(ways["rag, ignore"], [x.question for x in items[:5]])
+    taken, notes = {w: [] for w in ways}, {}
+    for n in range(rounds):
+        for way, retriever in ways.items():
+            lm.item_hooks[:] = [retriever] if retriever else []
+            if not n:
+                notes[way] = about(lm, items, retriever)
+                texts = score(lm, items[:8], PROTOCOL, generate=True, max_tokens=TOKENS, progress=False)["text"]
+                assert texts == [ask(lm, x.question, PROTOCOL, TOKENS, progress=False) for x in items[:8]]
+            taken[way].append(one_round(lm, items))
+    lm.item_hooks[:] = []
+    frames, rows = {w: pd.DataFrame(t) for w, t in taken.items()}, []
+    for way, frame in frames.items():
+        ratio = (frame / frames["none"]).median().add_suffix("_ratio")
+        rows.append(dict(keys=keys, model=name, editor=way) | notes[way] | frame.median().to_dict() | ratio.to_dict())
+    return pd.DataFrame(rows)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("keys", nargs="*", type=lambda n: int(n.replace(",", "")), default=[1_000, 100_000])
-    parser.add_argument("--questions", type=int, default=40)
+    parser.add_argument("keys", nargs="*", type=lambda n: int(n.replace(",", "")), default=[500_000])
+    parser.add_argument("--model", default="wbe-tiny")
+    parser.add_argument("--edits", type=int, default=40)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--csv", type=Path)
     args = parser.parse_args()
-    main(args.keys, args.questions, args.csv)
+    table = pd.concat([main(n, args.model, args.edits, args.rounds) for n in args.keys])
+    print(table.round(2).T.to_string(header=False))
+    if args.csv:
+        old = [pd.read_csv(args.csv)] if args.csv.exists() else []
+        pd.concat([*old, table.round(3)]).to_csv(args.csv, index=False)

@@ -37,7 +37,8 @@ def _print_answers(
 
     summary, title = answers.summary(), f"{model}, protocol {answers.about['protocol']}, before any edit"
     plain, table = summary.reset_index(), format_summary(summary).reset_index()
-    plain = plain.assign(model=model, **{k: answers.about[k] for k in ("benchmark", "protocol")})
+    asked = dict(model=model, **{k: answers.about[k] for k in ("benchmark", "protocol")}, decoding="greedy")
+    plain = plain.assign(**asked)
     out.keep("scores", plain.columns, plain.values.tolist())
     out.show(table.columns, table.astype(str).values.tolist(), title)
     unsolved = answers.unsolved().reset_index()
@@ -45,6 +46,7 @@ def _print_answers(
     if cutoff := answers.about["cutoff"]:
         slices = answers.by_cutoff()
         plain, table = slices.reset_index(), format_summary(slices).reset_index()
+        plain = plain.assign(**asked, cutoff=cutoff)
         out.keep("slices", plain.columns, plain.values.tolist())
         title = f"What a model can know whose training texts end on {cutoff}"
         shown = [*table.columns[:3], *table.columns[5:6], *(c for c in table.columns[6:] if c == "outdated answer")]
@@ -686,9 +688,10 @@ def _print_differences(runs: list, metric: str, against: str | None, out: TableO
         check_choice(against, [r.name for r in runs], "run to compare with")
     rows, other = _paired_rows(runs, metric, against), against or "the unedited model"
     found = verdicts_by(rows, ["axis", "moment", "editor"])
-    columns = ("axis", "when", "run", "difference", "low", "high", "n", "p", "verdict")
+    columns = ("axis", "when", "run", "difference", "low", "high", "n", "p", "verdict", *_ASKED_HOW)
+    asked = {r.name: _asked_how(r, metric) for r in runs}
     kept = [(a, _COMPARED[m], name, v.difference, v.low, v.high, v.n, v.p) for (a, m, name), v in found.items()]
-    out.keep("differences", columns, [(*row, v.text(other)) for row, v in zip(kept, found)])
+    out.keep("differences", columns, [(*row, v.text(other), *asked[row[2]]) for row, v in zip(kept, found)])
     for (axis, moment), part in found.groupby(level=["axis", "moment"], sort=False):
         said = list_verdicts(part.droplevel(["axis", "moment"]).items(), other)
         out.line(_wrapped(f"{axis}, {_COMPARED[moment]}: {said}."))
@@ -712,6 +715,14 @@ def _asked_how(run, metric: str) -> tuple:
     return c["model"]["name"], c["benchmark"]["name"], c.get("protocol"), metric, decoding
 
 
+def _by_protocol(runs: list) -> dict[str, list]:
+    "The runs of each protocol."
+    groups = {}
+    for r in runs:
+        groups.setdefault(str(r.config.get("protocol")), []).append(r)
+    return groups
+
+
 def print_comparison(
     runs: list,
     metric: str | None = None,  # one of RUN_MEASURES; by default as `text_measure` says
@@ -721,8 +732,17 @@ def print_comparison(
     "Print the tables of `compare_runs` and `compare_measures`, and what differs between the runs."
     from wbe.runs.records import compare_measures, compare_runs, measure_title
 
-    metric = metric or _shown_measure(runs)
-    out, table = out or TableOutput(), compare_runs(runs, metric)
+    metric, out = metric or _shown_measure(runs), out or TableOutput()
+    if len(groups := _by_protocol(runs)) > 1:
+        if out.files:
+            raise BadArgument(
+                f"numbers of {len(groups)} protocols ({', '.join(groups)}) are no table: give runs of one"
+            )
+        for protocol, part in groups.items():
+            out.line(f"Asked in the protocol {protocol}:")
+            print_comparison(part, metric, out, against if against in [r.name for r in part] else None)
+        return
+    table = compare_runs(runs, metric)
     about, others = table.attrs, compare_measures(runs, metric)
     columns = [c for c in table.columns if table[c].notna().any()] + list(others.columns)
     table = table.join(others)
@@ -947,7 +967,8 @@ def _export(
 ):
     """Write the edited model of a run as an ordinary Hugging Face checkpoint with a model card, or its second moments.
 
-    Or write a benchmark's questions as tasks of the lm-evaluation-harness, which scores any model on them.
+    Or write a benchmark's questions as tasks of the lm-evaluation-harness (lm-eval) or of Inspect (inspect), which
+    score any model on them.
 
     For example:  wbe export runs/ft-wbe-tiny -o ft-edited
     For example:  wbe export wbe-demo/benchmark/release --set task=lm-eval --set limit=100 -o tasks
@@ -959,7 +980,9 @@ def _export(
     if not output and (settings or not moments):
         raise BadArgument("where to? Give a new folder: --output for the edited model, --moments for second moments")
     if settings and "task" not in settings:
-        raise BadArgument(f"{', '.join(settings)} of what? Questions are exported with --set task=lm-eval")
+        raise BadArgument(
+            f"{', '.join(settings)} of what? Questions are exported with --set task=lm-eval, or task=inspect"
+        )
     if settings:
         if (Path(source) / "config.json").exists():
             raise BadArgument(f"{source} is a run; tasks are made of a benchmark: give that")
