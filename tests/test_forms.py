@@ -16,7 +16,7 @@ from wbe.records import BadArgument
 from wbe.runs.loop import run_lifelong
 from wbe.runs.plan import RunPlan
 from wbe.runs.records import Run, compare_runs
-from wbe.benchmark.near_probes import FORMS
+from wbe.benchmark.near_probes import FORMS, _write_criteria
 from wbe.benchmark.series import make_world_benchmark
 
 ROWS = [  # two timesteps of an invented world; Q-ids higher than any of Wikidata's
@@ -148,7 +148,8 @@ DAYS = ("2024-02-01", "2024-05-01")
 @pytest.fixture(scope="module")
 def criteria(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("criteria")
-    make_world_benchmark(folder, 500, dates=DAYS, criteria=True, progress=False)
+    make_world_benchmark(folder, 500, dates=DAYS, progress=False)
+    _write_criteria(folder, criteria=True)
     return folder
 
 

@@ -467,15 +467,21 @@ def _criteria_of(e, edits: list[dict], old: Path, new: Path) -> list[dict]:
 
 # %% ../../nbs/06_benchmark/14_near_probes.ipynb #9f9c5946
 def _write_criteria(
-    steps: list[tuple],  # of each timestep: questions.parquet, and the folders of its two parsed snapshots
-    out: Path,
+    folder,  # of a benchmark that `make_benchmark` made
+    criteria: bool = False,  # also questions with other names, in the other direction, and of other right objects
     engine: str = "duckdb",
     memory: str | None = None,
 ):
-    "Write `criteria.parquet` of a benchmark."
+    "Write `criteria.parquet` of a benchmark, if it is wanted or there was one before."
+    from wbe.benchmark.series import Series
+
+    out, rows = Path(folder) / "criteria.parquet", []
+    if not (criteria or out.exists()):
+        return
     with open_engine(engine, memory) as e:
-        asked = ((pq.read_table(path).to_pylist(), old, new) for path, old, new in steps)
-        rows = [row for edits, old, new in asked if edits for row in _criteria_of(e, edits, old, new)]
+        for step in Series.load(folder).steps:
+            edits = pq.read_table(step.work / "questions" / "questions.parquet").to_pylist()
+            rows += _criteria_of(e, edits, step.older, step.parsed) if edits else []
     write_table(out, to_table(rows, _CriterionProbe))
 
 

@@ -18,7 +18,6 @@ import narwhals as nw
 import numpy as np
 
 from .chains import CHAIN_STYLES, find_chains, write_chains
-from .near_probes import _write_criteria
 from .locality import SIMILARITY_METHODS, change_files, changed_pairs, entity_numbers, find_locality
 from .paths import KIND_OF_PROPERTY, MQUAKE_RELATIONS, find_two_hops
 from .questions import DOUBTS, write_questions
@@ -389,9 +388,6 @@ def _complete_series(
         add_timestep(questions, step.old, step.new, release, s.get("statements", False))
     log("the release")
     write_lasting_facts(series, series.folder / "lasting_facts.parquet", **use)
-    if s.get("criteria"):
-        asked = [(step.work / "questions" / "questions.parquet", step.older, step.parsed) for step in series.steps]
-        _write_criteria(asked, series.folder / "criteria.parquet", **use)
     about = dict(left_out=_left_out_counts(series), namesakes=s.get("namesakes", "drop"))
     return finish_release(release, s["title"], find_retired(series, **use), s["source"], s["language"], **about)
 
@@ -476,7 +472,6 @@ def make_benchmark(
     values: bool = False,  # also facts whose value is a date or a quantity; the paper has entities only
     relations: str = "all",  # of chains: all, or mquake, the 37 of its paper
     every_pair: bool = False,  # also questions over two facts with "instance of" and the like, as in the paper's text
-    criteria: bool = False,  # also questions with other names, in the other direction, and of other right objects
 ) -> Release:
     "From a series of dumps to a released benchmark; called again, it continues where it was."
     writer = writer or dict(name="template")
@@ -486,7 +481,7 @@ def make_benchmark(
     settings |= dict(title=title, source=source, seed=seed, language=language, fallback=list(fallback))
     settings |= dict(namesakes=namesakes, doubtful=doubtful, ended=ended)
     settings |= {} if popular is None else dict(popular=popular)
-    more = dict(statements=statements, values=values, every_pair=every_pair, criteria=criteria)
+    more = dict(statements=statements, values=values, every_pair=every_pair)
     settings |= {name: True for name, wanted in more.items() if wanted}
     settings |= {} if relations == "all" else dict(relations=relations)
     _check_settings(settings, engine)
