@@ -1,6 +1,9 @@
 """Runs that also ask other forms of the edited facts, and unchanged facts near the edits."""
 
+import bz2
+import gzip
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +16,8 @@ from wbe.records import BadArgument
 from wbe.runs.loop import run_lifelong
 from wbe.runs.plan import RunPlan
 from wbe.runs.records import Run, compare_runs
-from wbe.benchmark.near_probes import FORMS
+from wbe.benchmark.near_probes import FORMS, _write_criteria
+from wbe.benchmark.series import make_world_benchmark
 
 ROWS = [  # two timesteps of an invented world; Q-ids higher than any of Wikidata's
     [("Orland", "P36", "capital", "Karsk"), ("Velmark", "P36", "capital", "Holm")],
@@ -133,3 +137,83 @@ def test_near_probes_need_unchanged_facts(toy, plan, bench, tmp_path):
     with pytest.raises(BadArgument, match="no unchanged facts are known.*lasting="):
         run_lifelong(replace(plan, benchmark=str(tmp_path / "bare")), tmp_path / "run", toy(), progress=False)
     assert not (tmp_path / "run").exists()
+
+
+# ---- criteria from the snapshots, in a world whose dumps are read again by hand
+
+
+DAYS = ("2024-02-01", "2024-05-01")
+
+
+@pytest.fixture(scope="module")
+def criteria(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("criteria")
+    make_world_benchmark(folder, 500, dates=DAYS, progress=False)
+    _write_criteria(folder, criteria=True)
+    return folder
+
+
+def read_dump(folder: Path, day: str) -> dict:
+    "The entities of a dump."
+    (path,) = (p for p in (folder / "world").rglob("wikidata-*all.json.*") if day.replace("-", "") in p.name)
+    lines = (gzip.open if path.suffix == ".gz" else bz2.open)(path, "rt")
+    return {e["id"]: e for e in map(json.loads, (x.rstrip(",\n") for x in lines if x.startswith("{")))}
+
+
+def stated(entity: dict, pid: str, only_current: bool) -> set:
+    "The values of a property: all that are not deprecated, or those of the best rank that are not over."
+    claims = [c for c in (entity["claims"] or {}).get(pid, ()) if c["rank"] != "deprecated"]
+    if only_current:
+        best = [c for c in claims if c["rank"] == "preferred"] or claims
+        claims = [c for c in best if "P582" not in (c.get("qualifiers") or {})]
+    values = [c["mainsnak"]["datavalue"]["value"] for c in claims if c["mainsnak"]["snaktype"] == "value"]
+    return {v["id"] for v in values if isinstance(v, dict) and "id" in v}
+
+
+def names_of(entity: dict) -> list[str]:
+    texts = [t for code in ("en", "mul") for t in (entity["aliases"] or {}).get(code, [])]
+    labels = [(entity["labels"] or {}).get(code) for code in ("en", "mul")]
+    return [t["value"].lower() for t in (*filter(None, labels), *texts)]
+
+
+def test_criteria_are_right_in_the_world(criteria):
+    old, new = (read_dump(criteria, day) for day in DAYS)
+    probes = pd.read_parquet(criteria / "criteria.parquet")
+    (release,) = (criteria / "release").glob("wiki_big_edit_*.parquet")
+    edits = pd.read_parquet(release)
+    assert {"alias", "reversal", "inverse"} <= set(probes.criterion)
+    bearers = Counter(name for e in new.values() for name in set(names_of(e)))
+    for p in probes.itertuples():
+        (edit,) = edits[(edits[["subject_id", "relation_id", "object_id"]] == [*p[1:4]]).all(axis=1)].itertuples()
+        having = {i for i, e in new.items() if p.object_id in stated(e, p.relation_id, False)}
+        assert p.answer.lower() not in p.question.lower()
+        if p.criterion == "alias":
+            found = [a for a in names_of(new[p.subject_id]) if a in p.question.lower()]
+            assert any(bearers[a] == 1 for a in found) and edit.subject not in p.question and p.answer == edit.ans
+        elif p.criterion == "one-to-many":
+            now, then = (stated(d[p.subject_id], p.relation_id, True) for d in (new, old))
+            assert now == {p.object_id, p.answer_id} and p.answer_id in then and edit.ans in p.question
+        else:
+            assert having == {p.subject_id} and p.answer == edit.subject and edit.ans in p.question
+    several = {
+        (e.subject_id, e.relation_id, e.object_id)
+        for e in edits.itertuples()
+        if len(now := stated(new[e.subject_id], e.relation_id, True)) == 2
+        and e.object_id in now
+        and now - {e.object_id} <= stated(old.get(e.subject_id, dict(claims={})), e.relation_id, True)
+    }
+    asked = probes[probes.criterion == "one-to-many"][["subject_id", "relation_id", "object_id"]]
+    assert {*asked.itertuples(index=False, name=None)} == several
+
+
+def test_criteria_are_asked_like_other_forms(criteria, toy, plan, tmp_path):
+    names = ("alias", "reversal", "inverse", "one-to-many")
+    own = replace(plan, benchmark=str(criteria / "release"), forms=names, near=(), max_edits=40, limit=5, ask_forms=40)
+    own = replace(own, generate=())
+    run = run_lifelong(replace(own, editor="none", batch=None), tmp_path / "run", toy(), progress=False)
+    probes = pd.read_parquet(criteria / "criteria.parquet")
+    asked = run.questions[run.questions.axis.isin(names)]
+    assert len(asked) and set(asked.question) <= set(probes.question)
+    assert set(asked.axis) <= set(run.scores.axis)
+    with pytest.raises(BadArgument, match="no criteria; make it with --set criteria=yes"):
+        run_lifelong(replace(plan, forms=("alias",), generate=()), tmp_path / "none", toy(), progress=False)

@@ -34,7 +34,8 @@ def test_what_is_in_the_wheel(wheel):
     assert wheel.stat().st_size < 25_000_000
     names = zipfile.ZipFile(wheel).namelist()
     modules = {str(p.relative_to(ROOT)) for p in (ROOT / "wbe").rglob("*.py")}
-    data = {str(p.relative_to(ROOT)) for kind in ("md", "json", "toml") for p in (ROOT / "wbe").rglob(f"*.{kind}")}
+    kinds = ("md", "json", "toml", "sql")
+    data = {str(p.relative_to(ROOT)) for kind in kinds for p in (ROOT / "wbe").rglob(f"*.{kind}")}
     assert modules | data <= set(names) and len(data) >= 10
     assert not [n for n in names if n.startswith(("tests", "nbs", ".github"))]
     assert any(n.endswith("LICENSE") for n in names)

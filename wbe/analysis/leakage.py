@@ -16,7 +16,7 @@ import pandas as pd
 from .style import display_order, look, new_figure, panel_title
 from .tables import as_run_list, before_text, format_percent, labelled_runs, list_verdicts
 from .timesteps import mean_accuracy
-from ..benchmark.near_probes import FORMS, NEAR_AXES
+from ..benchmark.near_probes import CRITERIA, FORMS, NEAR_AXES
 from ..metrics.answers import MEASURES
 from ..metrics.intervals import Interval, difference_interval, holm, judge_differences, p_value
 from ..records import QUESTION_KEY, BadArgument, check_choice
@@ -158,9 +158,8 @@ def _asked_axes(runs, axes: Iterable[str], hint: str, measure: str = "exact_matc
 # %% ../../nbs/11_analysis/12_leakage.ipynb #2515bf05
 def form_accuracy(runs) -> pd.DataFrame:
     "The accuracy of each editor in other forms of its edits, as `mean_accuracy` has it."
-    return mean_accuracy(
-        runs, axes=_asked_axes(runs, FORMS, "no run was asked in other forms; start runs with --set forms=all")
-    )
+    hint = "no run was asked in other forms; start runs with --set forms=all"
+    return mean_accuracy(runs, axes=_asked_axes(runs, FORMS | CRITERIA, hint))
 
 
 def near_accuracy(runs) -> pd.DataFrame:

@@ -381,7 +381,7 @@ def _print_built(
 
 # %% ../../nbs/12_app/04_bench.ipynb #1b6a62f2
 _BENCHMARK, _FACTS = "wbe.benchmark.series:make_benchmark", "wbe.wikidata.build:build_facts"
-_PARSED = "wbe.wikidata.parse:parse_dump"
+_PARSED, _CRITERIA = "wbe.wikidata.parse:parse_dump", "wbe.benchmark.near_probes:_write_criteria"
 
 
 def _build_two(folder: Path, dumps: tuple, settings: dict, out: TableOutput):
@@ -394,7 +394,7 @@ def _build_two(folder: Path, dumps: tuple, settings: dict, out: TableOutput):
     _print_built(build_facts(*dumps, folder, on_step=print_step, **settings), folder, out)
 
 # %% ../../nbs/12_app/04_bench.ipynb #03806780
-@command("benchmark", _BENCHMARK, _FACTS, _PARSED)
+@command("benchmark", _BENCHMARK, _FACTS, _PARSED, _CRITERIA)
 def _benchmark(
     folder: Path,  # folder for all files; the benchmark itself goes into its folder release
     dumps: list[str] = (),  # two or more dumps: files, or dates (then they are fetched), or newest, newest-1, …
@@ -426,6 +426,8 @@ def _benchmark(
 
     Facts alone:  wbe benchmark t1 wikidata-20240201-all.json.gz wikidata-20240220-all.json.gz --until facts
     """
+    from wbe.benchmark.near_probes import _write_criteria
+
     check_choice(until, ("release", "facts", "parsed"), "step")
     settings["language"] = language
     if until == "parsed":
@@ -435,8 +437,11 @@ def _benchmark(
     make = _maker(folder, dumps, world, world_seed, settings.get("mirror"))
     by, how = _writer_settings(writer or [], model, base_url), _spending(budget, prices, yes)
     _check_writer(by, how)
-    settings = take(settings, _BENCHMARK) | dict(chains=chains)
-    _print_release(make(writer=by, writer_options=how, log=print_step, **settings), out)
+    more = take(settings, _CRITERIA, _BENCHMARK)
+    settings = take(settings, _BENCHMARK, _CRITERIA) | dict(chains=chains)
+    made = make(writer=by, writer_options=how, log=print_step, **settings)
+    _write_criteria(folder, **more)
+    _print_release(made, out)
 
 # %% ../../nbs/12_app/04_bench.ipynb #8db097e8
 @command("benchmark", "wbe.benchmark.series:extend_benchmark")
@@ -458,10 +463,13 @@ def _extend(
 
     For example:  wbe extend bench --dump wikidata-20240301-all.json.gz
     """
+    from wbe.benchmark.near_probes import _write_criteria
     from wbe.benchmark.series import extend_benchmark
 
     how = _spending(budget, prices, yes) | ({"base_url": base_url} if base_url else {})
-    _print_release(extend_benchmark(folder, dump, how, log=print_step, **settings), out)
+    made = extend_benchmark(folder, dump, how, log=print_step, **settings)
+    _write_criteria(folder)
+    _print_release(made, out)
 
 # %% ../../nbs/12_app/04_bench.ipynb #070a595f
 @command("benchmark", "wbe.wikidata.audit:audit_benchmark")

@@ -62,7 +62,8 @@ class AskSettings:
     every: int | None = None  # also ask each time this many edits are made (figure 4 of the paper)
     first: int = 10_000  # with `every`: only during this many edits, the first of the run
     curve: int = 500  # with `every`: about this many of the edits made so far, a random sample
-    forms: tuple = ()  # other forms of the edited facts that are asked too, or all; none by default
+    forms: tuple = ()  # other forms of the edited facts that are asked too, or all; alias, reversal, inverse and
+    # one-to-many need a benchmark with criteria; none by default
     ask_forms: int = 200  # with `forms`: of how many edits of each timestep they are asked
     near: tuple = ()  # axes of unchanged facts near an edit: same-subject, same-object, or all; none by default
     ask_near: int = 200  # with `near`: of how many edits of each timestep they are asked
@@ -90,12 +91,13 @@ class RunPlan(MeasureSettings, AskSettings, EditSettings, ModelSettings):
     schedule = "timesteps"  # the name of its schedule, see SCHEDULES
 
     def __post_init__(self):
-        from wbe.benchmark.near_probes import FORMS, NEAR_AXES
+        from wbe.benchmark.near_probes import CRITERIA, FORMS, NEAR_AXES
         from wbe.records import choose_axes, choose_names
 
         _check_numbers(self)
         choose_axes(self.axes or None)
-        object.__setattr__(self, "forms", choose_names(self.forms, FORMS, "form"))
+        forms, named = choose_names(self.forms, FORMS | CRITERIA, "form"), self.forms
+        object.__setattr__(self, "forms", tuple(f for f in forms if f in FORMS or f in named))
         object.__setattr__(self, "near", choose_names(self.near, NEAR_AXES, "axis"))
         _check_timesteps(self)
         _check_schedule(self)

@@ -16,7 +16,14 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..benchmark.near_probes import FORMS, form_probes, near_probes, unchanged_facts
+from wbe.benchmark.near_probes import (
+    CRITERIA,
+    FORMS,
+    _read_criteria,
+    form_probes,
+    near_probes,
+    unchanged_facts,
+)
 from ..benchmark.reader import STATEMENT_AXES, Benchmark, Timestep
 from ..benchmark.release import retired_probes
 from ..lm.ability import lasting_facts, static_items
@@ -64,7 +71,7 @@ def _further_probes(
     "What a plan asks of a timestep beyond the questions of the benchmark."
     edits, ids, out = step.edits, step.edit_ids, []
     if forms := tuple(f for f in plan.forms if f != "completion" or "statement" not in plan.axes):
-        out += form_probes(edits, ids, forms, sample_ids(ids[:count], plan.ask_forms, plan.seed))
+        out += form_probes(edits, ids, forms, sample_ids(ids[:count], plan.ask_forms, plan.seed), facts)
     if plan.near:
         out += near_probes(edits, ids, plan.near, facts, sample_ids(ids[:count], plan.ask_near, plan.seed))
     return out
@@ -95,6 +102,16 @@ def _lasting_file(
     return Path(plan.lasting) if plan.lasting else next((p for p in beside if p.exists()), None)
 
 # %% ../../nbs/10_runs/03_questions.ipynb #cell-015
+def _criteria(bench: Benchmark, plan: RunPlan) -> dict:
+    "The probes of criteria.parquet beside a benchmark, where a plan names criteria; an error where there are none."
+    named = [c for c in CRITERIA if c in plan.forms]
+    folders = (bench.folder.parent, bench.folder) if named and bench.folder else ()
+    found = next((_read_criteria(p) for f in folders if (p := f / "criteria.parquet").exists()), {})
+    if named and not found:
+        raise BadArgument(f"{', '.join(named)}: this benchmark has no criteria; make it with --set criteria=yes")
+    return found
+
+
 def near_facts(
     bench: Benchmark,
     plan: RunPlan,
@@ -111,7 +128,7 @@ def near_facts(
     if plan.near and not facts:
         hint = "name a table of unchanged facts, like lasting_facts.parquet of `wbe benchmark`, with --set lasting=…"
         raise BadArgument(f"no unchanged facts are known about subjects and objects of these edits; {hint}")
-    return facts
+    return facts | _criteria(bench, plan)
 
 # %% ../../nbs/10_runs/03_questions.ipynb #cell-025
 def why_unaskable(
@@ -132,7 +149,7 @@ def _without_retired(
     retired = retired_probes(bench.folder, bench[scored_at - 1].name) if bench.folder else set()
     if not retired:
         return questions
-    same = {name: form.axis for name, form in FORMS.items()} | dict.fromkeys(STATEMENT_AXES, "update")
+    same = {name: form.axis for name, form in (FORMS | CRITERIA).items()} | dict.fromkeys(STATEMENT_AXES, "update")
     axes = [same.get(a, a) for a in questions.axis]
     return questions[[key not in retired for key in zip(questions.edit_id, axes)]]
 
