@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from wbe.analysis.rankings import read_verdicts, scores_by_verdict
+from wbe.analysis.rankings import read_verdicts, scores_by
 from wbe.cli.main import app
 from wbe.runs.records import Run
 from wbe.store import Stage, StoreError, sha256_of, write_table
@@ -39,10 +39,10 @@ def test_means_by_verdict_are_those_computed_by_hand(tmp_path, rome):
     subjects = sorted(rome.questions.subject_id.unique())
     verdicts = {s: "other value" if n % 3 else "supported beside others" for n, s in enumerate(subjects[:300])}
     audit = audit_of(tmp_path / "audits" / "one", RELEASE, verdicts)
-    table = scores_by_verdict(rome, read_verdicts([audit.parent]), "token_accuracy")
+    table = scores_by(rome, read_verdicts([audit.parent]), "token_accuracy")
     scores = rome.scores[(rome.scores.moment == "current") & (rome.scores.axis == "persona")]
     by_hand = scores.groupby(scores.subject_id.map(verdicts).fillna("not audited")).token_accuracy.mean()
-    found = table[(table.axis == "persona") & (table.when == "just edited")].set_index("verdict")
+    found = table[(table.axis == "persona") & (table.when == "just edited")].set_index("group")
     for verdict, mean in by_hand.items():
         assert found.value[verdict] == pytest.approx(mean)
         assert found.low[verdict] <= mean <= found.high[verdict]
@@ -59,9 +59,9 @@ def test_the_audit_of_the_very_file_counts_first(tmp_path, rome):
     other.write_text(other.read_text() + "\n")
     audit_of(tmp_path / "a", other, dict.fromkeys(first, "other value"))
     audit_of(tmp_path / "b", RELEASE, dict.fromkeys(first, "supported as the only value"))
-    table = scores_by_verdict(rome, read_verdicts([tmp_path / "a", tmp_path / "b"]))
+    table = scores_by(rome, read_verdicts([tmp_path / "a", tmp_path / "b"]))
     asked = (rome.scores.moment == "current") & (rome.scores.axis == "update") & (rome.scores.asked_of == 1)
-    row = table[(table.axis == "update") & (table.when == "just edited")].set_index("verdict").n
+    row = table[(table.axis == "update") & (table.when == "just edited")].set_index("group").n
     assert row["supported as the only value"] == asked.sum()
 
 

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['resample_rankings', 'compare_rankings', 'draw_rankings', 'draw_tau', 'summarise_rankings', 'paper_orders',
            'order_table', 'summarise_orders', 'read_marks', 'format_agreement', 'judge_marks', 'judge_agreement',
-           'read_verdicts', 'scores_by_verdict', 'verdict_table']
+           'read_verdicts', 'scores_by', 'split_table']
 
 # %% ../../nbs/11_analysis/16_rankings.ipynb #cell-002
 from collections.abc import Iterable, Mapping
@@ -21,7 +21,8 @@ from .tables import format_percent, labelled_runs, longest_runs, pool_scores
 from ..benchmark.near_probes import FORMS, NEAR_AXES
 from ..metrics.answers import RUN_MEASURES, cohen_kappa, normalised_matches
 from ..metrics.intervals import Interval, bootstrap_interval, judge_differences, p_value
-from ..records import ASKED_AXES, BadArgument, check_choice
+from ..metrics.summary import SLICES, cutoff_slices
+from ..records import ASKED_AXES, QUESTION_KEY, BadArgument, check_choice
 from ..runs.records import Run
 from ..store import StoreError, find_manifests
 from ..wikidata.audit import AUDIT_VERDICTS, SUPPORTED_VERDICTS, Audit
@@ -521,42 +522,71 @@ def _verdict_groups(verdicts: pd.Series) -> dict[str, pd.Series]:  # name: which
     return {name: rows for name, rows in groups.items() if rows.any()}
 
 # %% ../../nbs/11_analysis/16_rankings.ipynb #da4aa8c6
+_BEFORE = ("wrong before", "right before")
+_CUTOFF = "`--set cutoff=DAY`: what changed before and after the end of the model's texts, and how well it is answered"
+
+
+def _before_groups(scores: pd.DataFrame, metric: str) -> pd.Series:
+    "Whether the unedited model was right, for each row whose question it was asked."
+    key = pd.MultiIndex.from_frame(scores[list(QUESTION_KEY)].astype(dict(axis=str)))
+    first = (scores.moment == "before").to_numpy()
+    found = pd.Series(np.where(scores[metric][first] == 1, *reversed(_BEFORE)), key[first])
+    return pd.Series(found[~found.index.duplicated()].reindex(key).to_numpy(), scores.index)
+
+
+def _groups_of(run: Run, by, scores: pd.DataFrame, metric: str) -> dict[str, pd.Series]:  # name: which rows
+    "The groups of the rows of a run's scores, in their order; empty ones are left out."
+    if isinstance(by, pd.DataFrame):
+        return _verdict_groups(scores.edit_id.map(_edit_verdicts(run.questions, run.config["benchmark"]["files"], by)))
+    if by == "before":
+        names, found = _BEFORE, _before_groups(scores, metric)
+    elif not by:
+        raise SourceNotGiven(_CUTOFF)
+    else:
+        about = run.questions.drop_duplicates(QUESTION_KEY)
+        about = about[[c for c in (*QUESTION_KEY, "previous") if c in about]]
+        rows = scores[[*QUESTION_KEY, "timestep"]].astype(dict(axis=str)).merge(about, "left", list(QUESTION_KEY))
+        names, found = SLICES, pd.Series(cutoff_slices(rows, by), scores.index)
+    groups = {name: found == name for name in names}
+    return {name: rows for name, rows in groups.items() if rows.any()}
+
+# %% ../../nbs/11_analysis/16_rankings.ipynb #503594c0
 _SPLIT_MOMENTS = {"before": "before", "current": "just edited"}
 
 
-def scores_by_verdict(
+def scores_by(
     run: Run,
-    verdicts: pd.DataFrame,  # of `read_verdicts`
+    by,  # verdicts of `read_verdicts`, or "before", or a day like 2024-03-01: the end of the model's training texts
     metric: str = "exact_match",
-) -> pd.DataFrame:  # run, verdict, axis, when, value, low, high, n, subjects
-    "The means of a run by verdict and axis, before any edit and just after the edits."
+) -> pd.DataFrame:  # run, group, axis, when, value, low, high, n, subjects
+    "The means of a run by group and axis, before any edit and just after the edits."
     check_choice(metric, RUN_MEASURES, "measure")
-    by_edit, rows = _edit_verdicts(run.questions, run.config["benchmark"]["files"], verdicts), []
-    scores = run.scores[run.scores.moment.isin(list(_SPLIT_MOMENTS)) & run.scores[metric].notna()]
+    scores, rows = run.scores[run.scores.moment.isin(list(_SPLIT_MOMENTS)) & run.scores[metric].notna()], []
+    groups = _groups_of(run, by, scores, metric)
     for (axis, moment), part in scores.groupby(["axis", "moment"], sort=False):
-        for name, mine in _verdict_groups(part.edit_id.map(by_edit)).items():
-            mean = bootstrap_interval(part[metric][mine].astype(float).tolist(), part.subject_id[mine].tolist())
-            about = dict(run=run.name, verdict=name, axis=axis, when=_SPLIT_MOMENTS[moment])
-            rows.append(about | mean._asdict())
+        for name, chosen in groups.items():
+            if (mine := chosen[part.index]).any():
+                mean = bootstrap_interval(part[metric][mine].astype(float).tolist(), part.subject_id[mine].tolist())
+                rows.append(dict(run=run.name, group=name, axis=axis, when=_SPLIT_MOMENTS[moment]) | mean._asdict())
     return pd.DataFrame(rows)
 
 # %% ../../nbs/11_analysis/16_rankings.ipynb #551878fd
 _UNEDITED = "update, before any edit"
 
 
-def verdict_table(
+def split_table(
     runs,
-    verdicts: pd.DataFrame,  # of `read_verdicts`
+    by,  # as for `scores_by`
     metric: str = "exact_match",
 ) -> pd.DataFrame:
-    "A row for each run and verdict: edits, updates before any edit, and every axis just after the edits."
-    rows = {}
+    "A row for each run and group: edits, updates before any edit, and every axis just after the edits."
+    rows, asked_before = {}, isinstance(by, str) and by == "before"
     for name, run in labelled_runs(runs):
-        for r in scores_by_verdict(run, verdicts, metric).itertuples():
-            row, shown = rows.setdefault((name, r.verdict), {}), format_percent(r.value, r.low, r.high)
+        for r in scores_by(run, by, metric).itertuples():
+            row, shown = rows.setdefault((name, r.group), {}), format_percent(r.value, r.low, r.high)
             row |= dict(edits=r.n) if r.axis == "update" else {}
             row |= {r.axis: shown} if r.when == "just edited" else {}
-            row |= {_UNEDITED: shown} if (r.axis, r.when) == ("update", "before") else {}
-    out = pd.DataFrame.from_dict(rows, "index").rename_axis(["run", "verdict"])
+            row |= {_UNEDITED: shown} if (r.axis, r.when) == ("update", "before") and not asked_before else {}
+    out = pd.DataFrame.from_dict(rows, "index").rename_axis(["run", "group"])
     first = [c for c in ("edits", _UNEDITED) if c in out]
     return out[[*first, *(a for a in display_order(out.columns) if a not in first)]]

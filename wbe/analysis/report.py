@@ -119,6 +119,7 @@ def results_notebook(
     cache=None,
     contact: str = "",
     audits=None,
+    cutoff: str | None = None,
     mquake=(),  # folders of runs of the schedule mquake
     most: int | None = MOST_SCORES,
 ):
@@ -127,7 +128,7 @@ def results_notebook(
 
     given = dict(RUNS=[str(p) for p in paths], FILES=folder and str(folder), BENCHMARK=benchmark and str(benchmark))
     given |= dict(CORPUS=corpus and str(corpus), VIEWS=[str(v) for v in views or ()], ASK=ask)
-    given |= dict(CACHE=cache and str(cache), CONTACT=contact, AUDITS=[str(a) for a in audits or ()])
+    given |= dict(CACHE=cache and str(cache), CONTACT=contact, AUDITS=[str(a) for a in audits or ()], CUTOFF=cutoff)
     given |= dict(MQUAKE=[str(m) for m in mquake], MOST=most)
     nb = nbformat.reads(files("wbe.analysis").joinpath(_RESULTS_NOTEBOOK).read_text(encoding="utf-8"), 4)
     for cell in nb.cells:
@@ -474,6 +475,7 @@ def make_report(
     cache=None,  # a file that keeps the answers of services; beside the page by default
     contact: str = "",  # an address at which a service can reach its user
     audits=None,  # folders of audits of the benchmark, for scores by verdict
+    cutoff: str | None = None,  # the day on which the model's training texts end: what changed before and after it
     most: int | None = MOST_SCORES,  # scores of a run; of a larger one a sample of its edits is shown; None for all
     log: Callable = lambda text: None,  # is called with the key of every section
 ) -> Path:
@@ -487,7 +489,7 @@ def make_report(
     runs, trouble = reportable_runs(found, most) if found or not mquake else ([], [])
     kept = cache or Path(out).with_suffix(".services.sqlite")
     files = folder and Path(folder).absolute()
-    nb = results_notebook(found, files, benchmark, corpus, views, ask, kept, contact, audits, mquake, most)
+    nb = results_notebook(found, files, benchmark, corpus, views, ask, kept, contact, audits, cutoff, mquake, most)
     nb = _execute_notebook(nb, Path.cwd(), log)
     if notebook:
         write_text(notebook, nbformat.writes(nb))

@@ -771,23 +771,32 @@ def print_comparison(
         out.line(f"{line}.")
 
 # %% ../../nbs/12_app/05_runs.ipynb #efc7223e
-def _print_by_verdict(
-    runs: list,
-    verdicts,  # of `read_verdicts`
-    metric: str,
-    out: TableOutput,
-):
-    "Print the scores of the edits by the audit's verdict, with 95% intervals."
+def _read_groups(by: str):
+    "What splits the scores: `before`, a day, or the verdicts of audits."
+    from wbe.analysis.rankings import read_verdicts
+    from wbe.texts import date_or_none
+
+    return by if by == "before" or date_or_none(by) else read_verdicts([Path(by)])
+
+
+def _print_groups(runs: list, groups: dict, metric: str, out: TableOutput):
+    "Print the scores of the edits by group, with 95% intervals."
     import pandas as pd
 
-    from wbe.analysis.rankings import scores_by_verdict
+    from wbe.analysis.rankings import scores_by
 
-    table = pd.concat([scores_by_verdict(r, verdicts, metric) for r in runs if not r.scores.empty])
-    out.keep("verdicts", table.columns, table.values.tolist())
-    shown = table[table.axis == "update"]
-    means = [f"{r.value:.1%} [{r.low:.1%}, {r.high:.1%}]" for r in shown.itertuples()]
-    rows = [(r.run, r.verdict, r.when, mean, f"{r.n:,}") for r, mean in zip(shown.itertuples(), means)]
-    out.show(("run", "verdict", "asked", metric, "edits"), rows, "By the audit's verdict")
+    kept = []
+    for name, by in groups.items():
+        table = pd.concat([scores_by(r, by, metric) for r in runs if not r.scores.empty])
+        kept.append(table.assign(by=name))
+        shown = table[table.axis == "update"]
+        means = [f"{r.value:.1%} [{r.low:.1%}, {r.high:.1%}]" for r in shown.itertuples()]
+        rows = [(r.run, r.group, r.when, mean, f"{r.n:,}") for r, mean in zip(shown.itertuples(), means)]
+        title = "By the audit's verdict" if by is not name else f"Before and after the model's texts end on {name}"
+        title = "By what the model answered before any edit" if name == "before" else title
+        out.show(("run", "group", "asked", metric, "edits"), rows, title)
+    if kept:
+        out.keep("groups", kept[0].columns, pd.concat(kept).values.tolist())
 
 # %% ../../nbs/12_app/05_runs.ipynb #ac03e5d5
 @command("results")
@@ -798,7 +807,8 @@ def _compare(
     # counts; the default where all answers are texts), token_accuracy (teacher-forced), natural_end (the model ended
     # its answer by itself), outdated_match (the answer before the edit), or judged (by `wbe judge`)
     against: str | None = None,  # name of the run that others are compared with; by default the unedited model
-    audit: list[Path] = (),  # folder of `wbe audit`, or one that holds several: also print the scores by verdict
+    by: list[str] = (),  # also print the scores by group: a folder of `wbe audit`, for its verdicts; before, for what
+    # the model had wrong and right before any edit; a day like 2024-03-01, the end of the model's training texts
     *,
     out: TableOutput,
 ):
@@ -815,14 +825,9 @@ def _compare(
     if metric:
         check_choice(metric, RUN_MEASURES, "metric")
     runs = _runs_of_timesteps(folders, [name for name, how in SCHEDULES.items() if how.file == "benchmark"])
-    verdicts = None
-    if audit:
-        from wbe.analysis.rankings import read_verdicts
-
-        verdicts = read_verdicts([Path(a) for a in audit])
+    groups = {name: _read_groups(name) for name in by}
     print_comparison(runs, metric, out, against)
-    if verdicts is not None:
-        _print_by_verdict(runs, verdicts, metric or _shown_measure(runs), out)
+    _print_groups(runs, groups, metric or _shown_measure(runs), out)
 
 # %% ../../nbs/12_app/05_runs.ipynb #b7e2dd38
 @command("results", "wbe.analysis.report:make_report")

@@ -29,11 +29,10 @@ from .passes import ForcedAnswer
 from .sharing import SHARING_MODES, Generation, greedy_decode, teacher_forced_all
 from .tokens import EncodedItem, QAItem, as_qa_items, encode_items, get_protocol, prompt_notes, stop_tokens
 from ..metrics.answers import normalised_matches
-from ..metrics.summary import format_summary, summarise, with_outdated_match
+from ..metrics.summary import cutoff_slices, format_summary, summarise, with_outdated_match
 from ..progress import progress_bar
-from ..records import AXES, BadArgument, Score, WbeError, check_choice, choose_axes, col, patch, schema, to_table
+from ..records import BadArgument, Score, WbeError, check_choice, choose_axes, col, patch, schema, to_table
 from ..store import write_table, write_text
-from ..texts import date_or_none, parse_date
 
 # %% ../../nbs/07_lm/09_scoring.ipynb #cell-005
 @dataclass
@@ -430,28 +429,13 @@ def unsolved(self: BenchmarkAnswers):
     return share.reindex(columns=[a for a in choose_axes() if a in share.columns])
 
 # %% ../../nbs/07_lm/09_scoring.ipynb #8db78f57
-def _last_days(names, cutoff: str | None) -> dict:
-    "The last day of each timestep; an error if one has none, or if the cut-off is no day."
-    days = {name: date_or_none(name.rpartition("_")[2]) for name in names} if cutoff and parse_date(cutoff) else {}
-    if None in days.values():
-        hint = "those that `wbe benchmark` makes have them in their names"
-        raise BadArgument(f"the benchmark's timesteps have no dates, so none is before or after a cut-off; {hint}")
-    return days
-
-
 @patch
 def by_cutoff(
     self: BenchmarkAnswers,
     cutoff: str | None = None,  # the day on which the model's training texts end; by default as it was asked
 ):
     "The measures of stable, evolved and uncharted questions, per axis; a change counts on the day of its snapshot."
-    import numpy as np
-
-    cutoff, f = cutoff or self.about.get("cutoff"), self.frame
-    later = f.timestep.map(_last_days(f.timestep.unique(), cutoff)) > parse_date(cutoff)
-    later &= f.axis.map(lambda axis: axis not in AXES or AXES[axis].rests_on_edit)
-    known = f.previous.notna() if "previous" in f else False
-    kind = np.where(~later, "stable", np.where(known, "evolved", "uncharted"))
+    kind, f = cutoff_slices(self.frame, cutoff or self.about.get("cutoff")), self.frame
     outdated = f.outdated_match.where(kind == "evolved")  # elsewhere the answer before says nothing about the cut-off
     return summarise(f.assign(slice=kind, outdated_match=outdated), by=("slice", "axis"))
 
@@ -557,10 +541,11 @@ def ask_benchmark(
     progress: bool = True,
 ) -> BenchmarkAnswers:
     "Ask a model all questions of a benchmark, and score its answers."
-    _last_days(bench.timesteps, cutoff)
     probes = probe_table(bench, axes, max_edits, seed, bench.timesteps[scored_at - 1] if scored_at else None)
     if probes.empty:
         raise BadArgument("there are no such questions in this benchmark")
+    if cutoff:
+        cutoff_slices(probes, cutoff)  # an error comes before the model is asked
     items = [QAItem(q, a, id=str(i)) for i, (q, a) in enumerate(zip(probes.question, probes.expected))]
     options = dict(protocol=protocol, generate=generate, too_long=too_long, progress=progress)
     scores, reasons = _score_askable(lm, items, options)

@@ -36,7 +36,7 @@ _TAGS_WITHOUT_TEXT = (
     "section|indicator|mapframe|maplink|inputbox|categorytree|templatedata|includeonly"
 )
 _SELF_CLOSED = re.compile(rf"<(?:{_TAGS_WITHOUT_TEXT})\b[^<>]*/>", re.I)
-_WITH_CONTENT = re.compile(rf"<({_TAGS_WITHOUT_TEXT})\b[^<>]*>(?:[^<]++|<(?!/?\1\b))*+</\1\s*>", re.I)
+_WITH_CONTENT = re.compile(rf"<({_TAGS_WITHOUT_TEXT})\b[^<>]*>[^<]*(?:<(?!/?\1\b)[^<]*)*</\1\s*>", re.I)
 _BREAK = re.compile(r"<br\b[^<>]*>", re.I)
 _ANY_TAG = re.compile(r"</?[a-zA-Z][^<>]*>")
 _BLOCKS = "div|p|blockquote|center"
