@@ -195,6 +195,29 @@ def test_refused_edits_are_skipped_and_the_others_are_scored_after_the_same_numb
         assert r.moments[r.moments.moment == "curve"].edits_done.tolist() == [2, 4, 6]
 
 
+def test_only_what_the_model_has_wrong_is_edited_also_after_an_interruption(tmp_path):
+    p = dict(editor="prompt", batch=4, max_edits=24, axes=("update",), ask_lasting=2, unknown=True)
+    run = run_lifelong(plan(**p), tmp_path / "run", progress=False)
+    before = run.scores[run.scores.moment == "before"].set_index("edit_id").exact_match
+    assert set(run.refused.edit_id) == set(before.index[before == 1]) and 0 < len(run.refused) < 24
+    assert set(run.refused.reason) == {"the unedited model answers it"}
+    now = run.scores[run.scores.moment == "current"].set_index("edit_id")
+    assert set(now.index[now.edited_at.notna()]) == set(before.index[before == 0])
+
+    def stop(event, data):
+        if event == "kept" and data["edits_done"] >= 12:
+            raise KeyboardInterrupt
+
+    again = dict(progress=False, checkpoint_seconds=0.0)
+    with pytest.raises(KeyboardInterrupt):
+        run_lifelong(plan(**p), tmp_path / "again", callbacks=[stop], **again)
+    resumed = run_lifelong(plan(**p), tmp_path / "again", **again)
+    assert resumed.refused.equals(run.refused)
+    pd.testing.assert_frame_equal(scores(tmp_path / "run"), scores(tmp_path / "again"))
+    with pytest.raises(BadArgument, match="every edit is asked"):
+        plan(**p, limit=3)
+
+
 @pytest.mark.parametrize(
     "editor,hparams",
     [("lora", dict(epochs=1)), ("memit", dict(steps=1, samples=20)), ("rome", dict(steps=1, samples=20))],

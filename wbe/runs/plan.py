@@ -46,6 +46,7 @@ class EditSettings:
     tune: int | None = None  # choose hyper-parameters by trials on so many edits, which the run does not ask about
     timesteps: tuple[int, int] | None = None  # like 1-8, 3 or 3-, counted from 1; all by default
     max_edits: int | None = None  # stop after this many edits
+    unknown: bool = False  # edit only what the unedited model answers wrong; the other edits are refused
     corpus: str | None = None  # for ROME and MEMIT: a text file, or second moments (a folder, a data set on the hub)
     texts_dir: str | None = None  # folder of what was written in each timestep, for editors that take texts
 
@@ -99,6 +100,10 @@ class RunPlan(MeasureSettings, AskSettings, EditSettings, ModelSettings):
         forms, named = choose_names(self.forms, FORMS | CRITERIA, "form"), self.forms
         object.__setattr__(self, "forms", tuple(f for f in forms if f in FORMS or f in named))
         object.__setattr__(self, "near", choose_names(self.near, NEAR_AXES, "axis"))
+        if self.unknown and (self.limit or "update" not in choose_axes(self.axes or None)):
+            raise BadArgument(
+                "unknown: what the model knows shows when every edit is asked; leave out limit, and ask update"
+            )
         _check_timesteps(self)
         _check_schedule(self)
 

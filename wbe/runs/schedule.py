@@ -641,4 +641,16 @@ def requests_of(self: Job, timestep: int) -> tuple[list[EditRequest | None], lis
     step, count = self.bench[timestep - 1], self.planned[timestep]
     made = _step_requests(step, count, self.editor.needs_subject, self.editor.sees_probes)
     step.forget()
-    return made
+    return self._without_known(*made) if self.plan.unknown else made
+
+# %% ../../nbs/10_runs/04_schedule.ipynb #ae0c1ab4
+_KNOWN = "the unedited model answers it"
+
+
+@patch
+def _without_known(self: Job, requests: list[EditRequest | None], refused: list[dict]):
+    "The requests, where what the unedited model answered exactly is refused."
+    rows = self.tables["scores"].frame()
+    known = set(rows.edit_id[(rows.moment == "before") & (rows.axis == "update") & (rows.exact_match == 1)])
+    more = [dict(edit_id=r.id, question=r.question, reason=_KNOWN) for r in requests if r and r.id in known]
+    return [None if r and r.id in known else r for r in requests], refused + more
