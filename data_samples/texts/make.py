@@ -29,17 +29,16 @@ import dpr
 import pandas as pd
 import torch
 import transformers
+from measures import MONTH_METHODS, Month, TuningHParams, answer_scores, evolving_answers, follow_months, light_tuning
+from measures import passages_by_title, probe_answers, reader_tuning, record_months, stating_passage
+from measures import text_gradient_norms, write_month_rows
 
 from wbe.benchmark.evolving_series import EvolvingQuestion, evolve_benchmark
 from wbe.benchmark.evolving import make_probes
-from wbe.editors.text.measures import TuningHParams, answer_scores, evolving_answers, light_tuning, probe_answers
 from wbe.editors.protocol import editor
 from wbe.editors.results import EditResult
-from wbe.editors.text.measures import MONTH_METHODS, Month, follow_months, record_months, write_month_rows
 from wbe.editors.memory.embed import embedder
-from wbe.editors.text.measures import text_gradient_norms
 from wbe.editors.text.passages import BM25Index, DenseIndex, article_passages
-from wbe.editors.text.passages import passages_by_title, reader_tuning, stating_passage
 from wbe.editors.text.sources import text_steps
 from wbe.editors.text.training import text_rows
 from wbe.lm.models import load

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import torch
 import transformers
+from measures import answered_items
 from tokenizers import processors
 from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGeneration
 
 from wbe.benchmark.evolving_series import EvolvingQuestion
-from wbe.editors.text.measures import answered_items
 from wbe.editors.training.lora import answer_cross_entropy
 from wbe.lm.models import builtin_folder, load
 from wbe.editors.text.training import masked_loss, salient_row

@@ -14,11 +14,10 @@ import make
 import pandas as pd
 import torch
 import transformers
+from measures import answer_scores, write_month_rows
 
 from wbe.benchmark.evolving_series import evolve_benchmark
 from wbe.benchmark.reader import Benchmark
-from wbe.editors.text.measures import answer_scores
-from wbe.editors.text.measures import write_month_rows
 from wbe.lm.models import load
 from wbe.runs.loop import run_lifelong
 from wbe.runs.plan import RunPlan
