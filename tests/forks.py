@@ -60,6 +60,7 @@ def pytest_runtestloop(session):
     processes.import_all()
     processes.verify_once()
     processes.bind_once()
+    processes.connect_once()
     processes.context()  # the server of which those of the processes are forked
     config._tmp_path_factory.getbasetemp()
     started = [fork.Process(target=run_files, args=(session, files, todo, results)) for _ in range(config.option.forks)]

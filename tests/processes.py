@@ -22,6 +22,7 @@ import tempfile
 import time
 import traceback
 from contextlib import suppress
+from functools import cache
 from importlib import import_module
 from multiprocessing import connection, forkserver, get_context, spawn, util
 from pathlib import Path
@@ -106,30 +107,74 @@ def verify_once():
 
 
 def bind_once():
-    """From now on, DuckDB says once which columns equal steps of equal tables have, whatever table of a query it is.
+    """From now on, DuckDB says once which columns equal steps of equal tables have, and of files with equal columns.
 
     A relation asks it at every step, a third of the time of a query of few rows, and the same queries are made again
-    and again. A step that reads a file or a Python object is always bound, and so is every query when it is run.
+    and again. What the columns of a file are, DuckDB says of every state of the file. A step that reads another file
+    or a Python object is always bound, and so is every query when it is run.
     """
     try:
-        from duckdb import _seam
+        from duckdb import _expression, _relation, _seam
     except ImportError:  # an older version, which binds otherwise
         return
-    bind, known, made_up = _seam.bind, {}, re.compile(r"_[0-9a-f]{16}\b")  # the names of joins
+    bind, known, files = _seam.bind, {}, {}
+    made_up = re.compile(r"_[0-9a-f]{14,16}\b")  # the ends of names of joins and of numbered rows
+    scan = re.compile(r"parquet_scan\(\['(/[^'=*?\[\]]+)'\]")
+
+    def columns(con, path):
+        "What DuckDB says of a file."
+        found = os.stat(path)
+        state = path, found.st_ino, found.st_size, found.st_mtime_ns
+        if state not in files:
+            files[state] = repr(bind(con, f"SELECT * FROM parquet_scan(['{path}'])")[:2])
+        return files[state]
 
     def bound(con, sql, capture=False, values=None):
-        if not isinstance(sql, str) or values or '"__duckdb_in0"' not in sql or re.search(r"\bread_\w+\(|'/", sql):
+        if not isinstance(sql, str) or values or not ('"__duckdb_in0"' in sql or scan.search(sql)):
             return bind(con, sql, capture, values)
-        numbers = {}
-        key = made_up.sub(lambda m: f"_{numbers.setdefault(m[0], len(numbers))}", sql), capture
-        if key in known:
-            return known[key]
-        found = bind(con, sql, capture, values)
-        if not (found.captured or made_up.search(repr((found.names, found.types)))):
-            known[key] = found
-        return found
+        if re.search(r"\bread_\w+\(|'/|__duckdb_source", scan.sub("", sql)):
+            return bind(con, sql, capture, values)
+        names = list(dict.fromkeys(made_up.findall(sql)))
+        numbered = lambda text: made_up.sub(lambda m: f"_<{names.index(m[0])}>" if m[0] in names else m[0], text)
+        key = numbered(scan.sub(lambda m: f"file {columns(con, m[1])}", sql)), capture
+        if key not in known:
+            found = bind(con, sql, capture, values)
+            if found.captured or made_up.search(repr(found.types)):
+                return found
+            known[key] = found._replace(names=[numbered(name) for name in found.names])
+        found = known[key]
+        return found._replace(names=[re.sub(r"_<(\d+)>", lambda m: names[int(m[1])], name) for name in found.names])
 
     _seam.bind = bound
+    _expression.fold_name = _relation.fold_name = cache(_relation.fold_name)
+
+
+def connect_once():
+    """From now on, the engines of a process share one database of DuckDB, which takes 20 ms to begin and to end.
+
+    Each has a connection of its own. What another limit of memory is asked for has its own database.
+    """
+    import duckdb
+
+    from wbe.engine import memory_limit
+
+    connect, shared, left = duckdb.connect, {}, []
+    options = {"memory_limit", "temp_directory", "preserve_insertion_order", "threads"}
+    own = "select table_name from duckdb_tables() where not temporary union all "
+    own += "select view_name from duckdb_views() where not internal and not temporary"
+
+    def connected(*args, config=None, **more):
+        if args or more or {*(config or ())} != options or config["memory_limit"] != memory_limit():
+            return connect(*args, config=config or {}, **more)
+        limits = {k: v for k, v in config.items() if k != "temp_directory"}
+        if (key := repr(limits)) not in shared:
+            shared[key] = connect(config=limits | dict(enable_external_file_cache=False))  # files are read anew
+        if found := shared[key].execute(own).fetchall():
+            raise AssertionError(f"an engine has left tables to the next: {found}")
+        return shared[key].cursor()
+
+    duckdb.connect = connected
+    os.register_at_fork(after_in_child=lambda: (left.append({**shared}), shared.clear()))  # threads end with a fork
 
 
 def without_main(name: str) -> dict:
@@ -154,20 +199,28 @@ def context():
     return found
 
 
-def serve(listener, alive):
+def serve(listener, alive, *ends):
     "A server for the processes of one process, which has imported everything too."
+    for end in ends:  # of the pipe that says whether the process lives
+        end.close()
+    gc.collect()
+    gc.freeze()
     forkserver.main(listener.detach(), alive.fileno(), [])
 
 
-def begin_own_server():
-    "From now on, what this forked process starts comes from a server of its own, whose seconds are those of its tests."
+def begin_own_server(how: str = "forkserver"):
+    """From now on, what this process starts comes from a server of its own, whose seconds are those of its tests.
+
+    With `fork`, the server is a copy of this process, which has imported everything and nothing else.
+    """
     first, address = forkserver._forkserver, connection.arbitrary_address("AF_UNIX")
     first.ensure_running = lambda: None  # it would look for the server among the own children
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(address)
         listener.listen()
-        read, write = get_context("forkserver").Pipe(duplex=False)
-        server = get_context("forkserver").Process(target=serve, args=(listener, read), daemon=True)
+        read, write = get_context(how).Pipe(duplex=False)
+        ends = [write] if how == "fork" else []
+        server = get_context(how).Process(target=serve, args=(listener, read, *ends), daemon=True)
         server.start()
     first._forkserver_address, first._forkserver_alive_fd = address, os.dup(write.fileno())
     first._forkserver_pid = server.pid
@@ -219,6 +272,7 @@ def work(words: list[str], cwd: str, env: dict, streams: tuple, session: bool, l
     time_answers_briefly()
     verify_once()
     bind_once()
+    connect_once()
     if rest[:1] == ["ipykernel_launcher"]:
         begin_figures_inline()
     if first == "-c":

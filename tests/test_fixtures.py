@@ -1,9 +1,11 @@
 """The store of results that notebooks and tests share gives what would be built, and nothing that would be tested."""
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 
+import narwhals as nw
 import pytest
 
 from wbe import store
@@ -191,7 +193,7 @@ def test_answers_are_shared_by_equal_models_only(results, monkeypatch):
     assert asked("seventh.ipynb", lm, items)
 
 
-def test_equal_steps_are_bound_once_and_files_always(tmp_path, monkeypatch):
+def test_equal_steps_are_bound_once(tmp_path, monkeypatch):
     "Two queries have the columns and rows that they have without; a file with other columns is noticed."
     import processes
     import pyarrow as pa
@@ -204,12 +206,12 @@ def test_equal_steps_are_bound_once_and_files_always(tmp_path, monkeypatch):
     monkeypatch.setattr(seam, "bind", lambda con, sql, *a: bound.append(sql) or plain(con, sql, *a))
     processes.bind_once()
 
-    def query(**columns):
-        pq.write_table(pa.table(dict(id=[1, 2], **columns)), tmp_path / "a.parquet")
+    def query(name="a", **columns):
+        pq.write_table(pa.table(dict(id=[1, 2], **columns)), tmp_path / f"{name}.parquet")
         bound.clear()
         with DuckDB() as engine:
             other = engine.table(pa.table(dict(id=[2, 3], y=["b", "c"])))
-            frame = engine.scan(tmp_path / "a.parquet").join(other, on="id", how="left").unique().sort("id")
+            frame = engine.scan(tmp_path / f"{name}.parquet").join(other, on="id", how="left").unique().sort("id")
             return frame.collect("pyarrow").to_native().to_pylist(), dict(frame.collect_schema()), len(bound)
 
     (rows, types, first), (again, _, second), (_, others, third) = query(x=[5, 6]), query(x=[5, 6]), query(x=["a", "b"])
@@ -217,3 +219,43 @@ def test_equal_steps_are_bound_once_and_files_always(tmp_path, monkeypatch):
     assert second < third and {*types} == {*others} and types["x"] != others["x"] and types["y"] == others["y"]
     wider, _, _ = query(x=[5, 6], z=[True, False])
     assert wider[1] == dict(id=2, x=6, z=False, y="b")
+    assert query("b", x=[7, 8]) == ([dict(id=1, x=7, y=None), dict(id=2, x=8, y="b")], types, second)
+    with DuckDB() as engine:
+        frame = engine.scan(tmp_path / "b.parquet")
+        assert query("b", other=[1, 2])[0] and frame.columns == ["id", "x"]
+        for step in (lambda: frame.select("x"), lambda: frame.with_columns(z=nw.col("x") + 1)):
+            with pytest.raises(Exception, match="x"):  # asked anew, and again when the query is run
+                step().collect("pyarrow")
+
+
+def test_engines_that_share_a_database_share_nothing_else(tmp_path, monkeypatch):
+    import duckdb
+    import processes
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from wbe.engine import DuckDB
+
+    monkeypatch.setattr(duckdb, "connect", duckdb.connect)  # as it was, after the test
+    processes.connect_once()
+    setting = lambda engine, name: engine.con.execute(f"select current_setting('{name}')").fetchall()[0][0]
+    numbers = lambda engine: engine.collect(engine.scan(tmp_path / "a.parquet"))["n"].to_pylist()
+    with DuckDB() as one, DuckDB() as two, DuckDB("300MB") as small:
+        one.con.execute("create temp table t as select 1")
+        assert [e.con.execute("select count(*) from duckdb_tables()").fetchall() for e in (one, two)] == [
+            [(1,)],
+            [(0,)],
+        ]
+        assert setting(one, "memory_limit") == setting(two, "memory_limit") != setting(small, "memory_limit")
+        for n in (1, 2):  # of equal size, and written at the same time
+            pq.write_table(pa.table(dict(n=[n])), tmp_path / "a.parquet")
+            os.utime(tmp_path / "a.parquet", (1, 1))
+            assert numbers(one) == numbers(two) == [n]
+        one.con.execute("create table left_over as select 1")
+    with pytest.raises(AssertionError, match="left_over"):
+        DuckDB()
+    child = os.fork()
+    if not child:  # without the threads of the database
+        with DuckDB() as engine:
+            os._exit(numbers(engine) != [2])
+    assert os.waitpid(child, 0)[1] == 0

@@ -483,9 +483,6 @@ def fork_commands():
 
     import processes
 
-    processes.context()  # one server for all processes that execute notebooks
-    processes.forkserver._forkserver.ensure_running = lambda: None  # it would look for it among their own children
-
     class Command(subprocess.Popen):
         def __new__(cls, words, *args, stdout=None, stderr=None, env=None, **options):
             whole = isinstance(words, list) and words[:2] == [sys.executable, "-c"] and not (args or options)
@@ -587,21 +584,20 @@ def in_order(paths) -> list[Path]:
 
 def prepare_tests():
     "What is done once, before the processes that execute notebooks are forked."
-    import matplotlib.pyplot  # noqa: F401
-    import pandas  # noqa: F401
-    import seaborn  # noqa: F401
-    import torch
-    import transformers  # noqa: F401
-
     import processes
 
+    processes.import_all()
+    import torch
+
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS") or 1))
+    processes.begin_own_server("fork")  # one for all processes that execute notebooks, before anything is replaced
     compare_outputs()
     fail_with_figures()
     fork_commands()
     time_answers_briefly()
     processes.verify_once()
     processes.bind_once()
+    processes.connect_once()
     look_up_fixtures()
     collect_new_objects_only()
     os.fsync = lambda _: None  # what a killed process has written is there; no test simulates a power failure
@@ -629,7 +625,7 @@ def print_times(times: dict):
     print("\nlongest first:")
     for path, seconds in sorted(times.items(), key=lambda item: -item[1]):
         print(f"{seconds:7.1f} s  {path.relative_to(NBS).with_suffix('')}")
-    print(f"{server_seconds():7.1f} s  commands that notebooks started, with the imports of the process they come from")
+    print(f"{server_seconds():7.1f} s  commands that notebooks started")
     print(f"{sum(times.values()):7.1f} s  {len(times)} notebooks, in processor seconds, whatever else runs")
 
 
