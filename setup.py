@@ -47,7 +47,7 @@ setup(
         "wbe.benchmark": ["*.toml", "card.md", "croissant.json"],
         "wbe.cli": ["old_words.toml"],
         "wbe.editors": ["*.toml", "*.md"],
-        "wbe.lm": ["*.toml"],
+        "wbe.lm": ["*.toml", "toy_tokenizers/*.json"],
         "wbe.runs": ["*.toml", "sweeps/*.toml", "*.md"],
         "wbe.tiny": ["*.toml"],
         "wbe.wikidata": ["*.toml", "*.sql"],

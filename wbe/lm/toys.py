@@ -6,17 +6,11 @@
 __all__ = ['TOY_CONFIGS', 'OTHER_TOYS', 'TOKENIZER_STYLES', 'toy_model', 'toy_tokenizer', 'toy_lm']
 
 # %% ../../nbs/07_lm/03_toys.ipynb #cell-002
-import json
-import math
-import re
-from collections import Counter
-from functools import cache
-
 import torch
 
 from .families import inherit_rows
 from ..records import check_choice
-from ..texts import package_table
+from ..texts import package_table, package_text
 
 # %% ../../nbs/07_lm/03_toys.ipynb #cell-005
 _TABLE = package_table("lm/toys.toml")
@@ -55,11 +49,6 @@ def toy_model(
     return model.eval()
 
 # %% ../../nbs/07_lm/03_toys.ipynb #cell-015
-_TOY_TEXTS = _TABLE["texts"]
-_LLAMA3_SPLIT = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
-    r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
 _CHAT_TEMPLATE = (
     "{{ bos_token }}"
     "{% for m in messages %}{{ '<|start|>' + m['role'] + '\n\n' + m['content'] + '<|end|>' }}{% endfor %}"
@@ -74,77 +63,8 @@ TOKENIZER_STYLES = {  # style: special tokens, first padding and the end of text
     "t5": ("<pad>", "</s>", "<unk>"),
 }
 
-# %% ../../nbs/07_lm/03_toys.ipynb #cell-018
-def _byte_level_tokenizer(style: str, specials: list[str], vocab: int):
-    "GPT-2's and Llama 3's: byte-level BPE."
-    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-
-    t, is_gpt2 = Tokenizer(models.BPE()), style == "byte-level"
-    t.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=is_gpt2)
-    t.decoder = decoders.ByteLevel()
-    t.post_processor = processors.ByteLevel(trim_offsets=is_gpt2)
-    if not is_gpt2:
-        split = pre_tokenizers.Split(Regex(_LLAMA3_SPLIT), "isolated")
-        t.pre_tokenizer = pre_tokenizers.Sequence([split, t.pre_tokenizer])
-        begin = ("<|begin_of_text|>", 2)
-        first = processors.TemplateProcessing(single=f"{begin[0]} $A", special_tokens=[begin])
-        t.post_processor = processors.Sequence([t.post_processor, first])
-    options = dict(special_tokens=specials, initial_alphabet=pre_tokenizers.ByteLevel.alphabet(), show_progress=False)
-    return t, trainers.BpeTrainer(vocab_size=vocab, **options)
-
-# %% ../../nbs/07_lm/03_toys.ipynb #cell-020
-def _sentencepiece_tokenizer(specials: list[str], vocab: int):
-    "Llama 2's: BPE with `▁` for blanks and bytes for unknown characters."
-    from tokenizers import Tokenizer, decoders, models, normalizers, processors, trainers
-
-    t = Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
-    t.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    strip = [decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-    t.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), *strip])
-    t.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 2)])
-    specials = [*specials, *(f"<0x{i:02X}>" for i in range(256))]
-    return t, trainers.BpeTrainer(vocab_size=vocab, special_tokens=specials, max_token_length=8, show_progress=False)
-
-# %% ../../nbs/07_lm/03_toys.ipynb #cell-022
-def _counted_pieces(texts: list[str], size: int, longest: int = 4) -> list[tuple[str, float]]:
-    "The commonest pieces of words, characters first, with the logarithm of their share."
-    words = ["▁" + w for text in texts for w in re.split("[ ]+", text) if w]
-    counts = Counter(w[i : i + n] for w in words for n in range(1, longest + 1) for i in range(len(w) - n + 1))
-    order = sorted(counts.items(), key=lambda kv: (len(kv[0]) > 1, -kv[1] * len(kv[0]), kv[0]))[:size]
-    return [(piece, math.log(count / counts.total())) for piece, count in order]
-
-# %% ../../nbs/07_lm/03_toys.ipynb #cell-023
-def _t5_tokenizer(specials: list[str], vocab: int):
-    "T5's: unigrams with `▁` for blanks; the pieces are counted, as the library's trainer breaks ties by chance."
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
-
-    scores = [(piece, 0.0) for piece in specials] + _counted_pieces(_TOY_TEXTS, vocab - len(specials))
-    t = Tokenizer(models.Unigram(scores, unk_id=specials.index("<unk>")))
-    t.add_special_tokens(specials)
-    t.pre_tokenizer, t.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
-    t.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
-    return t, None
-
-# %% ../../nbs/07_lm/03_toys.ipynb #cell-027
-@cache
-def _trained_tokenizer_json(style: str, vocab: int) -> str:
-    "A trained tokenizer of a style, as text."
-    specials, texts = list(TOKENIZER_STYLES[style]), _TOY_TEXTS
-    if style == "sentencepiece":
-        t, trainer = _sentencepiece_tokenizer(specials, vocab)
-        texts = [w for text in _TOY_TEXTS for w in text.replace("\n", "").split()]
-    elif style == "t5":
-        t, trainer = _t5_tokenizer(specials, vocab)
-    else:
-        t, trainer = _byte_level_tokenizer(style, specials, vocab)
-    if trainer:
-        t.train_from_iterator(texts, trainer)
-    made = json.loads(t.to_str())  # bytes are in the vocabulary, but are not special tokens
-    made["added_tokens"] = [a for a in made["added_tokens"] if not a["content"].startswith("<0x")]
-    return json.dumps(made)
-
 # %% ../../nbs/07_lm/03_toys.ipynb #cell-028
-def toy_tokenizer(style: str = "byte-level", vocab: int = 400):
+def toy_tokenizer(style: str = "byte-level"):
     "A tokenizer of the style, trained on a few sentences."
     from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast
@@ -156,7 +76,7 @@ def toy_tokenizer(style: str = "byte-level", vocab: int = 400):
         options["unk_token"] = "<unk>"
     if style == "llama-3":
         options |= dict(chat_template=_CHAT_TEMPLATE, additional_special_tokens=["<|start|>"])
-    trained = Tokenizer.from_str(_trained_tokenizer_json(style, vocab))
+    trained = Tokenizer.from_str(package_text(f"lm/toy_tokenizers/{style}.json"))
     return PreTrainedTokenizerFast(tokenizer_object=trained, clean_up_tokenization_spaces=False, **options)
 
 # %% ../../nbs/07_lm/03_toys.ipynb #cell-033
