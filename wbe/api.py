@@ -116,7 +116,7 @@ def _runs_of(given: Any) -> list:
         raise StoreError(f"{given}: {'no runs here' if Path(given).exists() else 'no such folder'}; `run` makes one")
     return found
 
-
+# %% ../nbs/12_app/10_api.ipynb #a13b04eb
 _MOMENTS = dict(before="before", after="right after", current="just edited", past="earlier edits")
 _SHOWN = ("right after", "just edited", "at the end", "seconds each")
 
@@ -150,7 +150,7 @@ def compare(
         shown = [c for c in shown if c[0] != "lasting facts"]
     return _with_intervals(found, metric) if intervals else table if all_columns else table[shown]
 
-
+# %% ../nbs/12_app/10_api.ipynb #49960f94
 def report(
     runs: Any = "runs",  # Runs, folders of runs, or folders of such folders; one or many
     out: str | Path = "report.html",  # the file of the page

@@ -285,16 +285,17 @@ def _spending(
     return {k: v for k, v in how.items() if v is not None}
 
 # %% ../../nbs/12_app/04_bench.ipynb #46face1c
-def _check_writer(
+def _checked_writer(
     by: dict,  # the options that its texts depend on
     how: dict,  # the others
-):
-    "Raise an error for a writer that cannot work."
+) -> tuple[dict, dict]:  # both
+    "The options of a writer; an error if it cannot work."
     every = [{k: v for k, v in by.items() if k != "kinds"}, *(by.get("kinds") or {}).values()]
     if how and all(w["name"] == "template" for w in every):
         raise BadArgument("--budget, --prices and --yes are for a paid writer: add --writer openai --model NAME")
     for settings in every:
         _check_one_writer(settings, how if settings["name"] == "openai" or len(every) == 1 else {})
+    return by, how
 
 # %% ../../nbs/12_app/04_bench.ipynb #fe144d0f
 def _check_one_writer(settings: dict, how: dict):
@@ -430,17 +431,13 @@ def _benchmark(
 
     check_choice(until, ("release", "facts", "parsed"), "step")
     settings["language"] = language
-    if until == "parsed":
-        return _parse_one(folder, dumps, settings, out)
-    if until == "facts":
-        return _build_two(folder, dumps, settings, out)
+    if until != "release":
+        return dict(parsed=_parse_one, facts=_build_two)[until](folder, dumps, settings, out)
     make = _maker(folder, dumps, world, world_seed, settings.get("mirror"))
-    by, how = _writer_settings(writer or [], model, base_url), _spending(budget, prices, yes)
-    _check_writer(by, how)
-    more = take(settings, _CRITERIA, _BENCHMARK)
-    settings = take(settings, _BENCHMARK, _CRITERIA) | dict(chains=chains)
-    made = make(writer=by, writer_options=how, log=print_step, **settings)
-    _write_criteria(folder, **more)
+    by, how = _checked_writer(_writer_settings(writer or [], model, base_url), _spending(budget, prices, yes))
+    given, criteria = take(settings, _BENCHMARK, _CRITERIA), take(settings, _CRITERIA, _BENCHMARK)
+    made = make(writer=by, writer_options=how, log=print_step, chains=chains, **given)
+    _write_criteria(folder, **criteria)
     _print_release(made, out)
 
 # %% ../../nbs/12_app/04_bench.ipynb #8db097e8

@@ -330,7 +330,7 @@ def _run_wikifactdiff(cls, settings: dict, hparams: list[str], runs: Path, name:
 # %% ../../nbs/12_app/05_runs.ipynb #83cb5f4e
 _RUN = dict(benchmark=_run_benchmark, chains=_run_mquake, updates=_run_wikifactdiff)  # by what is asked about
 
-
+# %% ../../nbs/12_app/05_runs.ipynb #d3a9139d
 @command("runs", plan=_plan_words, flags=PLAN_FLAGS)
 def _run(
     benchmark: str | None = None,  # a release, any file of rows (CSV, JSON, Parquet, …), or a name on the hub
@@ -370,12 +370,11 @@ def _run(
     editors = [e for e in names if e != "none"]
     mine, hparams = _split_pairs(pairs, known, editors)
     _check_names(mine, known, ",".join(editors))
-    settings = recorded | read_settings(mine, known) | ({SCHEDULES[schedule].file: benchmark} if benchmark else {})
-    how = SCHEDULES[schedule]
-    settings = {"benchmark" if k == how.file else k: v for k, v in settings.items()}  # a recorded file has its own word
-    if "benchmark" not in settings:
+    how, settings = SCHEDULES[schedule], recorded | read_settings(mine, known)
+    recorded_file = settings.pop(how.file, None)  # has a word of its own
+    if not (benchmark := benchmark or recorded_file):
         raise BadArgument("give a benchmark, like wbe-demo/benchmark/release; or --config FILE")
-    _RUN[how.file](how.plan_class, settings, hparams, runs, name, out)
+    _RUN[how.file](how.plan_class, settings | dict(benchmark=benchmark), hparams, runs, name, out)
 
 # %% ../../nbs/12_app/05_runs.ipynb #598761eb
 def _print_estimate(file: Path, measured: list[Path] | None, out: TableOutput):
@@ -714,7 +713,7 @@ def _asked_how(run, metric: str) -> tuple:
     decoding = "the expected answer is given" if metric == "token_accuracy" else "greedy"
     return c["model"]["name"], c["benchmark"]["name"], c.get("protocol"), metric, decoding
 
-
+# %% ../../nbs/12_app/05_runs.ipynb #1c43ce5b
 def _by_protocol(runs: list) -> dict[str, list]:
     "The runs of each protocol."
     groups = {}
@@ -722,7 +721,15 @@ def _by_protocol(runs: list) -> dict[str, list]:
         groups.setdefault(str(r.config.get("protocol")), []).append(r)
     return groups
 
+# %% ../../nbs/12_app/05_runs.ipynb #f693094c
+def _print_textless(runs: list, table, metric: str, out: TableOutput):
+    "Print the axes of which a table has no numbers, since no text was generated."
+    axes = {a for r in runs for a in r.outcomes.axis.unique()} & {*table.columns.unique(0)}
+    if dropped := sorted(a for a in axes if table[a].isna().all(axis=None)):
+        what = f"no text was generated, so there is no {metric.replace('_', ' ')}"
+        out.line(_wrapped(f"{', '.join(dropped)}: {what}; --metric token_accuracy has these."))
 
+# %% ../../nbs/12_app/05_runs.ipynb #da539d85
 def print_comparison(
     runs: list,
     metric: str | None = None,  # one of RUN_MEASURES; by default as `text_measure` says
@@ -759,12 +766,8 @@ def print_comparison(
         out.show(turned, rows, title)
     else:
         _print_moments(out, names, columns, texts, title)
-    axes = {a for r in runs for a in r.outcomes.axis.unique()} & {*table.columns.unique(0)}
-    if dropped := sorted(a for a in axes if table[a].isna().all(axis=None)):
-        what = f"no text was generated, so there is no {metric.replace('_', ' ')}"
-        out.line(_wrapped(f"{', '.join(dropped)}: {what}; --metric token_accuracy has these."))
-    if about["differ"]:
-        differ = ", ".join(about["differ"])
+    _print_textless(runs, table, metric, out)
+    if differ := ", ".join(about["differ"]):
         out.line(f"These runs differ in: {differ}.\nTheir numbers do not belong in one table.")
     _print_differences(runs, metric, against, out)
     for line in [*about["health"], *about["set_aside"], *about["judged"]]:

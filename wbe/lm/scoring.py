@@ -566,7 +566,6 @@ def ask_benchmark(
         chat_template=bool(getattr(lm.tokenizer, "chat_template", None)),
         source=bench.source.about() if bench.source else None,
         release_rows=bench.rows_set_aside(),
+        **(dict(backend=lm.backend.about()) if lm.backend else {}),
     )
-    if lm.backend:
-        about |= dict(backend=lm.backend.about())
     return BenchmarkAnswers(_answer_frame(probes, scores, scored_at, edited_at), about)

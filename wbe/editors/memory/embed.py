@@ -229,7 +229,7 @@ def mean_of_tokens(
 # %% ../../../nbs/09_editors/memory/01_embed.ipynb #cell-042
 CONTRIEVER = "facebook/contriever-msmarco"
 
-
+# %% ../../../nbs/09_editors/memory/01_embed.ipynb #11dc775e
 class MeanPooledEmbedder:
     "Vectors from an encoder of transformers: the mean of its tokens' vectors."
 
@@ -272,7 +272,7 @@ class MeanPooledEmbedder:
             out.append(mean_of_tokens(hidden, inputs["attention_mask"]).float().cpu().numpy())
         return _unit_vectors(np.concatenate(out)) if self.unit else np.concatenate(out)
 
-
+# %% ../../../nbs/09_editors/memory/01_embed.ipynb #361d2157
 class InnerProductEmbedder(MeanPooledEmbedder):
     "The same without normalisation, so that inner products are compared."
 
