@@ -3,6 +3,7 @@
 import json
 import logging
 import random
+import re
 import signal
 import sqlite3
 import sys
@@ -16,8 +17,10 @@ pytest.importorskip("openai")
 
 from openai_server import FaultyServer
 
+from wbe.benchmark.questions import write_checked
 from wbe.records import BadArgument
-from wbe.writers.base import Hop, Request
+from wbe.writers.base import Hop, Request, parse_writer, parse_writers
+from wbe.writers.checks import first_failed_check
 from wbe.writers.ledger import WriterError
 from wbe.writers.llm import OpenAIWriter
 
@@ -380,9 +383,77 @@ def test_the_prompts_are_in_the_package():
     folder = Path(wbe.writers.__file__).parent
     names = {p.stem for p in (folder / "prompt_files").glob("*.md")}
     others = {"judge", "judge-question", "same-meaning", "supported", "passage", "passage-edit", "sentences"}
+    others |= {"paper-question", "paper-rephrase", "paper-persona"}
     assert names == {*PROMPT_NAMES, *others}
     assert all(prompt_file(n).name == n for n in names)
     assert json.loads((folder / "prices.json").read_text())["as_of"]
+
+
+def paper_reply(body):
+    "Answers to the prompts of WikiBigEdit's appendix A, read from their last lines; Ann's pair answers something else."
+    text = body["messages"][-1]["content"]
+    if fact := re.search(
+        r"^Fact Triplet: (.+), (.+), (.+)\nRelation Description: .+$", text[text.rfind("Task:") :], re.M
+    ):
+        subject, relation, answer = fact.groups()
+        leak = f", {answer}" if subject == "Leak" else ""
+        return f"Q: Who is the {relation} of {subject}{leak}?\nA: {'Bo' if answer == 'Ann' else answer}"
+    if "item: " in text:  # our prompt, for a chain
+        return json.dumps(dict(item=text.split("\n")[0][6:], question="Where was the head of Orland born?"))
+    question = re.findall(r"^Original Question: (.+)$", text, re.M)[-1]
+    voice = "Arr! " if "pirate" in text else ""
+    return f"Reformulated Question: {voice}Tell me: {question}" if voice or "Answer:" in text else "So,\nwhat?"
+
+
+@pytest.mark.parametrize("batch", [False, True])
+def test_the_prompts_of_the_paper(tmp_path, batch):
+    "One message without a schema, in every form; a chain keeps our prompt; nothing is repeated with feedback."
+    hop = lambda name: (Hop("P6", "head of government", name, "person"),)
+    facts = [
+        Request(f"{s}/update", "update", s, hop(o)) for s, o in (("Orland", "Cy"), ("Marl", "Ann"), ("Leak", "Di"))
+    ]
+    voices = [
+        Request(f"{p}/persona", "persona", "Orland", hop("Cy"), question="Who leads Orland?", persona=p)
+        for p in ("pirate", "caveman")
+    ]
+    rephrase = Request("r/rephrase", "rephrase", "Orland", hop("Cy"), question="Who leads Orland?")
+    chain = Request("c", "multihop", "Orland", (*hop("Cy"), Hop("P19", "place of birth", "Karsk", "place")))
+    with FaultyServer(reply=paper_reply) as server:
+        w = writer(server, tmp_path, prompts="paper", batch=batch, retries=0)
+        assert w.estimate(facts).output_tokens > 0
+        texts = list(w.write([*facts, *voices, rephrase, chain]))
+        assert [t.text for t in texts] == [
+            "Who is the head of government of Orland?",
+            None,
+            "Who is the head of government of Leak, Di?",
+            "Arr! Tell me: Who leads Orland?",
+            None,
+            "Tell me: Who leads Orland?",
+            "Where was the head of Orland born?",
+        ]
+        assert [t.error for t in texts if t.error] == [
+            "wrong answer: the pair answers something else",
+            "malformed answer: more than one line",
+        ]
+        assert first_failed_check(facts[2], texts[2].text).name == "answer given away"
+        assert [t.prompt.split("/")[0] for t in texts[2:5]] == ["paper-question", "paper-persona", "paper-persona"]
+        bodies = server.bodies or [
+            json.loads(x)["body"] for x in next(iter(server.files.values())).decode().splitlines()
+        ]
+        plain = [body for body in bodies if "item: " not in body["messages"][-1]["content"]]
+        assert len(plain) == 6 and all(len(b["messages"]) == 1 and "response_format" not in b for b in plain)
+        asked = len(server.asked)
+        assert write_checked(w, facts)[2] == 0 and len(server.asked) == asked
+    assert w.key()["prompts"] != writer(server, tmp_path).key()["prompts"]
+
+
+def test_the_paper_s_prompts_by_name():
+    about = dict(name="openai", model="gpt", base_url="http://a/v1", prompts="paper")
+    assert parse_writer("openai+paper:gpt@http://a/v1") == about
+    assert parse_writers(["persona=local+paper:m"])["kinds"]["persona"]["prompts"] == "paper"
+    for wrong in ("openai+papers:gpt", "template+paper"):
+        with pytest.raises(BadArgument, match="prompts"):
+            parse_writer(wrong)
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -235,10 +235,10 @@ def _with_model(text: str, model: str | None, base_url: str | None) -> str:
 
     if text == "template" and (model or base_url):
         raise BadArgument("--model and --base-url need another writer: add --writer openai or --writer local")
-    if text in ("openai", "local") and not model:
+    if text.partition("+")[0] in ("openai", "local") and not model:
         raise BadArgument(f"--writer {text} needs a model: add --model NAME")
     name, _, named = text.partition(":")
-    if name not in WRITERS.names():  # one of one's own, module:Class
+    if name.partition("+")[0] not in WRITERS.names():  # one of one's own, module:Class
         return text
     if model and named:
         raise BadArgument(f"--writer {text} names a model already: leave out --model {model}")

@@ -14,12 +14,12 @@ from .sharing import greedy_decode
 from .models import LM, load
 from .scoring import decode_first_line
 from ..progress import progress_bar
-from ..records import BadArgument, patch
+from ..records import BadArgument, check_choice, patch
 from ..writers.base import Request, WrittenText
 from ..writers.judge import JUDGING
 from ..writers.ledger import AnswerCache, CachedAnswer
 from ..writers.passages import CHECKING, PASSAGES
-from ..writers.requests import QUESTIONS, BadAnswer, ChatPrompt, parse_answer, prompt_for
+from ..writers.requests import _QUESTION_TASKS, QUESTIONS, BadAnswer, ChatPrompt, parse_answer, prompt_for
 from ..writers.verbalisation import SENTENCES
 
 # %% ../../nbs/07_lm/12_writer.ipynb #cell-005
@@ -48,12 +48,16 @@ class LocalWriter:
         max_tokens: int = 120,  # of an answer
         mix: bool = False,  # one prompt for all personas, instead of one for each
         batch: int = 256,  # requests that the model gets together
+        prompts: str = "ours",  # or paper: those of WikiBigEdit's appendix A
         **options,  # of `load`: dtype, device, quant, revision, …
     ):
         if not isinstance(model, (str, LM)):
             raise BadArgument(f"model is a name, a folder or a loaded LM, not {type(model).__name__}")
         self.lm = model if isinstance(model, LM) else load(model, **options)
         self.model, self.max_tokens, self.mix, self.batch = self.lm.name, max_tokens, mix, batch
+        self.prompts = check_choice(prompts, list(_QUESTION_TASKS), "set of prompts")
+        if prompts == "paper":
+            self.task, self.repairs = _QUESTION_TASKS[prompts], False  # its prompts take no feedback
 
     def __repr__(self) -> str:
         return f"LocalWriter({self.model!r})"
@@ -76,12 +80,12 @@ def key(self: LocalWriter) -> dict:
 @patch
 def _prompt(self: LocalWriter, request: Request) -> ChatPrompt:
     "The messages for a request."
-    return prompt_for(request, self.mix)
+    return prompt_for(request, self.mix, self.prompts)
 
 # %% ../../nbs/07_lm/12_writer.ipynb #cell-015
 @patch
 def generate(self: LocalWriter, prompts: list[ChatPrompt]) -> list[str]:
-    "The model's answers to prompts, one line each."
+    "The model's answers to prompts, one line each where an answer is JSON."
     ids = [_encode_messages(self.lm, p) for p in prompts]
     longest, limit = max(map(len, ids)) + self.max_tokens, self.lm.context_length
     if limit and longest > limit:
@@ -89,7 +93,9 @@ def generate(self: LocalWriter, prompts: list[ChatPrompt]) -> list[str]:
             f"{self.model} reads {limit} tokens, but a prompt and its answer have {longest}: "
             "take a model with a longer context"
         )
-    return [decode_first_line(self.lm, text.ids) for text in greedy_decode(self.lm, ids, self.max_tokens)]
+    whole = lambda lm, ids: lm.tokenizer.decode(ids, skip_special_tokens=True)
+    texts = greedy_decode(self.lm, ids, self.max_tokens)
+    return [(whole if p.plain else decode_first_line)(self.lm, text.ids) for p, text in zip(prompts, texts)]
 
 # %% ../../nbs/07_lm/12_writer.ipynb #cell-016
 @patch

@@ -130,15 +130,16 @@ def split_kind(text: str) -> tuple[str | None, str]:
 
 # %% ../../nbs/03_writers/01_base.ipynb #00888129
 def parse_writer(
-    text: str,  # NAME, NAME:MODEL or NAME:MODEL@ADDRESS
-) -> dict:  # name, model and base_url, as far as they are given
+    text: str,  # NAME, NAME:MODEL or NAME:MODEL@ADDRESS; NAME+paper has the prompts of WikiBigEdit's paper
+) -> dict:  # name, model, base_url and prompts, as far as they are given
     "The settings of a writer from words of a command."
     name, _, rest = text.partition(":")
+    name, _, prompts = name.partition("+")
     if name not in WRITERS.names():  # one of one's own, module:Class
         WRITERS.get(text)
         return dict(name=text)
     model, _, address = rest.partition("@http")
-    found = dict(name=name, model=model, base_url=address and f"http{address}")
+    found = dict(name=name, model=model, base_url=address and f"http{address}", prompts=prompts)
     return _check_writer_settings({k: v for k, v in found.items() if v})
 
 # %% ../../nbs/03_writers/01_base.ipynb #7fd4b554
@@ -146,8 +147,9 @@ def _check_writer_settings(settings: dict) -> dict:
     "The settings of a writer, or an error for those that cannot work together."
     name, model, address = (settings.get(k) for k in ("name", "model", "base_url"))
     WRITERS.get(name)
-    if name == "template" and (model or address):
-        raise BadArgument("the writer template has no model: choose openai:MODEL or local:MODEL")
+    check_choice(settings.get("prompts", "paper"), ("paper", "ours"), "set of prompts")
+    if name == "template" and (model or address or "prompts" in settings):
+        raise BadArgument("the writer template has no model and no prompts: choose openai:MODEL or local:MODEL")
     if name in ("openai", "local") and not model:
         raise BadArgument(
             f"the writer {name} needs a model, like {name}:{'gpt-4o-mini' if name == 'openai' else 'FOLDER'}"

@@ -21,7 +21,7 @@ from typing import ClassVar
 from urllib.parse import parse_qsl, urlsplit
 
 from ..http import retry_after
-from ..records import BadArgument, install_command, patch
+from ..records import BadArgument, check_choice, install_command, patch
 from ..store import logger
 from ..texts import one_line
 from .base import Request, WrittenText
@@ -35,6 +35,7 @@ from wbe.writers.ledger import (
 )
 from wbe.writers.requests import (
     QUESTION_FORM,
+    _QUESTION_TASKS,
     QUESTIONS,
     AnswerForm,
     BadAnswer,
@@ -118,7 +119,7 @@ def body(
 ) -> dict:
     "The body of a call."
     out = {"model": model, "messages": list(prompt.messages), self.limit: max_tokens}
-    if self.formats[self.format]:
+    if self.formats[self.format] and not prompt.plain:
         out["response_format"] = self.formats[self.format]
     if temperature is not None and "temperature" not in self.refused:
         out["temperature"] = temperature
@@ -425,12 +426,16 @@ class Endpoint:
     temperature: float | None = None  # default: the model's own
     max_tokens: int = 200  # of an answer; models that reason before they answer need more
     mix: bool = False  # one prompt for all voices, instead of one for each
+    prompts: str = "ours"  # or paper: those of WikiBigEdit's appendix A
     retry_failed: bool = False  # ask again what failed for good in an earlier run
     backoff: float = 1.0  # seconds before the second attempt; doubled for each further one
 
     task: ClassVar[Task] = QUESTIONS
 
     def __post_init__(self):
+        check_choice(self.prompts, list(_QUESTION_TASKS), "set of prompts")
+        if self.prompts == "paper" and self.task is QUESTIONS:
+            self.task, self.repairs = _QUESTION_TASKS["paper"], False  # its prompts take no feedback
         self._check_options()
         self._prepare()
 
@@ -523,13 +528,14 @@ def _count(self: Endpoint, outcome: CallOutcome, dollars: float):
 @patch
 def _prompt(self: Endpoint, request) -> ChatPrompt:
     "The messages for a request."
-    return prompt_for(request, self.mix)
+    return prompt_for(request, self.mix, self.prompts)
 
 
 @patch
 def _read_reply(self: Endpoint, data: dict, item: str, body: dict) -> CallOutcome:
     "The outcome of a call that was answered."
-    ignored = self._dialect.ignores_format(body, _reply_text(data))
+    plain = ChatPrompt("", "", (), item).plain
+    ignored = not plain and self._dialect.ignores_format(body, _reply_text(data))
     return _parse_completion(data, item, ignored or "response_format" not in body, self.task.form)
 
 # %% ../../nbs/03_writers/07_endpoint.ipynb #cell-034

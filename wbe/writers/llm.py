@@ -253,7 +253,7 @@ def _split_known(
 # %% ../../nbs/03_writers/08_llm.ipynb #cell-016
 def _fixed_tokens(prompt: ChatPrompt) -> tuple[int, int]:
     "Estimated tokens of all messages but the last, and of an answer."
-    answers = [estimate_tokens(m["content"]) for m in prompt.messages if m["role"] == "assistant"]
+    answers = [estimate_tokens(m["content"]) for m in prompt.messages if m["role"] == "assistant"] or [40]
     return sum(estimate_tokens(m["content"]) + 4 for m in prompt.messages[:-1]), sum(answers) // len(answers)
 
 # %% ../../nbs/03_writers/08_llm.ipynb #cell-018

@@ -283,7 +283,15 @@ class ChatPrompt:
     name: str  # of the prompt file
     version: str
     messages: tuple[dict, ...]
-    item: str  # to be repeated in the answer
+    item: str  # to be repeated in the answer; `_PLAIN` and what to repeat, if the answer is no JSON
+
+    @property
+    def plain(self) -> bool:
+        "Whether the answer is no JSON."
+        return self.item.startswith(_PLAIN)
+
+
+_PLAIN = "in plain text: "
 
 # %% ../../nbs/03_writers/05_requests.ipynb #d49c1c19
 def _item_hash(text: str) -> str:
@@ -306,6 +314,23 @@ def chat_prompt(
         messages += [_user_message(given), dict(role="assistant", content=answer)]
     return ChatPrompt(file.name, file.version, (*messages, _user_message(text)), _item_hash(text))
 
+# %% ../../nbs/03_writers/05_requests.ipynb #8c155a92
+_PAPER_PROMPTS = dict(
+    update="paper-question", locality="paper-question", rephrase="paper-rephrase", persona="paper-persona"
+)
+
+
+def _paper_prompt(request: Request) -> ChatPrompt:
+    "The prompt of WikiBigEdit's appendix A for a request."
+    file, hop = prompt_file(_PAPER_PROMPTS[request.kind]), request.hops[0]
+    fields = dict(
+        subject=request.subject, relation=hop.property, object=request.answer, question=request.question or ""
+    )
+    fields |= dict(description=hop.description or hop.property, voice=dict(file.examples).get(request.persona, ""))
+    text = file.instructions.format(**{name: one_line(value) for name, value in fields.items()})
+    item = _PLAIN + ("" if request.question else fields["object"])
+    return ChatPrompt(file.name, file.version, (dict(role="user", content=text),), item)
+
 # %% ../../nbs/03_writers/05_requests.ipynb #89ea848f
 _PROMPT_OF_KIND = dict(update="question", locality="question", rephrase="rephrase", multihop="multihop")
 
@@ -313,10 +338,13 @@ _PROMPT_OF_KIND = dict(update="question", locality="question", rephrase="rephras
 def prompt_for(
     request,  # a Request; or that of a judge, a checker, …, which has a method `prompt`
     mix: bool = False,  # one prompt for all voices, instead of one for each
+    prompts: str = "ours",  # or paper
 ) -> ChatPrompt:
     "The prompt for a request."
     if not isinstance(request, Request):
         return request.prompt()
+    if prompts == "paper" and request.kind != "multihop":
+        return _paper_prompt(request)
     persona = "persona-mix" if mix else f"persona-{request.persona}"
     return chat_prompt(prompt_file(_PROMPT_OF_KIND.get(request.kind, persona)), _render_request(request, mix))
 
@@ -372,6 +400,24 @@ class Task(NamedTuple):
 
 
 QUESTIONS = Task("writer", PROMPT_NAMES, QUESTION_FORM)
+_QUESTION_TASKS = dict(  # by the name of a set of prompts
+    ours=QUESTIONS, paper=Task("writer", (*dict.fromkeys(_PAPER_PROMPTS.values()), "multihop"), QUESTION_FORM)
+)
+
+# %% ../../nbs/03_writers/05_requests.ipynb #276b83d1
+def _plain_question(text: str, wanted: str) -> str:  # wanted: the answer of the pair; none for a question alone
+    "The question of an answer without JSON: a pair `Q: …`, `A: …`, or one line."
+    if not wanted:
+        lines = text.strip().splitlines()
+        if len(lines) > 1:
+            raise BadAnswer("malformed answer: more than one line")
+        return lines[0].removeprefix("Reformulated Question:")
+    pair = re.search(r"^ *Q:(.+)\n+ *A:(.+)$", text, re.M)
+    if not pair:
+        raise BadAnswer("malformed answer: no lines 'Q:' and 'A:'")
+    if pair[2].strip(" .").casefold() != one_line(wanted).strip(" .").casefold():
+        raise BadAnswer("wrong answer: the pair answers something else")
+    return pair[1]
 
 # %% ../../nbs/03_writers/05_requests.ipynb #089dff4e
 def parse_answer(
@@ -383,6 +429,8 @@ def parse_answer(
     "The question in an answer (or what `form` names), or a `BadAnswer` that says what is wrong."
     if not isinstance(text, str) or not text.strip():
         raise BadAnswer("empty answer")
+    if item.startswith(_PLAIN):
+        return form.check(_plain_question(text, item.removeprefix(_PLAIN)))
     found = _first_json_object(text)
     if found is None and bare and "{" not in text:
         found = {"item": item, form.field: text}
