@@ -411,7 +411,7 @@ def _plain_question(text: str, wanted: str) -> str:  # wanted: the answer of the
         lines = text.strip().splitlines()
         if len(lines) > 1:
             raise BadAnswer("malformed answer: more than one line")
-        return lines[0].removeprefix("Reformulated Question:")
+        return re.sub(r"^ *(?:Original|Reformulated) Question:", "", lines[0])
     pair = re.search(r"^ *Q:(.+)\n+ *A:(.+)$", text, re.M)
     if not pair:
         raise BadAnswer("malformed answer: no lines 'Q:' and 'A:'")
