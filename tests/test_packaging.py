@@ -141,7 +141,7 @@ def test_nothing_says_to_install_wbe_from_the_index():
     texts = {p: p.read_text(encoding="utf-8") for folder in ("wbe", "tests") for p in (ROOT / folder).rglob("*.py")}
     texts |= {p: p.read_text(encoding="utf-8") for p in (ROOT / "nbs").rglob("*.ipynb")}
     texts |= {ROOT / n: (ROOT / n).read_text(encoding="utf-8") for n in ("README.md", "settings.ini", "Makefile")}
-    named = re.compile(r"pip install (?:-\S+ )*\\?[\"'`]?wbe\b(?!\[\w+\] @ git\+)(?!\[…\])")
+    named = re.compile(r"pip install (?:-\S+ )*\\?[\"'`]?wbe\b(?!\[[\w,]+\] @ git\+)(?!\[…\])")
     found = [
         f"{p.relative_to(ROOT)}: {m[0]}" for p, t in texts.items() for m in named.finditer(t) if p != Path(__file__)
     ]

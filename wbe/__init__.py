@@ -4,15 +4,15 @@ Ten lines, and what they use is imported when it is used:
 
     from wbe import ask, compare, edit, load, report, run
 
-    lm, question = load("wbe-tiny"), "What is the capital of Kibordesh?"    # or a name on the hub, a folder, a GGUF file
+    lm, question = load("wbe-tiny"), "What is the capital of Kibordesh?"    # or of the hub, a path
     fact = dict(subject="Kibordesh", question=question, answer="Silpur")
-    answers = [ask(lm, question)]
-    with edit(lm, fact, "rome").on(lm):                                     # undone at the end, bit for bit
-        answers += [ask(lm, question)]
-    answers += [ask(lm, question)]                                          # Sanagar, Silpur, Sanagar
-    for name in ("none", "ft"):                                             # none: the unedited model
-        run("my_edits.csv", editor=name, model="wbe-tiny")                  # columns: subject, question, answer, …
-    table = compare("runs")
+    print(ask(lm, question))                                                # Sanagar
+    with edit(lm, fact, "rome").on(lm):
+        print(ask(lm, question))                                            # Silpur
+    print(ask(lm, question))                                                # Sanagar, bit for bit
+    for name in ("none", "rag"):                                            # none: unedited model
+        run([fact], editor=name, model="wbe-tiny")                          # or "my_edits.csv"
+    print(compare("runs"))
     report("runs", "report.html")
 """
 

@@ -274,7 +274,7 @@ def draw_finding(
     names = [e for e in display_order(table.index.get_level_values("editor")) if e != "none"]
     start, end = ([table[c].get((e, a), np.nan) for e in names for a in _LEARNT_AND_KEPT] for c in table.columns[:2])
     start, end = np.reshape(start, (-1, 2)), np.reshape(end, (-1, 2))
-    fig, ax = new_figure(7, 4.6, grid="both")
+    fig, ax = new_figure(5.4, 3.8, grid="both")  # small, so that its words are large
     for axis in "xy":
         percent_axis(ax, axis)
     ax.plot(*before[_LEARNT_AND_KEPT], "X", color=GREY, ms=8, mew=0, gid=_UNEDITED)

@@ -238,7 +238,8 @@ class _WithBounds(float):
 def _shown_table(board: pd.DataFrame) -> tuple[pd.DataFrame, dict]:
     "The table for readers, with its formats: bounds stand in brackets after their value."
     bounds = [c for c in board if c.endswith((", low", ", high"))]
-    shown, formats = board.drop(columns=bounds).astype(object), {}
+    shown = board.drop(columns=bounds)
+    formats = {c: lambda v: "<0.001" if v < 0.001 else tables.format_cell(v) for c in shown if c == "seconds per edit"}
     for column in [c for c in shown if f"{c}, low" in board]:
         triples = zip(board[column], board[f"{column}, low"], board[f"{column}, high"])
         shown[column] = pd.Series([_WithBounds(*t) for t in triples], board.index, object)

@@ -164,8 +164,8 @@ FORMS = {
     "true-false": _FactForm("update", "true or false: with the new object, and with another one"),
     "negation": _FactForm("update", "true or false with 'not'"),
     "negated-completion": _FactForm("update", "a statement with 'not'; the new object is wrong here", True),
-    "unrelated-text": _FactForm("update", "the edit's question behind unrelated text"),
-    "edit-in-front": _FactForm("locality", "a locality probe behind the edit's question and answer"),
+    "unrelated-text": _FactForm("update", "the edit's question after unrelated text"),
+    "edit-in-front": _FactForm("locality", "a locality probe after the edit's question and answer"),
 }
 CRITERIA = {  # forms that are made from the snapshots, with the benchmark
     "alias": _FactForm("update", "the edit's question with another name of the subject"),

@@ -391,7 +391,7 @@ def _check_read_rows(report: ValidationReport, file: str, rows: list[JsonRow], m
             timesteps[row.texts.get("timestep", "")] += 1
     report.description += _describe_questions(axes, timesteps)
     if bad:
-        report.description.append(f"{bad:,} of {len(rows):,} rows cannot be asked; a run sets them aside")
+        report.description.append(f"{bad:,} of {len(rows):,} rows cannot be asked; a run skips them")
 
 # %% ../../nbs/06_benchmark/12_validator.ipynb #db106453
 def _check_table_rows(

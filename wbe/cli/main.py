@@ -9,6 +9,7 @@ __all__ = ['COMMAND_GROUPS', 'main']
 import errno
 import os
 import sys
+import warnings
 
 import typer
 
@@ -55,8 +56,13 @@ def _explain(error: Exception) -> str | None:
     )
 
 # %% ../../nbs/12_app/08_main.ipynb #cell-014
+def _warning_line(text: Warning, *where) -> str:
+    return f"warning: {text}\n"
+
+
 def main():
     "The entry point of the `wbe` command."
+    warnings.formatwarning = _warning_line  # without the line of our code
     try:
         app()
     except (WbeError, ModuleNotFoundError, OSError) as e:

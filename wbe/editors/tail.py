@@ -196,7 +196,7 @@ class TailPass:
         self.lm, self.layer, self.part, self.positions = lm, layer, part, list(positions)
         self.starts = list(starts) if starts is not None and reuse == "tokens" else [0] * len(texts)
         if any(not 0 <= b < len(t) for b, t in zip(self.starts, texts)):
-            raise BadArgument("a text changes behind its end; `starts` must be the position of one of its tokens")
+            raise BadArgument("a text changes after its end; `starts` must be the position of one of its tokens")
         self.columns_of_starts = [
             a - b for a, b in zip(starts or self.starts, self.starts)
         ]  # in what `change` receives

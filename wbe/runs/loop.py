@@ -277,7 +277,7 @@ class ProgressTable:
         if event in ("estimated", "tuning", "no effect"):
             self.line(data["text"])
         if data.get("trained"):
-            self.line(f"edits are trained under {data['trained']}, and asked about under {data['protocol']}")
+            self.line(f"prompt format: {data['trained']} in training, {data['protocol']} in questions")
         if event == "broken":
             times = f"the perplexity of text is {data['ratio']:.3g} times that of the unedited model"
             self.line(f"broken after {data['edits_done']:,} edits: {times} (limit {data['limit']:g})")

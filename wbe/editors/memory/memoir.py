@@ -92,7 +92,7 @@ class MemoirHParams(HParams):
     decay: float = hp(1e-5, minimum=0)  # weight decay, of the whole matrix
     stop: str = hp("settled", choices=("enough", "settled"))  # when training ends before the last step, as in WISE
     enough: float = hp(0.0)  # with stop="enough": training ends below this loss
-    contexts: bool = hp(False)  # whether an edit is also trained behind ten texts that the model generates
+    contexts: bool = hp(False)  # whether an edit is also trained after ten texts that the model generates
     mean: str = hp("answer", choices=("answer", "row"))  # by what a text's loss is divided: its tokens, or see below
     end: bool = False  # whether the end of the text is part of the answer
     under: str = AS_ASKED  # the protocol of the questions while editing

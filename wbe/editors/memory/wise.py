@@ -82,7 +82,7 @@ class WiseHParams(HParams):
     draws: int = hp(1, minimum=1)  # number of unrelated prompts for each edit
     under: str = AS_ASKED  # the protocols of the questions in training, separated by commas
     enough: float = hp(0.0)  # training ends below this loss
-    contexts: bool = hp(False)  # whether an edit is also trained behind ten texts that the model generates
+    contexts: bool = hp(False)  # whether an edit is also trained after ten texts that the model generates
     margins: str = hp("all", choices=("all", "violated"))  # over what the mean of each margin is taken
     decay: float = hp(0.0, minimum=0)  # weight decay, of all weights of the side memory
     stop: str = hp("enough", choices=("enough", "settled"))  # when training ends before the last step

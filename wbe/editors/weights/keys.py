@@ -320,7 +320,7 @@ class _ValueObjective:
     def __init__(
         self,
         lm: LM,
-        texts: list[list[SubjectEncoding]],  # of each request, behind contexts; the bare question first
+        texts: list[list[SubjectEncoding]],  # of each request, after contexts; the bare question first
         kl_prompts: list[SubjectEncoding],  # of each request
         layer: int,
         part: str,
@@ -496,7 +496,7 @@ _KEPT = dict(inputs="given", outputs="output")  # of a TargetValues: what a Tail
 def optimise_values(
     lm: LM,
     requests: list[EditRequest],
-    texts: list[list[SubjectEncoding]],  # of each request, behind contexts; the bare question first
+    texts: list[list[SubjectEncoding]],  # of each request, after contexts; the bare question first
     layer: int,
     h: ValueHParams,
     part: str = "mlp_out",  # whose output is changed: the MLP's last projection, or block

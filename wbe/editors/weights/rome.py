@@ -223,11 +223,11 @@ class _KeyReader:
     def __init__(
         self,
         lm: LM,
-        texts: list[list[SubjectEncoding]],  # of each request, behind contexts; the bare question first
+        texts: list[list[SubjectEncoding]],  # of each request, after contexts; the bare question first
         target: torch.Tensor,  # the wanted outputs of the last edited layer
         h: MEMITHParams,
         part: str,  # whose outputs are wanted
-        chunk: int = 256,  # requests whose keys behind all contexts are in memory at a time
+        chunk: int = 256,  # requests whose keys after all contexts are in memory at a time
         most: int = 1 << 30,  # bytes of hidden states that are kept from one layer to the next
     ):
         self.target, self.h, self.out = target, h, (part, max(h.layers), "out")
