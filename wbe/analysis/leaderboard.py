@@ -286,16 +286,8 @@ _CAPTION = (
     "{} right after the edits, unless the heading says otherwise; the best at the end first. n: updates at the end. "
     "Verified: how many of the checks listed below a run passed"
 )
-_FIRST_COLUMNS = (
-    "update, at the end",
-    "update",
-    "rephrase",
-    "locality",
-    "lasting facts",
-    "seconds per edit",
-    "n",
-    "verified",
-)
+_FIRST_COLUMNS = ("update, at the end", "update", "rephrase", "locality", "lasting facts")
+_FIRST_COLUMNS += ("seconds per edit", "n", "verified")
 _VERDICTS = (
     "Verdicts are on updates at the end: the difference on the same questions, resampled by subject, with Holm's "
     "correction over the table; none below 200 questions."
