@@ -174,11 +174,7 @@ def _require_spark():
     return SparkSession
 
 # %% ../nbs/00_core/03_engine.ipynb #cell-029
-def _spark_settings(
-    memory: str | None,
-    spill,
-    threads: int | None,
-) -> dict:
+def _spark_settings(memory: str | None, spill, threads: int | None) -> dict:
     "The configuration of a Spark session; a cluster that is configured already keeps its master."
     settings = {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}
     settings["spark.sql.shuffle.partitions"] = str(4 * (threads or os.cpu_count() or 1))

@@ -61,10 +61,7 @@ class _EvolvingSeries(Series):
 
 # %% ../../nbs/06_benchmark/16_evolving_series.ipynb #cell-007
 @patch
-def plan_days(
-    self: _EvolvingSeries,
-    days: dict[str, DumpsOfDay],
-):
+def plan_days(self: _EvolvingSeries, days: dict[str, DumpsOfDay]):
     "Plan more snapshots; a planned one that is not released yet gets the new dumps."
     known = {s["date"]: s for s in self.snapshots}
     needed = {str(day) for step in self.steps if step.released for day in (step.old, step.new)}

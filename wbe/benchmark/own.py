@@ -311,10 +311,7 @@ def _read_texts(row: ReadRow, data: dict, match: ColumnMatch):
             row.faults.append(("empty field", name, f"column {column!r} is empty"))
 
 # %% ../../nbs/06_benchmark/11_own.ipynb #cell-031
-def read_row(
-    row: JsonRow,
-    match: ColumnMatch,
-) -> ReadRow:
+def read_row(row: JsonRow, match: ColumnMatch) -> ReadRow:
     "A row of a table in our fields, with what is wrong with it."
     out = ReadRow(row.number, row.line, {})
     _read_texts(out, row.data, match)

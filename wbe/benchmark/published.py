@@ -89,10 +89,7 @@ def _targets(rewrite: LocatedValue) -> dict:
     return names | dict(object_id=new["id"].text(), previous_id=old["id"].text())
 
 # %% ../../nbs/06_benchmark/08_published.ipynb #cell-014
-def _read_counterfact(
-    rows: Iterable[LocatedValue],
-    parts: _EditCollector,
-):
+def _read_counterfact(rows: Iterable[LocatedValue], parts: _EditCollector):
     "CounterFact: a cloze, a new and a true object, paraphrases, and neighbours whose answer is the true object."
     for c in rows:
         r = c["requested_rewrite"]
@@ -173,10 +170,7 @@ def _names_and_ids(row: LocatedValue, new: LocatedValue, old: LocatedValue | Non
     return names | (dict(previous=old["label"].text(), previous_id=old.text_of("id")) if old else {})
 
 # %% ../../nbs/06_benchmark/08_published.ipynb #cell-035
-def _read_wikifactdiff(
-    rows: Iterable[LocatedValue],
-    parts: _EditCollector,
-):
+def _read_wikifactdiff(rows: Iterable[LocatedValue], parts: _EditCollector):
     "WikiFactDiff: a subject, a property, and objects that are new, obsolete or static."
     for number, c in enumerate(rows):
         objects = objects_by_decision(c)
@@ -285,10 +279,7 @@ def _read_case(row: LocatedValue) -> dict:
     )
 
 # %% ../../nbs/06_benchmark/08_published.ipynb #cell-057
-def _read_mquake(
-    rows: Iterable[LocatedValue],
-    parts: _EditCollector,
-):
+def _read_mquake(rows: Iterable[LocatedValue], parts: _EditCollector):
     "MQuAKE (CF, CF-3k, T): edits, a question over several facts, answers before and after."
     numbers, cases = {}, []
     for c in rows:
@@ -439,12 +430,7 @@ def _load_wikibigedit(
     return PublishedBenchmark("wikibigedit", name, edits, [i for s in steps for i in s.edit_ids], skipped=skipped)
 
 # %% ../../nbs/06_benchmark/08_published.ipynb #cell-085
-def _load_rows(
-    files: list[Path],
-    name: str,
-    kind: str | None,
-    target: str,
-) -> PublishedBenchmark:
+def _load_rows(files: list[Path], name: str, kind: str | None, target: str) -> PublishedBenchmark:
     "The rows of some files, in the form that they have."
     rows = chain.from_iterable(map(read_located_rows, files))
     first = next(rows, None) or LocatedValue(None, str(files[0])).fail("is missing: the file has no rows")

@@ -316,10 +316,7 @@ def _answer_classes(
 _QUESTION_TABLES = {"questions": BenchmarkRow, "dropped": Dropped}
 
 # %% ../../nbs/06_benchmark/06_questions.ipynb #cell-042
-def _arrow_bytes(
-    rows,
-    record: type,
-) -> bytes:
+def _arrow_bytes(rows, record: type) -> bytes:
     "Rows as an Arrow batch, to follow a schema that is written once."
     return b"".join(b.serialize().to_pybytes() for b in to_table(rows, record).combine_chunks().to_batches())
 

@@ -256,10 +256,7 @@ def parquet_rows(path) -> Iterator[JsonRow]:
         yield JsonRow(None, None, None, "damaged Parquet", str(e).splitlines()[0])
 
 # %% ../../nbs/06_benchmark/04_rows.ipynb #cell-054
-def write_json_rows(
-    path,
-    rows: Iterable[dict],
-) -> int:
+def write_json_rows(path, rows: Iterable[dict]) -> int:
     "Write a JSON list with a row on each line, whole or not at all; returns the number of rows."
     n = 0
     with atomic_write(path) as part, open(part, "w", encoding="utf-8") as f:
@@ -329,10 +326,7 @@ def text_of(
 
 # %% ../../nbs/06_benchmark/04_rows.ipynb #b600e41a
 @patch
-def items(
-    self: LocatedValue,
-    least: int = 0,
-) -> list[LocatedValue]:
+def items(self: LocatedValue, least: int = 0) -> list[LocatedValue]:
     "The entries of a list, at least so many."
     if hasattr(self.value, "tolist"):  # of an array
         self.value = self.value.tolist()
@@ -342,10 +336,7 @@ def items(
 
 # %% ../../nbs/06_benchmark/04_rows.ipynb #632a5d97
 @patch
-def texts(
-    self: LocatedValue,
-    least: int = 0,
-) -> tuple[str, ...]:
+def texts(self: LocatedValue, least: int = 0) -> tuple[str, ...]:
     "The texts of a list, at least so many."
     return tuple(v.text() for v in self.items(least))
 

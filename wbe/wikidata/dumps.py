@@ -131,11 +131,7 @@ def page(
 
 # %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-025
 @patch
-def folder(
-    self: Mirror,
-    day: date,
-    kind: str,
-) -> str:
+def folder(self: Mirror, day: date, kind: str) -> str:
     "The address of a snapshot's folder."
     if "{date}" in self.base:
         return self.base.replace("{date}", f"{day:%Y%m%d}")
@@ -157,11 +153,7 @@ def snapshots(self: Mirror, kind: str = "json.gz") -> list[date]:
 
 # %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-031
 @patch
-def folder_names(
-    self: Mirror,
-    day: date,
-    kind: str,
-) -> set[str] | None:
+def folder_names(self: Mirror, day: date, kind: str) -> set[str] | None:
     "The names in a snapshot's folder: none where the server refuses lists, None where there is no folder."
     try:
         page = self.page(self.folder(day, kind))

@@ -114,10 +114,7 @@ class _SeenIds:
         return again
 
 # %% ../../nbs/04_wikidata/06_parse.ipynb #cell-048
-def _make_piece(
-    parsed: list[ParsedLines],
-    roles: bool,
-) -> dict:
+def _make_piece(parsed: list[ParsedLines], roles: bool) -> dict:
     "What some parsed batches add to every file, and their counts."
     seen = _SeenIds()
     parsed = [_drop_entities(p, seen.add(p.labels["id"].to_pylist())) for p in parsed]

@@ -262,12 +262,7 @@ _add_templates("circa, c., ca., fl., floruit", lambda v: "c. " + "–".join(_pos
 MONTHS = "January February March April May June July August September October November December".split()
 
 
-def _written_date(
-    year: str,
-    month: str = "",
-    day: str = "",
-    day_first: bool = False,
-) -> str:
+def _written_date(year: str, month: str = "", day: str = "", day_first: bool = False) -> str:
     "A date in words; values that are no numbers are kept."
     name = MONTHS[int(month) - 1] if month.isdecimal() and 1 <= int(month) <= 12 else month
     day = str(int(day)) if day.isdecimal() else day

@@ -354,10 +354,7 @@ def write(
     return WorldFiles(folder)
 
 # %% ../../nbs/02_world/12_files.ipynb #cell-047
-def _block_of_qid(
-    cast: Cast,
-    qid: str,
-) -> tuple[int, int]:
+def _block_of_qid(cast: Cast, qid: str) -> tuple[int, int]:
     "The number of an entity and its block."
     n = int(qid.removeprefix("Q")) - FIRST_QID if qid[1:].isdigit() else -1
     if n < 0:
