@@ -6,6 +6,7 @@ import os
 
 import pyarrow.parquet as pq
 import pytest
+from shared_cells import shared
 
 from wbe.benchmark.series import make_benchmark
 from wbe.engine import Spark
@@ -21,11 +22,11 @@ pytestmark = pytest.mark.extra("spark")
 def dumps(tmp_path_factory):
     "Dumps with the traits of real ones (mul labels, merges, duplicates …), in a form that Spark splits."
     from wbe.world.files import World
-    from wbe.world.traits import write_with_traits
 
     folder = tmp_path_factory.mktemp("dumps")
     only = dict(dates=["2024-04-01", "2024-05-01"], articles=False, views=False, truth=False)
-    for path in write_with_traits(World(11, 900).write(folder / "world", progress=False, **only), folder / "traits"):
+    world = World(11, 900).write(folder / "world", progress=False, **only)
+    for path in shared("02_world/13_traits.ipynb").write_with_traits(world, folder / "traits"):
         (folder / path.name.replace(".gz", ".bz2")).write_bytes(bz2.compress(gzip.decompress(path.read_bytes())))
     return sorted(folder.glob("*.bz2"))
 

@@ -4,6 +4,7 @@ import gzip
 import json
 
 import pytest
+from shared_cells import shared
 from pandas import read_parquet
 from stored import served
 
@@ -14,8 +15,8 @@ from wbe.wikidata.build import build_facts
 from wbe.wikidata.parse import parse_dump
 from wbe.world.files import World
 from wbe.world.state import SNAPSHOTS
-from wbe.world.traits import FOCUS_LIST_PROPERTY, TRAITS, WorldTrait, write_with_traits
 
+TRAITS = shared("02_world/13_traits.ipynb")
 DAYS = ["2024-02-01", "2024-02-20", "2024-03-01", "2024-03-20"]
 
 
@@ -28,12 +29,12 @@ def plain(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def realistic(plain, tmp_path_factory):
-    return write_with_traits(plain, tmp_path_factory.mktemp("realistic"))
+    return TRAITS.write_with_traits(plain, tmp_path_factory.mktemp("realistic"))
 
 
 @pytest.fixture(scope="module")
 def truth(realistic):
-    return read_table(realistic[0].parent / "traits.parquet", WorldTrait).to_pandas()
+    return read_table(realistic[0].parent / "traits.parquet", TRAITS.WorldTrait).to_pandas()
 
 
 def raw_lines(path) -> list[dict]:
@@ -42,7 +43,7 @@ def raw_lines(path) -> list[dict]:
 
 def test_every_trait_is_in_the_dumps(realistic, truth):
     "The truth of each trait, found in the lines by plain reading."
-    assert set(truth.kind) == set(TRAITS)
+    assert set(truth.kind) == set(TRAITS.TRAITS)
     lines = raw_lines(realistic[-1])
     items = [e for e in lines if e["type"] == "item"]
     uses = truth[truth.snapshot == 3].groupby("kind").size()
@@ -54,7 +55,10 @@ def test_every_trait_is_in_the_dumps(realistic, truth):
     once = {e["id"]: e for e in lines}.values()
     assert sum(e["labels"] == [] for e in once) >= uses.nameless > 5
     assert sum("P90001" in (e["claims"] or ()) for e in once) == uses.unreadable > 5
-    assert sum(FOCUS_LIST_PROPERTY in (e["claims"] or ()) for e in once if e["type"] == "item") == uses.meta_property
+    assert (
+        sum(TRAITS.FOCUS_LIST_PROPERTY in (e["claims"] or ()) for e in once if e["type"] == "item")
+        == uses.meta_property
+    )
     moved = truth[truth.kind == "merged_value"].groupby("subject_id").value.nunique()
     assert (moved == 2).sum() > 5  # values that change although nothing happened
 

@@ -93,38 +93,19 @@ def call(
     progress: Callable[[], int] = lambda: 0,  # how far the work has come, in bytes
 ):
     "Do something until it works, or until the retries are used up."
-    from tenacity import Retrying, retry_if_exception_type
-
     failures, best = 0, progress()
-
-    def count(state):
-        nonlocal failures, best
+    while True:
+        try:
+            return action()
+        except TransientError as e:
+            error = e
         if progress() >= best + MIN_PROGRESS:
             failures, best = 0, progress()
-        failures += 1
-
-    def warn(state):
-        pause = state.next_action.sleep
-        _log.warning(
-            "%s: %s; retry in %.1f s (%d of %d)", what, state.outcome.exception(), pause, failures, self.retries
-        )
-
-    return Retrying(
-        retry=retry_if_exception_type(TransientError),
-        after=count,
-        wait=lambda state: self.wait_before(failures - 1, state.outcome.exception().wait),
-        stop=lambda state: (
-            failures > self._tries(state.outcome.exception(), best) or self._too_long(state.outcome.exception())
-        ),
-        before_sleep=warn,
-        sleep=self.sleep,
-        retry_error_callback=lambda state: self._give_up(what, state.outcome.exception(), failures),
-    )(action)
-
-# %% ../nbs/00_core/04_http.ipynb #cell-020
-@patch
-def _too_long(self: RetryPolicy, error: TransientError) -> bool:
-    return (error.wait or 0) > self.longest_retry_after
+        failures, pause = failures + 1, self.wait_before(failures, error.wait)
+        if failures > self._tries(error, best) or (error.wait or 0) > self.longest_retry_after:
+            self._give_up(what, error, failures)
+        _log.warning("%s: %s; retry in %.1f s (%d of %d)", what, error, pause, failures, self.retries)
+        self.sleep(pause)
 
 # %% ../nbs/00_core/04_http.ipynb #cell-021
 _UNREACHABLE_RETRIES = 1  # where no server was found, and nothing has come

@@ -31,9 +31,6 @@ from ..writers.judge import read_twice
 from ..writers.passages import FactCheck, PassageRequest, pair_fault, read_pair
 from ..writers.properties import object_kind
 
-# %% ../../nbs/06_benchmark/15_evolving.ipynb #cell-005
-_EVOLVING_CATEGORIES = ("unchanged", "new", "edited")
-
 # %% ../../nbs/06_benchmark/15_evolving.ipynb #cell-006
 @dataclass
 class EvolvingQuestion:
@@ -170,12 +167,9 @@ order by f.subject_id, f.property_id, f.object_id
 # %% ../../nbs/06_benchmark/15_evolving.ipynb #cell-023
 def _with_spellings(fact: dict) -> dict:
     "A fact; a date or a quantity has other spellings as its other names."
-    for id, label, aliases in (
-        ("object_id", "object", "object_aliases"),
-        ("previous_id", "previous", "previous_aliases"),
-    ):
-        if re.match(r"[+-]\d", fact[id] or ""):
-            fact[aliases] = value_spellings(fact[label])
+    for what in ("object", "previous"):
+        if re.match(r"[+-]\d", fact[f"{what}_id"] or ""):
+            fact[f"{what}_aliases"] = value_spellings(fact[what])
     return fact
 
 
@@ -206,33 +200,21 @@ def _answer_names(fact: dict) -> tuple[str, ...]:
 # %% ../../nbs/06_benchmark/15_evolving.ipynb #cell-035
 def _fact_question(fact: dict) -> Request:
     "The request for the question of a fact."
-    hop = Hop(
-        fact["property_id"],
-        fact["property"],
-        fact["object"],
-        object_kind(fact["property_id"]),
-        fact["description"],
-        fact["object_id"],
-        _answer_names(fact),
-    )
+    pid, about = fact["property_id"], (fact["description"], fact["object_id"], _answer_names(fact))
+    hop = Hop(pid, fact["property"], fact["object"], object_kind(pid), *about)
     return Request("/".join(_fact_key(fact)) + "/update", "update", fact["subject"], (hop,))
 
 # %% ../../nbs/06_benchmark/15_evolving.ipynb #cell-037
 def _row_of_fact(fact: dict, text) -> EvolvingQuestion:
     "The question of a fact as a row."
-    edited = fact["category"] == "edited"
-    return EvolvingQuestion(
-        fact["category"],
-        text.text,
-        fact["object"],
-        fact["previous"] if edited else None,
-        **{k: fact[k] for k in ("subject", "property", "subject_id", "property_id", "object_id", "statement_id")},
-        previous_id=fact["previous_id"] if edited else None,
-        **{k: fact[k] for k in ("title", "passage", "outdated_passage")},
-        answer_aliases=fact["object_aliases"],
-        outdated_aliases=fact["previous_aliases"] if edited else None,
-        **dict(writer=text.writer, model=text.model, prompt=text.prompt),
-    )
+    same = ("category", "subject", "property", "subject_id", "property_id", "object_id", "statement_id", "title")
+    row = EvolvingQuestion(**{k: fact[k] for k in (*same, "passage", "outdated_passage")})
+    row.question, row.answer, row.answer_aliases = text.text, fact["object"], fact["object_aliases"]
+    row.writer, row.model, row.prompt = text.writer, text.model, text.prompt
+    if fact["category"] == "edited":
+        before = fact["previous"], fact["previous_id"], fact["previous_aliases"]
+        row.outdated, row.previous_id, row.outdated_aliases = before
+    return row
 
 # %% ../../nbs/06_benchmark/15_evolving.ipynb #cell-038
 def ask_facts(
@@ -283,22 +265,10 @@ def unchanged_passages(
 
 # %% ../../nbs/06_benchmark/15_evolving.ipynb #cell-049
 def _row_of_passage(request: PassageRequest, text, found) -> EvolvingQuestion:
-    "The question from a passage as a row."
-    empty = dict.fromkeys(("property", "subject_id", "property_id", "object_id", "previous_id", "statement_id"))
-    return EvolvingQuestion(
-        request.id.split("/")[0],
-        found.question,
-        found.answer,
-        found.outdated,
-        subject=request.title,
-        title=request.title,
-        passage=request.passage,
-        outdated_passage=request.outdated or None,
-        answer_aliases=None,
-        outdated_aliases=None,
-        **empty,
-        **dict(writer=text.writer, model=text.model, prompt=text.prompt),
-    )
+    "The question from a passage as a row; what is only known of facts is empty."
+    asked = request.id.split("/")[0], found.question, found.answer, found.outdated, request.title
+    about = dict(title=request.title, passage=request.passage, outdated_passage=request.outdated or None)
+    return EvolvingQuestion(*asked, **about, writer=text.writer, model=text.model, prompt=text.prompt)
 
 # %% ../../nbs/06_benchmark/15_evolving.ipynb #cell-050
 def ask_passages(

@@ -565,7 +565,7 @@ def _common_letters(name: str, other: str) -> int:
         v = (v + u | v - u) & full
     return len(name) - v.bit_count()
 
-
+# %% ../../nbs/06_benchmark/02_locality.ipynb #e93e238c
 class _Names:
     "Names among which the nearest one is looked for, and how many letters of each kind they have."
 

@@ -84,13 +84,16 @@ def _row_fault(
     return ""
 
 # %% ../../nbs/06_benchmark/07_reader.ipynb #cell-020
-def _set_rows_aside(rows: list[JsonRow], aside: list) -> list[JsonRow]:
-    "The rows that can be asked; the others are added to `aside`. All of them, if none can."
-    faults = [_row_fault(row.data) for row in rows]
-    if not all(faults):
-        aside += [dict(row=r.number, line=r.line, reason=fault) for r, fault in zip(rows, faults) if fault]
-        rows = [row for row, fault in zip(rows, faults) if not fault]
-    return rows
+def _askable_rows(path, rows: list[JsonRow], aside: list | None) -> list[JsonRow]:
+    "The rows that can be asked; the others are added to `aside`. Without it, or if none can, the first is an error."
+    faults = [(row, fault) for row in rows if (fault := _row_fault(row.data))]
+    if faults and (aside is None or len(faults) == len(rows)):
+        row, fault = faults[0]
+        raise SchemaError(f"{row.location(path)}: {fault}; {_SEE_VALIDATE}")
+    for row, fault in faults:
+        aside.append(dict(row=row.number, line=row.line, reason=fault))
+    bad = {row.number for row, _ in faults}
+    return [row for row in rows if row.number not in bad]
 
 # %% ../../nbs/06_benchmark/07_reader.ipynb #cell-022
 def _set_nulls_aside(table, aside: list):
@@ -112,21 +115,6 @@ def _complete_columns(table, path):
     columns = {n: known[n] if n in known else _missing_column(table, n, path) for n in EDIT_FIELDS}
     return pa.table(columns | {n: table[n] for n in table.column_names if n not in EDIT_FIELDS})
 
-# %% ../../nbs/06_benchmark/07_reader.ipynb #cell-028
-def _text_array(path, rows: list[JsonRow], name: str, values: list):
-    "A field of all rows as an array of text, or an error about the first value that is no text."
-    try:
-        array = pa.array(values, pa.string(), from_pandas=True)  # NaN is empty
-    except (pa.ArrowInvalid, pa.ArrowTypeError):
-        i = next(i for i, v in enumerate(values) if not (v is None or isinstance(v, str) or v != v))
-        message = f"holds {type(values[i]).__name__}, expected text"
-    else:
-        if name not in REQUIRED_FIELDS or not array.null_count:
-            return array
-        i = array.is_null().to_pylist().index(True)
-        message = "is empty" if name in rows[i].data else "is missing"
-    raise SchemaError(f"{rows[i].location(path)}: field {name!r} {message}; {_SEE_VALIDATE}")
-
 # %% ../../nbs/06_benchmark/07_reader.ipynb #cell-029
 def _any_array(values: list):
     "A column of our own as an array; values of several kinds as JSON."
@@ -145,12 +133,10 @@ def _read_json_edits(
     for row in rows:
         if row.is_error:
             raise SchemaError(f"{row.location(path)}: {row.kind}: {row.message}; {_SEE_VALIDATE}")
-    rows = [row for row in rows if row.data is not None]
-    if aside is not None:
-        rows = _set_rows_aside(rows, aside)
+    rows = _askable_rows(path, [row for row in rows if row.data is not None], aside)
     names = dict.fromkeys(name for data in (dict.fromkeys(EDIT_FIELDS), *(row.data for row in rows)) for name in data)
     columns = {name: [row.data.get(name) for row in rows] for name in names}
-    texts = {n: _text_array(path, rows, n, columns[n]) for n in EDIT_FIELDS}
+    texts = {n: pa.array(columns[n], pa.string(), from_pandas=True) for n in EDIT_FIELDS}  # NaN is empty
     own = {n: _any_array(values) for n, values in columns.items() if n not in EDIT_FIELDS}
     return pa.table({n: a for n, a in texts.items() if a.null_count < len(a)} | own)
 

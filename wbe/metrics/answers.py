@@ -6,9 +6,9 @@
 __all__ = ['MEASURES', 'RUN_MEASURES', 'OPTIONAL_MEASURES', 'VERDICTS', 'SPLIT', 'token_accuracy', 'normalise_answer',
            'exact_match', 'f1', 'alias_match', 'alias_f1', 'comparable_form', 'normalised_match', 'to_list',
            'normalised_matches', 'outdated_matches', 'Measure', 'answer_probability', 'generalisation', 'efficacy',
-           'bleed_over', 'tokenise_words', 'ngram_entropy', 'fluency', 'rank_updated', 'agreement', 'retention',
-           'parse_verdict', 'combine_readings', 'judged_right', 'cohen_kappa', 'reading_agreement', 'perplexity',
-           'sliding_windows', 'HeldOutText', 'perplexity_ratio', 'proper_noun_mask']
+           'bleed_over', 'tokenise_words', 'ngram_entropy', 'fluency', 'agreement', 'retention', 'parse_verdict',
+           'combine_readings', 'judged_right', 'cohen_kappa', 'reading_agreement', 'perplexity', 'sliding_windows',
+           'HeldOutText', 'perplexity_ratio', 'proper_noun_mask']
 
 # %% ../../nbs/01_metrics/02_answers.ipynb #cell-002
 import re
@@ -24,7 +24,7 @@ import numpy as np
 
 from .intervals import Interval, bootstrap_interval
 from ..records import BadArgument
-from ..texts import one_line
+from ..texts import one_line, package_table
 
 # %% ../../nbs/01_metrics/02_answers.ipynb #cell-005
 def _aligned_arrays(a, b, what: str):
@@ -186,24 +186,8 @@ class Measure(NamedTuple):
     meaning: str  # in a sentence
 
 # %% ../../nbs/01_metrics/02_answers.ipynb #cell-062
-_NORMALISED = "the generated text is a name of the answer, apart from case, articles, punctuation and spacing"
-
-MEASURES = {
-    "exact_match": Measure("exact match", "answered exactly", "greedy decoding gives exactly the answer"),
-    "normalised_match": Measure("normalised match", "answered, normalised", _NORMALISED),
-    "token_accuracy": Measure(
-        "teacher-forced", "tokens right, teacher-forced", "share of the answer's tokens that are the arg max"
-    ),
-    "natural_end": Measure("natural ending", "ended by itself", "the model, and no limit, ended the generated text"),
-    "outdated_match": Measure(
-        "outdated answer", "outdated answer given", "the generated text is a name of the answer before the edit"
-    ),
-    "judged": Measure("judge", "right, by a judge", "a language model calls the generated text right in both readings"),
-    "difference": Measure("teacher-forced − exact", "gap", "teacher-forced accuracy minus exact match"),
-    "f1": Measure("F1", "F1 of words", "best F1 of the generated text with a name of the answer"),
-    "agreement": Measure("agreement", "same as before", "locality: the unedited model's answer, right or wrong"),
-    "kept": Measure("kept", "still right", "locality: right, among what the unedited model had right"),
-}
+_TABLE = package_table("metrics/measures.toml")
+MEASURES = {name: Measure(*about) for name, about in _TABLE["measures"].items()}
 RUN_MEASURES = (*tuple(MEASURES)[:6], "agreement")  # those that runs report; the first is the headline
 OPTIONAL_MEASURES = ("normalised_match", *RUN_MEASURES[3:])  # those that some runs lack: they need generated texts
 
@@ -271,21 +255,6 @@ def fluency(
     words = tokenise_words(text)
     total = 2 / 3 * ngram_entropy(words, 2) + 4 / 3 * ngram_entropy(words, 3)
     return total / 2 if halved else total
-
-# %% ../../nbs/01_metrics/02_answers.ipynb #cell-101
-def rank_updated(
-    updated: Sequence[float],  # log-probability of each updated answer
-    outdated: Sequence[float],  # log-probability of each outdated answer
-    updated_tokens: Sequence[int] | None = None,  # their lengths, to compare means per token
-    outdated_tokens: Sequence[int] | None = None,
-) -> np.ndarray:
-    "For each question, whether the model ranks the updated answer above the outdated one."
-    updated, outdated = _aligned_arrays(np.asarray(updated, float), np.asarray(outdated, float), "rank classification")
-    if (updated_tokens is None) != (outdated_tokens is None):
-        raise BadArgument("rank classification: give the lengths of both answers or of none")
-    if updated_tokens is not None:
-        updated, outdated = updated / np.asarray(updated_tokens), outdated / np.asarray(outdated_tokens)
-    return updated > outdated
 
 # %% ../../nbs/01_metrics/02_answers.ipynb #cell-104
 def agreement(before: Sequence[str], after: Sequence[str]) -> float:
@@ -443,16 +412,7 @@ def perplexity_ratio(before: HeldOutText, after: HeldOutText) -> Interval:
     return _exp_interval(before.log_probabilities - after.log_probabilities, before.text)
 
 # %% ../../nbs/01_metrics/02_answers.ipynb #c7b2db48
-_SENTENCE_OPENERS = frozenset(
-    """
-    a about after all also although an and another any as at because before both but by despite during each even
-    every few finally first following for from further he her here his how however i if in instead is it its
-    last later like many meanwhile more most much my neither no nor not now of on once one only or other our
-    over over several she since so some soon still such that the their them then there therefore these they this
-    those though three through thus to today together two under until unlike up upon was we were what when where
-    whether which while who whose why with within without yet you your
-    """.split()
-)
+_SENTENCE_OPENERS = frozenset(_TABLE["words"]["sentence_openers"].split())
 
 # %% ../../nbs/01_metrics/02_answers.ipynb #d008084b
 _WORD = re.compile(r"[^\W_]+(?:['’\-.][^\W_]+)*")

@@ -312,7 +312,6 @@ def build_facts(
     out, ended = Path(out), check_choice(ended, ("keep", "drop"), "way with what has ended")
     files = locate_dumps([old, new], out / "dumps", mirror, kind, progress, on_step)
     t_old, t_new = _snapshot_dates(files, dates)
-    until = t_new if ended == "drop" else None
     sizes = {p.name: sum(f.stat().st_size for f in (p.rglob("*.parquet") if p.is_dir() else [p])) for p in files}
     counts = {"acquire": {name: format_bytes(n) for name, n in sizes.items()}}
     parsed = [Path(parsed or out / "parsed") / f"{d:%Y%m%d}" for d in (t_old, t_new)]
@@ -324,7 +323,7 @@ def build_facts(
     if rules:
         on_step("classify by the rules of WikiFactDiff")
         counts["classify"] = dict(classify(*parsed, out / "rules", t_old, t_new, engine, views=views).counts)
-    counts |= _filter_both(out, parsed[1], engine, memory, until, on_step, values)
+    counts |= _filter_both(out, parsed[1], engine, memory, t_new if ended == "drop" else None, on_step, values)
     if counts["filter"]["facts"] == 0:
         on_step("no facts are left, so there is nothing to audit")
         return BuiltFacts(out, counts | {"audit": {}})

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['FILTERS', 'NON_ROMAN', 'SIX_WORDS', 'WIKI_PAGE_LABELS', 'OPEN_PROPERTIES', 'VALUE_KINDS', 'STATEMENT_DATES',
-           'SUBJECT_DATES', 'LIVING_PROPERTIES', 'filter_conditions', 'filter_facts', 'draw_funnel']
+           'SUBJECT_DATES', 'LIVING_PROPERTIES', 'filter_conditions', 'filter_facts']
 
 # %% ../../nbs/04_wikidata/10_filters.ipynb #cell-002
 from pathlib import Path
@@ -345,23 +345,3 @@ def filter_facts(
         judged.unlink()
         named.unlink(missing_ok=True)
     return stage.manifest
-
-# %% ../../nbs/04_wikidata/10_filters.ipynb #cell-049
-def draw_funnel(
-    funnel,  # data frame: filter, removed, left
-):
-    "The filter funnel as a figure: what is left after each filter, and what it removed."
-    from matplotlib.figure import Figure
-
-    fig = Figure(figsize=(7, 3.4), layout="constrained")
-    ax, y, total = fig.subplots(), range(len(funnel)), funnel["left"] + funnel["removed"]
-    ax.barh(y, funnel["left"], color="#0072B2")
-    ax.barh(y, funnel["removed"], left=funnel["left"], color="#E69F00")
-    style = dict(xytext=(4, 0), textcoords="offset points", va="center", fontsize=8, color="#666666")
-    for i, (left, removed) in enumerate(zip(funnel["left"], funnel["removed"])):
-        ax.annotate(f"{left:,} left, {removed:,} removed", (left + removed, i), **style)
-    ax.set_yticks(y, funnel.index)
-    ax.set(xlim=(0, 1.35 * total.max()), xlabel="facts", title="What each filter removes, in order")
-    ax.invert_yaxis()
-    ax.spines[["top", "right"]].set_visible(False)
-    return fig

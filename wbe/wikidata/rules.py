@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['CREATION_PROPERTIES', 'RULES', 'NO_RULE', 'PAIR_RULE', 'RULES_BY_NAME', 'FAR_DAY', 'DEATH_PROPERTIES', 'FATES',
            'SCENARIOS', 'POPULATION_PROPERTY', 'RULES_VERSION', 'RULE_OUTPUTS', 'CLASSIFIED_COLUMNS', 'UPDATE_COLUMNS',
-           'rule_conditions', 'update_scenarios', 'read_page_views', 'entity_popularity', 'classify', 'explain']
+           'rule_conditions', 'update_scenarios', 'read_page_views', 'entity_popularity', 'classify']
 
 # %% ../../nbs/04_wikidata/09_rules.ipynb #cell-002
 import bz2
@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from ..engine import open_engine
 from ..records import BadArgument
 from ..store import Manifest, Stage, StoreError, atomic_write, explain_read_errors, scratch_folder
-from ..texts import day_number, day_text
+from ..texts import day_number
 from .changes import SUBJECT_PROPERTY, TRIPLE_KEY, unread_classes, unread_entities, without_unread
 from .screening import count_by, first_case, mark_members, period_start, preprocess
 
@@ -485,59 +485,3 @@ def _write_updates(e, new_folder, out, work, views, factor, seed) -> dict:
     counts["updates"] = count_by(e, updates.select(*SUBJECT_PROPERTY, "scenario").unique(), "scenario")
     rows = _select_replacements(updates, factor, seed)
     return counts | {"replacements": e.write(rows, out / "replacements.parquet", ["place", *SUBJECT_PROPERTY])}
-
-# %% ../../nbs/04_wikidata/09_rules.ipynb #cell-070
-def _times_text(row: dict) -> str:
-    "When a triple holds, in words."
-    times = (("from", row["t_start"]), ("until", row["t_end"]))
-    return " ".join(f"{word} {day_text(n)}" for word, n in times if n is not None) or "no time stated"
-
-# %% ../../nbs/04_wikidata/09_rules.ipynb #cell-071
-def _line_text(rule: _Rule) -> str:
-    "Which line of table 4 a rule is."
-    if rule is PAIR_RULE:
-        return "the step for pairs"
-    return f"line {RULES.index(rule) + 1} of table 4" if rule in RULES else "no line of table 4"
-
-# %% ../../nbs/04_wikidata/09_rules.ipynb #cell-072
-_SIDES = {"-": "only in the old snapshot", "0": "in both snapshots", "+": "only in the new snapshot"}
-
-
-def _explain_row(
-    row: dict,  # of classified.parquet
-    t_old: str,
-    t_new: str,
-    names: dict | None = None,  # label of each id
-) -> str:
-    "What was decided about a triple, and why, in words."
-    known = names or {}
-    fact = " – ".join(f"{known[x]} ({x})" if x in known else str(x) for x in (row[c] for c in TRIPLE_KEY))
-    sizes = f"{row['n_minus']} in F−, {row['n_zero']} in F0, {row['n_plus']} in F+"
-    rule = RULES_BY_NAME[row["rule"]]
-    return (
-        f"{fact}: {row['klass'].upper()} between {t_old} and {t_new}.\n"
-        f"  It is {_SIDES[row['side']]} ({_times_text(row)}); its group has {sizes}.\n"
-        f"  Decided by {_line_text(rule)} ({rule.name!r}): {rule.doc}.\n"
-        f"  Outcome: {row['fate']}, because {FATES[row['fate']]}."
-    )
-
-# %% ../../nbs/04_wikidata/09_rules.ipynb #cell-073
-def explain(
-    folder,  # that `classify` wrote to
-    subject: str,
-    property: str | None = None,
-    value: str | None = None,
-    labels=None,  # labels.parquet of a snapshot, to have names
-) -> str:
-    "What was decided about the triples of a subject (and property, and value), and why."
-    path, given = Path(folder) / "classified.parquet", dict(subject=subject, property=property, value=value)
-    with explain_read_errors(path):
-        table = pq.read_table(path, filters=[(k, "=", v) for k, v in given.items() if v is not None])
-    rows, params = table.to_pylist(), Manifest.load(Path(folder) / "rules.manifest.json").params
-    asked = " – ".join(v for v in given.values() if v is not None)
-    if not rows:
-        return f"{asked}: no such triple was left after the preprocessing of either snapshot."
-    ids = sorted({r[c] for r in rows for c in TRIPLE_KEY})
-    known = pq.read_table(labels, columns=["id", "label"], filters=[("id", "in", ids)]).to_pylist() if labels else []
-    names = {r["id"]: r["label"] for r in known if r["label"]}
-    return "\n".join(_explain_row(r, day_text(params["t_old"]), day_text(params["t_new"]), names) for r in rows)

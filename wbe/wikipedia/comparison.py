@@ -284,11 +284,8 @@ def compare_wikipedia(
     with stage:
         (before, torn), (after, torn_too) = _page_index(old), _page_index(new)
         short = short_snapshot(old, new)
-        unread = [
-            _unread_ids(old, before, after, new, short is old),
-            _unread_ids(new, after, before, old, short is new),
-        ]
-        unread = np.concatenate([*unread, torn, torn_too])
+        sides = (old, before, after, new), (new, after, before, old)
+        unread = np.concatenate([*(_unread_ids(*side, side[0] is short) for side in sides), torn, torn_too])
         lost = _lost_titles(old, new, unread)
         before, after = before.without(unread), after.without(unread)
         pairs = _pair_pages(before, after)

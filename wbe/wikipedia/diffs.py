@@ -21,7 +21,7 @@ from ..engine import parallel_map
 from ..records import BadArgument, check_choice, col, patch, read_table, to_table
 from ..spool import PieceFiles, parquet_piece
 from ..store import Stage, StageFolder, format_bytes
-from ..texts import split_sentences, text_key
+from ..texts import package_table, split_sentences, text_key
 from .comparison import ChangedArticle, WikipediaComparison
 from .templates import MONTHS
 
@@ -129,32 +129,7 @@ def _between(before: list[str], after: list[str], faults):
             yield before[i + 1 : j], after[m + 1 : n]
 
 # %% ../../nbs/05_wikipedia/05_diffs.ipynb #e3ac9bd0
-_MUSIC = "new cresc override relative clef ! key time once ottava set <unk> bar stemUp markup stemDown voice"
-_CLEANING = [  # fault, pattern, replacement; in this order
-    *(("cleaning", pattern, "") for pattern in ("&amp;", "&amp", "lt.*gt;", "&gt;", "&g", "gt;")),
-    ("cleaning", r"\.&", ". "),
-    ("cleaning", ",&", ", and"),
-    *(("cleaning", pattern, "") for pattern in ("&lt;", "&lt")),
-    *(("cleaning", re.escape(w if w == "<unk>" else f"\\{w}"), "") for w in _MUSIC.split()),
-    *[("cleaning", r" \[\. ", " ")] * 2,
-    ("cleaning", r" \]\. ", " "),
-    ("cleaning", r"  \[\.", " "),
-    ("numbers", "-[0-9]+.[0-9]+.", ""),
-    ("numbers", "[0-9]+.[0-9]+.", ""),
-    ("cleaning", "style=.* ", ""),
-    ("cleaning", r"\.   ", "."),
-    *[("cleaning", "  ", " ")] * 5,
-    ("cleaning", r"\.\.", "."),
-    *[("cleaning", r"\. \. ", " ")] * 2,
-    *(("cleaning", f"{word}=.*", "") for word in ("!align", "valign", "align", "colspan", "rowspan", "!width")),
-    ("cleaning", "width= ", ""),
-    *[("cleaning", r"\.\.", ".")] * 5,
-    ("cleaning", r"\.!", "."),
-    ("cleaning", r"\. ", "."),
-    ("cleaning", r"\.", ". "),
-    ("cleaning", r"^\s+|\s+$", ""),
-    ("cleaning", r"^[.\[\]]$", ""),
-]
+_CLEANING = package_table("wikipedia/cleaning.toml")["steps"]
 _CLEANING = [(fault, re.compile(pattern), new) for fault, pattern, new in _CLEANING]
 
 

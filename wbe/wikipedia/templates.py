@@ -10,7 +10,10 @@ import ast
 import operator
 import re
 
+from ..texts import package_table
+
 # %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-005
+_TEMPLATES = package_table("wikipedia/templates.toml")
 TEMPLATE_TEXTS = {}  # name: function of the values; names in lower case
 
 
@@ -60,14 +63,6 @@ def _group_digits(number: str) -> str:
     return f"{found[1]}{int(found[2]):,}{found[3]}" if found else number.strip()
 
 # %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-018
-_VALUE_AT = {
-    "1": "nowrap, nobr, nobreak, small, smaller, big, larger, resize, abbr, abbrlink, tooltip, sc, smallcaps, sup, "
-    "sub, iast, mono, var, em, strong, nobold, noitalic, quote, blockquote, cquote, ill, interlanguage link, langr, "
-    "text, keypress, not a typo, sic, nihongo, ipa link, chem name, linktext, visible anchor",
-    "2": "transliteration, transl, translit, sort, color, colored text, fontcolor, hover title, script",
-}
-
-
 def _value_at(key: str):
     also = ("name", "text", "quote") if key == "1" else ()  # names under which the value may stand as well
 
@@ -78,36 +73,18 @@ def _value_at(key: str):
     return text
 
 
-for _key, _names in _VALUE_AT.items():
+for _key, _names in _TEMPLATES["value"].items():
     _add_templates(_names, _value_at(_key))
 
 # %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-021
 _add_templates("lang, langx, lang-x, wikt-lang", lambda values: values.get("2", "").strip())
 
 # %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-024
-_SIGNS = {
-    " – ": "snd, spaced ndash, spnd, spaced en dash",
-    " — ": "spaced mdash, spaced em dash, snds",
-    "–": "ndash, en dash",
-    "—": "mdash, em dash",
-    " ": "nbsp, spaces, space, thinsp, thin space, pad",
-    "'": "', apostrophe",
-    "'s": "'s",
-    "=": "=",
-    "|": "!",
-    " · ": "·, middot, dot, •, bullet",
-    "/": "/",
-    "′": "prime",
-    "¥": "yen sign",
-    "no.": "numero",
-}
-
-
 def _sign(text: str):
     return lambda values: text
 
 
-for _text, _names in _SIGNS.items():
+for _text, _names in _TEMPLATES["sign"].items():
     _add_templates(_names, _sign(_text))
 
 # %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-027
@@ -184,9 +161,7 @@ _add_templates("height", _height)
 _add_templates("duration", _duration)
 
 # %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-039
-_CURRENCY_SIGNS = {"usd": "$", "us$": "US$", "gbp": "£", "£": "£", "euro": "€", "€": "€", "eur": "€", "inr": "₹"}
-_CURRENCY_SIGNS |= {"indian rupee": "₹", "¥": "¥", "jpy": "¥", "cny": "CN¥", "rmb": "CN¥", "aud": "A$", "a$": "A$"}
-_CURRENCY_SIGNS |= {"cad": "C$", "krw": "₩", "rub": "₽", "chf": "CHF ", "sek": "SEK ", "nzd": "NZ$", "us dollar": "US$"}
+_CURRENCY_SIGNS = _TEMPLATES["currency"]
 
 
 def _currency(sign: str):
@@ -283,12 +258,7 @@ def _date(values: dict) -> str:
     return _written_date(*parts[:3], day_first=_is_day_first(values))
 
 
-_add_templates(
-    "start date, end date, start date and age, end date and age, birth date, birth date and age, death date, bda, dob, "
-    "birth-date, death-date, birth-date and age, film date, dts, date table sorting, start-date, end-date, "
-    "release date, birth year, birth year and age, date, dtsh, start and end dates, launch date, format date",
-    _date,
-)
+_add_templates(_TEMPLATES["names"]["date"], _date)
 
 # %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-051
 def _death_and_age(values: dict) -> str:
@@ -330,16 +300,10 @@ def _ship_of(navy: str):
     return lambda values: f"{navy} {values.get('1', '').strip()}"
 
 
-_add_templates(
-    "plainlist, flatlist, ubl, unbulleted list, hlist, bulleted list, cslist, comma separated entries, "
-    "columns-list, columnslist, columns list, col-list",
-    _list_items,
-)
+_add_templates(_TEMPLATES["names"]["list"], _list_items)
 _add_templates("ship", _ship)
 for _name in ("USS", "HMS", "HMAS", "HMCS", "SS", "MV", "RMS", "USNS", "INS"):
     _add_templates(_name.lower(), _ship_of(_name))
 
 # %% ../../nbs/05_wikipedia/02_templates.ipynb #c1247aae
-_add_templates("citation needed span, cn span, cnspan, fact span, clarify span, dubious span", _value_at("1"))
-_add_templates("flag, flagcountry, flagu, flagathlete, noflag, country, fb, fbw, fb-rt, cr, ru", _value_at("1"))
 _add_templates("sortname", lambda values: " ".join(_positional(values)[:2]))

@@ -114,13 +114,7 @@ def phrases_for(
     return PHRASES.get((pid, ">" + object_kind)) or PHRASES.get((pid, subject_kind)) or PHRASES.get((pid, ""))
 
 # %% ../../nbs/03_writers/02_properties.ipynb #3f712f4f
-_STOP_WORDS = frozenset(
-    """
-    a an and are as at be been by can could did do does for from had has have in into is it its know me name of on or
-    over tell that the their this to under was were what where which who whom whose with within you item subject
-    entity
-""".split()
-)
+_STOP_WORDS = frozenset(package_table("writers/words.toml")["label_stop_words"].split())
 
 # %% ../../nbs/03_writers/02_properties.ipynb #8c46cd70
 def _label_stems(label: str) -> tuple[str, ...]:
