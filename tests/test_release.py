@@ -109,3 +109,19 @@ def test_a_released_timestep_is_never_rewritten(release, tmp_path):
     with pytest.raises(StoreError, match="released already"):
         add_timestep(tmp_path / "q1" / "questions.parquet", *DATES[:2], release)
     assert {p.name: p.read_bytes() for p in release.iterdir()} == before
+
+
+def test_killed_before_it_is_recorded_a_timestep_is_released(release, tmp_path):
+    "A process that is killed after the JSON file, or after both files, is followed by one that ends the work."
+    given = tmp_path / "q0" / "questions.parquet", *DATES[:2], release
+    paths = add_timestep(*given)
+    before, (record,) = [p.read_bytes() for p in paths], release.glob(f"timestep_{DATES[0]:%Y%m%d}_*")
+    for left in (2, 1):
+        record.unlink()
+        for path in paths[left:]:
+            path.unlink()
+        assert add_timestep(*given) == paths and [p.read_bytes() for p in paths] == before and record.exists()
+    record.unlink()
+    with pytest.raises(StoreError, match="released already"):  # with other rows
+        add_timestep(tmp_path / "q1" / "questions.parquet", *given[1:])
+    assert [p.read_bytes() for p in paths] == before

@@ -7,6 +7,7 @@ __all__ = ['WIKIDATA_SOURCE', 'WORLD_SOURCE', 'RETIRED_FIELDS', 'add_timestep', 
            'finish_release', 'retired_probes', 'check_release', 'copy_with_statements']
 
 # %% ../../nbs/06_benchmark/09_release.ipynb #cell-002
+import filecmp
 import json
 import re
 import shutil
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from datetime import date
 from html import escape
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pyarrow.parquet as pq
 
@@ -37,6 +39,13 @@ def _write_timestep(
     write_json_rows(paths[0], (row for batch in table.to_batches(5000) for row in batch.to_pylist()))
     write_table(paths[1], table)
 
+
+def _has_rows(path: Path, table) -> bool:
+    "Whether a JSON file is that of a timestep: a process that was killed has written it, and not said so."
+    with TemporaryDirectory() as folder:
+        _write_timestep(table, fresh := [Path(folder) / "a.json", Path(folder) / "a.parquet"])
+        return path.exists() and filecmp.cmp(path, fresh[0], shallow=False)
+
 # %% ../../nbs/06_benchmark/09_release.ipynb #cell-008
 def add_timestep(
     questions,  # questions.parquet
@@ -53,12 +62,12 @@ def add_timestep(
     stage = Stage(out, f"timestep_{old:%Y%m%d}_{new:%Y%m%d}", params, [questions])
     if stage.done:
         return paths
-    if any(p.exists() for p in paths):
+    table = read_table(questions, BenchmarkRow)
+    table = check_table(add_statements(table), StatedRow, questions) if statements else table
+    if any(p.exists() for p in paths) and not (stage.manifest is None and _has_rows(paths[0], table)):
         why = f"this timestep is released already, and {'; '.join(stage.reasons())}"
         raise StoreError(f"{paths[0]}: {why}. What is released stays: choose another folder")
     with stage:
-        table = read_table(questions, BenchmarkRow)
-        table = check_table(add_statements(table), StatedRow, questions) if statements else table
         _write_timestep(table, paths)
         stage.counts["edits"] = len(table)
         stage.outputs += paths
