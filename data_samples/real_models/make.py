@@ -1,16 +1,20 @@
 """A lifelong run of a real language model on published rows of WikiBigEdit: scores only, no text of the rows.
 
     python data_samples/real_models/make.py run ROWS -m MODEL -e EMBEDDER -o FOLDER [--device cuda] [--texts FILE]
+    python data_samples/real_models/make.py run … -o FOLDER-2 --order 2 --like FOLDER --editors grace,ultraedit
     python data_samples/real_models/make.py keep FOLDER
 
 ROWS holds the published rows in the form in which editing code ships them (prompt, target_new, subject, …). Rows 301 to
 1,300 become ten timesteps of a hundred edits; rows 1 to 300 are for tuning alone. MODEL and EMBEDDER are folders, as
 `make real` writes them. TEXTS holds paragraphs whose perplexity is measured, one a line. `run` may be stopped and
-repeated, also with more timesteps. `keep` writes what is stored here: of each run that was asked after a timestep.
+repeated, also with more timesteps. `--order N` shuffles rows 301 to 1,300 with a seed; `--like` takes what tuning has
+chosen in another folder. `keep` adds to what is stored here each run that was asked after a timestep, or puts it in the
+place of one of its name.
 """
 
 import argparse
 import json
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -27,11 +31,15 @@ KEPT = ["run", "row", "axis", "moment", "asked_of", "scored_at", "edits_done"]
 KEPT += ["token_accuracy", "exact_match", "normalised_match", "log_probability", "natural_end", "same"]
 
 
-def write_rows(rows: Path, out: Path):
-    "The rows with numbers, as timesteps; 00 is for tuning."
+def write_rows(rows: Path, out: Path, order: int = 1):
+    "The rows with numbers, as timesteps; 00 is for tuning. Order 1 is that of the file."
+    given = list(enumerate(json.loads(rows.read_text(encoding="utf-8"))[:LAST], 1))
+    edits = given[TUNING:]
+    if order > 1:
+        random.Random(order).shuffle(edits)
     lines = []
-    for n, row in enumerate(json.loads(rows.read_text(encoding="utf-8"))[:LAST], 1):
-        step = 0 if n <= TUNING else (n - TUNING - 1) // STEP + 1
+    for place, (n, row) in enumerate(given[:TUNING] + edits):
+        step = 0 if place < TUNING else (place - TUNING) // STEP + 1
         lines.append(dict(id=f"row-{n}", timestep=f"{step:02d}") | {new: row[old] for old, new in FIELDS.items()})
     out.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines), encoding="utf-8")
 
@@ -39,17 +47,23 @@ def write_rows(rows: Path, out: Path):
 def run(args):
     args.output.mkdir(parents=True, exist_ok=True)
     if not (args.output / "rows.jsonl").exists():
-        write_rows(args.rows, args.output / "rows.jsonl")
+        write_rows(args.rows, args.output / "rows.jsonl", args.order)
     common = dict(benchmark=str(args.output / "rows.jsonl"), model=args.model, timesteps=f"2-{args.timesteps + 1}")
-    common |= dict(tune=32, axes=["update", "rephrase", "locality"], generate=["update", "rephrase", "locality"])
+    common |= {} if args.like else dict(tune=32)
+    common |= dict(axes=["update", "rephrase", "locality"], generate=["update", "rephrase", "locality"])
     common |= dict(sample=30, ask_lasting=200, threads=1, device=args.device, dtype="float32")
     common |= dict(texts=args.texts) if args.texts else {}
     tag = Path(args.model).name
+    after = f"-{args.order}" if args.order > 1 else ""
     lines = [f"folder = {json.dumps(str(args.output / 'runs'))}", "[common]"]
     lines += [f"{name} = {json.dumps(value)}" for name, value in common.items()]
-    for editor in EDITORS:
-        lines += ["[[run]]", f'editor = "{editor}"', f'name = "{editor}-{tag}"']
-        lines += [f"hparams = {{ embedder = {json.dumps(args.embedder)}, index = 'exact' }}"] if editor == "rag" else []
+    for editor in args.editors.split(","):
+        lines += ["[[run]]", f'editor = "{editor}"', f'name = "{editor}-{tag}{after}"']
+        given = dict(embedder=args.embedder, index="exact") if editor == "rag" else {}
+        if args.like:
+            config = json.loads((args.like / "runs" / f"{editor}-{tag}" / "config.json").read_text(encoding="utf-8"))
+            given |= (config.get("tuned") or {}).get("chosen", {})
+        lines += [f"hparams.{name} = {json.dumps(value)}" for name, value in given.items()]
     (args.output / "sweep.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
     words = ["-m", "wbe", "sweep", args.output / "sweep.toml", "--jobs", args.jobs]
     sys.exit(subprocess.run([sys.executable, *map(str, words)]).returncode)
@@ -67,11 +81,13 @@ def kept_scores(run) -> pd.DataFrame:
 def keep(args):
     from wbe.runs.records import load_runs
 
-    runs = [r for r in load_runs(args.folder) if (r.scores.moment != "before").any()]
-    pd.concat(map(kept_scores, runs), ignore_index=True).to_parquet(HERE / "scores.parquet", compression="zstd")
-    lasting = pd.concat([r.ability.assign(run=r.name) for r in runs], ignore_index=True)
-    lasting.drop(columns="part", errors="ignore").to_parquet(HERE / "lasting.parquet", compression="zstd")
-    about = {}
+    runs = [r for folder in args.folder for r in load_runs(folder) if (r.scores.moment != "before").any()]
+    lasting = pd.concat([r.ability.assign(run=r.name) for r in runs]).drop(columns="part", errors="ignore")
+    for name, frame in (("scores", pd.concat(map(kept_scores, runs))), ("lasting", lasting)):
+        path = HERE / f"{name}.parquet"
+        others = pd.read_parquet(path).query("run not in @known", local_dict=dict(known=[r.name for r in runs]))
+        pd.concat([others, frame], ignore_index=True).to_parquet(path, compression="zstd")
+    about = json.loads((HERE / "runs.json").read_text(encoding="utf-8"))
     for r in runs:
         model = {
             k: r.config["model"].get(k) for k in ("family", "layers", "width", "parameters", "fingerprint", "weights")
@@ -81,7 +97,7 @@ def keep(args):
         about[r.name] = dict(editor=r.editor, hparams=hparams, tuned=r.config.get("tuned"), edits=edits)
         about[r.name] |= dict(model=model, name=Path(r.config["model"]["name"]).name, protocol=r.config["protocol"])
         about[r.name] |= dict(device=r.config["hardware"]["gpu"] or "CPU")
-    (HERE / "runs.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+    (HERE / "runs.json").write_text(json.dumps(dict(sorted(about.items())), indent=1) + "\n", encoding="utf-8")
 
 
 def main():
@@ -93,11 +109,14 @@ def main():
         run_parser.add_argument(*flag, required=True)
     run_parser.add_argument("-o", "--output", type=Path, required=True)
     run_parser.add_argument("--timesteps", type=int, default=10, help="how many timesteps of a hundred edits")
+    run_parser.add_argument("--order", type=int, default=1, help="of the edits: 1, that of the file, or a seed")
+    run_parser.add_argument("--like", type=Path, help="a folder whose tuning is taken")
+    run_parser.add_argument("--editors", default=",".join(EDITORS))
     run_parser.add_argument("--device", default="auto", help="cpu, cuda, …")
     run_parser.add_argument("--texts", help="a file of paragraphs, one a line")
     run_parser.add_argument("--jobs", type=int, default=1, help="runs at a time")
     run_parser.set_defaults(do=run)
-    keep_parser.add_argument("folder", type=Path)
+    keep_parser.add_argument("folder", type=Path, nargs="+")
     keep_parser.set_defaults(do=keep)
     args = parser.parse_args()
     args.do(args)

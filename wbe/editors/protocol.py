@@ -133,7 +133,8 @@ def preset_tables() -> dict:
 def _has_shape(lm: LM, shape: dict) -> bool:
     "Whether a model has a family, a depth, and a width, a vocabulary, a context and parameters within limits."
     between = lambda name, n: name not in shape or shape[name][0] <= n() <= shape[name][1]
-    same = (shape.get("family", lm.family.name), shape.get("depth", lm.layers)) == (lm.family.name, lm.layers)
+    kind = str(getattr(lm.config, "model_type", "")).removesuffix("_text")  # gemma3: its family is that of gemma
+    same = shape.get("family", kind) in (kind, lm.family.name) and shape.get("depth", lm.layers) == lm.layers
     sizes = dict(width=lambda: lm.width, vocab=lambda: lm.vocab, parameters=lambda: lm.parameters)
     sizes["context"] = lambda: getattr(lm.config, "max_position_embeddings", 0)
     return same and all(between(name, n) for name, n in sizes.items())  # a model behind an endpoint has none of these
