@@ -16,8 +16,14 @@ from wbe.records import BadArgument
 from wbe.runs.loop import run_lifelong
 from wbe.runs.plan import RunPlan
 from wbe.runs.records import Run, compare_runs
-from wbe.benchmark.near_probes import FORMS, _write_criteria
-from wbe.benchmark.series import make_world_benchmark
+from wbe.runs.questions import _without_retired
+from wbe.benchmark.near_probes import CRITERIA, FORMS, _read_criteria, _write_criteria, form_probes
+from wbe.benchmark.reader import Benchmark
+from wbe.benchmark.release import WORLD_SOURCE, retired_probes
+from wbe.benchmark.series import Series, make_benchmark
+import wbe.cli.main  # noqa: F401 (it fills the app)
+from wbe.cli.app import call_command
+from wbe.world.files import World
 
 ROWS = [  # two timesteps of an invented world; Q-ids higher than any of Wikidata's
     [("Orland", "P36", "capital", "Karsk"), ("Velmark", "P36", "capital", "Holm")],
@@ -142,14 +148,24 @@ def test_near_probes_need_unchanged_facts(toy, plan, bench, tmp_path):
 # ---- criteria from the snapshots, in a world whose dumps are read again by hand
 
 
-DAYS = ("2024-02-01", "2024-05-01")
+DAYS = ("2024-02-01", "2024-05-01", "2024-07-01")
+EDIT = ["subject_id", "relation_id", "object_id"]
 
 
 @pytest.fixture(scope="module")
 def criteria(tmp_path_factory) -> Path:
+    "A benchmark with criteria, to which the command has added a timestep."
     folder = tmp_path_factory.mktemp("criteria")
-    make_world_benchmark(folder, 500, dates=DAYS, progress=False)
-    _write_criteria(folder, criteria=True)
+    how = dict(articles=False, views=False, truth=False, progress=False)
+    *dumps, newest = World(7, 500).write(folder / "world", DAYS, **how).paths()
+    make_benchmark(folder, dumps, source=WORLD_SOURCE, progress=False)
+    _write_criteria(Series.load(folder), criteria=True)
+    first = pd.read_parquet(folder / "criteria.parquet")
+    assert len(first) and first.since.isna().all()
+    call_command("extend", folder, "--dump", newest)
+    now = pd.read_parquet(folder / "criteria.parquet")
+    own = now[now.timestep == first.timestep[0]]
+    assert own.drop(columns="since").equals(first.drop(columns="since")) and set(now.timestep) > set(own.timestep)
     return folder
 
 
@@ -176,34 +192,57 @@ def names_of(entity: dict) -> list[str]:
     return [t["value"].lower() for t in (*filter(None, labels), *texts)]
 
 
+def having(dump: dict, p, only_current: bool) -> set:
+    "The subjects with the property and the object of a probe."
+    return {i for i, e in dump.items() if p.object_id in stated(e, p.relation_id, only_current)}
+
+
+def holds(p, edit, old: dict, new: dict, bearers: Counter) -> bool:
+    "Whether two dumps give a probe."
+    assert p.answer.lower() not in p.question.lower()
+    if p.criterion == "alias":
+        found = [a for a in names_of(new[p.subject_id]) if a in p.question.lower() and a != edit.subject.lower()]
+        return any(bearers[a] == 1 for a in found) and edit.subject not in p.question and p.answer == edit.ans
+    if p.criterion == "one-to-many":
+        both = having(new, p, False) == {p.subject_id, p.answer_id} and edit.subject in p.question
+        return both and p.answer_id in having(old, p, True) & having(new, p, True)
+    return having(new, p, False) == {p.subject_id} and p.answer == edit.subject and edit.ans in p.question
+
+
 def test_criteria_are_right_in_the_world(criteria):
-    old, new = (read_dump(criteria, day) for day in DAYS)
-    probes = pd.read_parquet(criteria / "criteria.parquet")
-    (release,) = (criteria / "release").glob("wiki_big_edit_*.parquet")
-    edits = pd.read_parquet(release)
-    assert {"alias", "reversal", "inverse"} <= set(probes.criterion)
-    bearers = Counter(name for e in new.values() for name in set(names_of(e)))
-    for p in probes.itertuples():
-        (edit,) = edits[(edits[["subject_id", "relation_id", "object_id"]] == [*p[1:4]]).all(axis=1)].itertuples()
-        having = {i for i, e in new.items() if p.object_id in stated(e, p.relation_id, False)}
-        assert p.answer.lower() not in p.question.lower()
-        if p.criterion == "alias":
-            found = [a for a in names_of(new[p.subject_id]) if a in p.question.lower()]
-            assert any(bearers[a] == 1 for a in found) and edit.subject not in p.question and p.answer == edit.ans
-        elif p.criterion == "one-to-many":
-            now, then = (stated(d[p.subject_id], p.relation_id, True) for d in (new, old))
-            assert now == {p.object_id, p.answer_id} and p.answer_id in then and edit.ans in p.question
-        else:
-            assert having == {p.subject_id} and p.answer == edit.subject and edit.ans in p.question
-    several = {
-        (e.subject_id, e.relation_id, e.object_id)
-        for e in edits.itertuples()
-        if len(now := stated(new[e.subject_id], e.relation_id, True)) == 2
-        and e.object_id in now
-        and now - {e.object_id} <= stated(old.get(e.subject_id, dict(claims={})), e.relation_id, True)
-    }
-    asked = probes[probes.criterion == "one-to-many"][["subject_id", "relation_id", "object_id"]]
-    assert {*asked.itertuples(index=False, name=None)} == several
+    dumps = [read_dump(criteria, day) for day in DAYS]
+    bearers = [Counter(name for e in dump.values() for name in set(names_of(e))) for dump in dumps]
+    probes = pd.read_parquet(criteria / "criteria.parquet").fillna(dict(since=""))
+    releases = sorted((criteria / "release").glob("wiki_big_edit_*.parquet"))
+    for n, release in enumerate(releases):
+        edits, own = pd.read_parquet(release), probes[probes.timestep == release.stem.removeprefix("wiki_big_edit_")]
+        assert set(own.criterion) == {"alias", "reversal", "inverse", "one-to-many"}
+        for p in own.itertuples():
+            (edit,) = edits[(edits[EDIT] == [p.subject_id, p.relation_id, p.object_id]).all(axis=1)].itertuples()
+            assert holds(p, edit, *dumps[n : n + 2], bearers[n + 1])
+            later = holds(p, edit, *dumps[1:], bearers[2])
+            assert p.criterion == "inverse" or later == (not p.since)
+        asked = own[own.criterion == "one-to-many"][EDIT]
+        two = [e for e in edits.itertuples() if len(having(dumps[n + 1], e, False)) == 2]
+        stay = [e for e in two if having(dumps[n], e, True) & having(dumps[n + 1], e, True) - {e.subject_id}]
+        assert {*asked.itertuples(index=False, name=None)} == {(e.subject_id, e.relation_id, e.object_id) for e in stay}
+    assert {"reversal", "one-to-many"} <= set(probes[probes.since != ""].criterion)
+
+
+def test_no_criterion_is_asked_when_its_answer_is_gone(criteria):
+    bench = Benchmark.load(criteria / "release")
+    probes = pd.read_parquet(criteria / "criteria.parquet").fillna(dict(since=""))
+    gone = {(*r[1:4], r.criterion) for r in probes.itertuples(index=False) if r.since}
+    retired = retired_probes(bench.folder, bench[1].name)
+    key = lambda i, axis: (*i.partition("@")[0].split("/"), axis)
+    made = bench[0]
+    found = form_probes(made.edits, made.edit_ids, tuple(CRITERIA), None, _read_criteria(criteria / "criteria.parquet"))
+    asked = pd.DataFrame([(made.edit_ids[p.edit], p.axis) for p in found], columns=["edit_id", "axis"])
+    assert len(_without_retired(asked, bench, 1)) == len(asked)
+    left = _without_retired(asked, bench, 2)
+    out = asked.drop(left.index)
+    assert {key(*r) for r in out.itertuples(index=False)} >= gone
+    assert all(key(*r) in gone or (r.edit_id, "update") in retired for r in out.itertuples(index=False))
 
 
 def test_criteria_are_asked_like_other_forms(criteria, toy, plan, tmp_path):

@@ -18,11 +18,14 @@ from wbe.runs.records import Run
 SAMPLES = Path(__file__).parents[1] / "data_samples"
 SCRIPT = """
 import json, sys
+from dataclasses import replace
+import pyarrow as pa
 import torch
 torch.set_num_threads(1)
 import wbe.editors.training.lora as lora
 from wbe.editors.protocol import editor
 from wbe.editors.requests import EditRequest
+from wbe.runs import questions
 from wbe.runs.loop import run_lifelong
 from wbe.lm.scoring import process_rank
 from wbe.lm.toys import toy_lm
@@ -56,6 +59,15 @@ def run(name, **plan):
 run("lora", editor="lora", hparams=dict(rate=0.3, epochs=2, dropout=0.0), max_edits=12, batch=6, every=6, curve=4)
 for last in (1, 2):  # started, then continued
     run("rag", editor="rag", hparams=dict(embedder="hashed", index="exact"), timesteps=(1, last))
+plain_score = questions.score
+def knowing(lm, items, *more, **how):
+    "Scores of a model that knows every third edit."
+    got = plain_score(lm, items, *more, **how)
+    known = pa.array([len(i.question) % 3 == 0 for i in items])
+    table = got.table.drop_columns("exact_match").append_column("exact_match", known)
+    return replace(got, table=table)
+questions.score = knowing
+run("known/unknown", editor="rag", hparams=dict(embedder="hashed", index="exact"), timesteps=(1, 2), unknown=True)
 json.dump(out, open(f"{folder}/{rank}.json", "w"))
 """
 
@@ -103,7 +115,7 @@ def test_an_error_in_one_process_is_raised_in_all(found):
     ]
 
 
-@pytest.mark.parametrize("name", ["lora", "rag"])
+@pytest.mark.parametrize("name", ["lora", "rag", "known/unknown"])
 def test_a_run_over_two_processes_has_the_scores_of_one(found, name):
     one, two = (Run.load(found[n][0] / name) for n in (1, 2))
     assert one.missing == two.missing == []
@@ -114,6 +126,8 @@ def test_a_run_over_two_processes_has_the_scores_of_one(found, name):
         one.batches.edits.tolist() == two.batches.edits.tolist()
         and one.moments.moment.tolist() == two.moments.moment.tolist()
     )
+    refused = [[*run.refused.get("edit_id", ())] for run in (one, two)]
+    assert refused[0] == refused[1] and (name == "known/unknown") == bool(refused[0])
     for run in (one, two):
         assert (run.folder / "log.txt").read_text().count(" finished ") == (2 if name == "rag" else 1), (
             "one process keeps the log"

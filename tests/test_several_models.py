@@ -1,14 +1,19 @@
 """Several models in one folder of runs: each is compared with its own unedited value; an open run shows no end."""
 
+import json
+from types import ModuleType
+from unittest.mock import patch
+
 import pandas as pd
 import pytest
-from test_frozen import report_of
+from test_frozen import recorded_sections, report_of
 from toy_runs import made_up, write
 from typer.testing import CliRunner
 
-from wbe.analysis import cost, timesteps
+from wbe.analysis import cost, report, timesteps
 from wbe.analysis.headline import headline_table
-from wbe.runs.records import compare_runs, load_runs
+from wbe.records import BadArgument, WbeError
+from wbe.runs.records import EVALUATION_MOMENTS, compare_runs, load_runs
 
 SIZE = dict(timesteps=2, edits=12, sample=6, first=24, every=6)
 BEFORE = dict(small=0.37, large=0.65)  # lasting facts of the unedited models
@@ -112,3 +117,89 @@ def test_compare_shows_an_open_run_as_open(folder, runs):
     rows = {line.partition("  ")[0]: line for line in out.splitlines()}
     for name in ("update: just edited", "locality: earlier edits", "lasting facts: at the end"):
         assert rows[name].count("not yet") == 1 and "65.0%" in rows["lasting facts: before"]
+
+
+# ---- two protocols, one model
+
+
+PROTOCOLS = {
+    "paper-none": "paper@1",
+    "paper-rag": "paper@1",
+    "chat-none": "zero-shot@1",
+    "chat-rag": "zero-shot@1",
+    "chat-ft": "zero-shot@1",
+}
+OF_NO_PROMPT = {"common", "unlike", "surroundings", "health", "norms"} | {"cost-1", "cost-2"}
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("protocols") / "runs"
+    for name, protocol in PROTOCOLS.items():
+        run = made_up(name.partition("-")[2], **SIZE)
+        run.config = run.config | dict(protocol=protocol)
+        write(run, folder / name)
+    return folder
+
+
+def shown_tables(folder, files) -> dict:
+    "The tables of a report by name: what is displayed, and what is said of their numbers; figures are not drawn."
+    nb, space, shown, real = report.results_notebook(sorted(folder.iterdir()), files), {}, {}, report.show_table
+    exec(nb.cells[1].source, space)
+    exec(nb.cells[2].source.partition("\n\nruns, trouble")[0], space)
+    modules = [m for m in space.values() if isinstance(m, ModuleType) and m.__name__.startswith("wbe.")]
+    named = lambda frame, name, *more, **how: (shown.setdefault(name, []), real(frame, name, *more, **how))
+    keep = lambda data, kind, **about: kind == "table" and shown[list(shown)[-1]].append((data, about["asked"]))
+    report.set_output_folder(files)
+    with recorded_sections(dict(now=""), modules), patch.multiple(report, show_table=named, _display=keep):
+        exec(nb.cells[2].source, space)
+        for _, _, _, section in report.notebook_sections(nb):
+            try:
+                exec(section.source, space)
+            except WbeError:
+                pass
+    report.set_output_folder(None)
+    return {name: found[0] for name, found in shown.items() if found}
+
+
+def test_no_table_of_a_report_has_numbers_of_two_protocols(mixed, tmp_path):
+    tables = shown_tables(mixed, tmp_path)
+    assert {f"{t}-{n}" for t in ("headline", "means", "kept", "orders", "known") for n in (1, 2)} <= {*tables}
+    assert {name for name, (_, about) in tables.items() if not about} <= OF_NO_PROMPT
+    for name, (data, about) in tables.items():
+        if about:
+            assert about["protocol"] == {"1": "zero-shot@1", "2": "paper@1"}[name[-1]]
+            assert about["columns"] and all(c["measure"] and c["decoding"] for c in about["columns"].values())
+            moments = {w for c in about["columns"].values() for w in c["moment"].split(" and ")}
+            assert moments <= set(EVALUATION_MOMENTS)
+            assert report.html.escape(json.dumps(about), quote=True) in data["text/html"]
+        file = json.loads((tmp_path / f"{name}.json").read_text())
+        assert file.pop("rows") and file == about
+    rows = json.loads((tmp_path / "means-2.json").read_text())["rows"]
+    assert {r["editor"] for r in rows} == {"before any edit", "rag", "n"}  # ft was asked in the other protocol
+
+
+def test_a_table_of_two_protocols_is_refused(mixed, tmp_path):
+    from wbe.cli import main  # noqa: F401  it registers the commands
+    from wbe.cli.app import app
+
+    runs = load_runs(mixed)
+    with pytest.raises(BadArgument, match="numbers of 2 protocols .* are no table"):
+        report.show_table(pd.DataFrame(dict(update=[0.5])), "both", runs=runs, asked=("exact_match", "current"))
+    words = ["compare", str(mixed), "--by", "before"]
+    shown = CliRunner().invoke(app, words)
+    parts = shown.output.split("Asked in the protocol ")[1:]
+    assert [p.partition(":")[0] for p in parts] == ["zero-shot@1", "paper@1"] * 2
+    assert all(("chat-" in p) == p.startswith("zero") and ("paper-" in p) == p.startswith("paper") for p in parts)
+    for name in ("compare.csv", "compare.json"):
+        refused = CliRunner().invoke(app, [*words, "--table", str(tmp_path / name)])
+        assert refused.exit_code and "numbers of 2 protocols" in refused.output + str(refused.exception)
+        assert not (tmp_path / name).exists()
+    alone = tmp_path / "alone.json"
+    CliRunner().invoke(
+        app, ["compare", *(str(mixed / n) for n in ("chat-none", "chat-ft")), *words[2:], "--table", str(alone)]
+    )
+    tables = json.loads(alone.read_text())
+    assert {t: {r["protocol"] for r in tables[t]} for t in ("runs", "differences", "groups")} == dict.fromkeys(
+        ("runs", "differences", "groups"), {"zero-shot@1"}
+    )

@@ -234,7 +234,10 @@ def headline_table(runs) -> pd.DataFrame:
         out.loc[name, [c for c in out if c in _AT_END or not asked]] = NOT_YET
     before = _before_any_edit(runs, mean, texts, lasting)
     table = pd.concat([before, out])
-    return table[list(out) or list(before)].rename_axis("editor")
+    table = table[list(out) or list(before)].rename_axis("editor")
+    measured = dict.fromkeys(ASKED_AXES, "exact_match") | _TEXT_COLUMNS | dict.fromkeys(_AT_END[:2], "exact_match")
+    table.attrs["asked"] = {c: (measured[c], "past" if c in _AT_END else "current") for c in table if c in measured}
+    return table
 
 # %% ../../nbs/11_analysis/11_headline.ipynb #cell-032
 def headline_formats(

@@ -25,12 +25,12 @@ _OURS = dict(zip(("edit_wise", "instance_wise", "multi_hop", "multi_hop_cot"), _
 # %% ../../nbs/11_analysis/15_mquake.ipynb #cell-017
 def frames_of_runs(
     folders,  # of runs of the schedule mquake
-) -> dict[tuple[str, str], dict[str, pd.DataFrame]]:  # model and file of chains: run: its frame
-    "What was recorded, for each model and file of chains."
+) -> dict[tuple[str, str, str], dict[str, pd.DataFrame]]:  # model, file of chains and protocol: run: its frame
+    "What was recorded, for each model, file of chains and protocol."
     out = {}
     for run in map(Run.load, folders):
         frame = PartitionedTable(run.folder, "instances").frame()
-        key = (short_model_name(run.config["model"]["name"]), run.config["plan"]["chains"])
+        key = (short_model_name(run.config["model"]["name"]), run.config["plan"]["chains"], run.config.get("protocol"))
         if len(frame):
             out.setdefault(key, {})[run.name] = frame
     if not out:

@@ -18,7 +18,7 @@ from .headline import SourceNotGiven
 from .leakage import leakage_items
 from .style import GREY, Look, display_order, draw_dots, draw_heatmap, new_figure
 from .tables import format_percent, labelled_runs, longest_runs, pool_scores
-from ..benchmark.near_probes import FORMS, NEAR_AXES
+from ..benchmark.near_probes import CRITERIA, FORMS, NEAR_AXES
 from ..metrics.answers import RUN_MEASURES, cohen_kappa, normalised_matches
 from ..metrics.intervals import Interval, bootstrap_interval, judge_differences, p_value
 from ..metrics.summary import SLICES, cutoff_slices
@@ -61,7 +61,7 @@ def _criteria() -> dict[str, _Criterion]:
     }
     out |= {axis: _Criterion("answered exactly", axis) for axis in ASKED_AXES if axis not in ("update", "locality")}
     sign = dict.fromkeys(("negated-completion",), -1)
-    out |= {name: _Criterion(form.about, name, sign=sign.get(name, 1)) for name, form in FORMS.items()}
+    out |= {name: _Criterion(form.about, name, sign=sign.get(name, 1)) for name, form in (FORMS | CRITERIA).items()}
     out["locality"] = _Criterion("facts that no edit is about", "locality")
     out |= {axis: _Criterion(about, axis) for axis, about in NEAR_AXES.items()}
     lost = "what near probes lose beyond other probes"
@@ -589,4 +589,6 @@ def split_table(
             row |= {_UNEDITED: shown} if (r.axis, r.when) == ("update", "before") and not asked_before else {}
     out = pd.DataFrame.from_dict(rows, "index").rename_axis(["run", "group"])
     first = [c for c in ("edits", _UNEDITED) if c in out]
-    return out[[*first, *(a for a in display_order(out.columns) if a not in first)]]
+    out = out[[*first, *(a for a in display_order(out.columns) if a not in first)]]
+    out.attrs["asked"] = {c: (metric, "before" if c == _UNEDITED else "current") for c in out if c != "edits"}
+    return out

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['set_output_folder', 'show_figure', 'show_table', 'show_text', 'show_missing', 'show_code', 'show_model',
-           'settings_table', 'results_notebook', 'notebook_sections', 'page_note', 'page_files', 'make_report']
+           'each_protocol', 'results_notebook', 'notebook_sections', 'page_note', 'page_files', 'make_report']
 
 # %% ../../nbs/11_analysis/14_report.ipynb #cell-002
 import base64
@@ -62,6 +62,13 @@ def show_figure(
     _display(data, kind="figure", alt=alt, broad=broad, heat=heat, points=points)
 
 # %% ../../nbs/11_analysis/14_report.ipynb #cell-014
+def _table_about(columns, runs, asked: Mapping | tuple) -> dict:
+    "The protocol beside the numbers of a table, and for each column the measure, how answers are made, and when."
+    by_column = asked if isinstance(asked, Mapping) else dict.fromkeys(map(str, columns), asked)
+    shown = {c: dict(measure=m, decoding=tables._decoding(m), moment=when) for c, (m, when) in by_column.items()}
+    return tables._asked_how(runs) | dict(columns=shown)
+
+
 def show_table(
     frame: pd.DataFrame,
     name: str,  # of the files
@@ -69,14 +76,21 @@ def show_table(
     formats=None,  # functions that write values, by column
     folded: bool = True,  # whether a long table is folded
     links: Callable | None = None,  # of `cell_links`
+    runs=(),  # whose answers the numbers are; all with one protocol
+    asked: Mapping | tuple = (),  # measure and moment of the numbers, as in scores.parquet; or these by column
 ):
-    "Show a table."
+    "Show a table; what its numbers depend on is in the page, in the notebook, and beside the files."
+    about = _table_about(frame.columns, runs, asked or frame.attrs["asked"]) if runs else {}
     for folder in _OUTPUT_FOLDERS:
         write_text(folder / f"{name}.md", tables.as_markdown(frame, formats))
         write_text(folder / f"{name}.tex", tables.as_latex(frame, formats, caption, f"tab:{name}"))
-    tag = f'<table class="sortable" data-name="{html.escape(name, quote=True)}">'
+        rows = json.loads(frame.reset_index().to_json(orient="records", double_precision=15, default_handler=str))
+        write_text(folder / f"{name}.json", json.dumps(about | dict(rows=rows), indent=1, ensure_ascii=False) + "\n")
+    data = f' data-asked="{html.escape(json.dumps(about), quote=True)}"' if about else ""
+    tag = f'<table class="sortable" data-name="{html.escape(name, quote=True)}"{data}>'
     body = tables.as_html(frame, formats, caption, links=links).replace("<table>", tag, 1)
-    _display({"text/html": body, "text/plain": tables.as_markdown(frame, formats)}, kind="table", folded=folded)
+    shown = {"text/html": body, "text/plain": tables.as_markdown(frame, formats)}
+    _display(shown, kind="table", folded=folded, asked=about)
 
 # %% ../../nbs/11_analysis/14_report.ipynb #cell-016
 def show_text(text: str):
@@ -96,14 +110,19 @@ def show_code(text: str):
 
 # %% ../../nbs/11_analysis/14_report.ipynb #cell-023
 def show_model(name: str):
-    "Show which model the next outputs are about, if there are several."
+    "Show which model and protocol the next outputs are about, if there are several."
     if name:
         _display({"text/plain": name}, kind="model")
 
-# %% ../../nbs/11_analysis/14_report.ipynb #cell-024
-def settings_table(settings: dict) -> pd.DataFrame:
-    "Settings as a table of two columns."
-    return pd.DataFrame(settings.items(), columns=["setting", "value"]).set_index("setting")
+
+def each_protocol(
+    runs,
+    edits: bool = True,  # as for `runs_of_models`
+) -> Iterable[tuple[str, list]]:  # what is added to names of files, and runs
+    "The runs of each protocol: only they share tables and figures; with a heading, where there are several."
+    for n, (model, some) in enumerate(tables.runs_of_models(runs, edits), 1):
+        show_model(model)
+        yield f"-{n}" * bool(model), some
 
 # %% ../../nbs/11_analysis/14_report.ipynb #cell-026
 _RESULTS_NOTEBOOK = "results.ipynb"  # beside this module
@@ -141,7 +160,8 @@ def _only_mquake(nb):
     "The results notebook with one section, where all runs are of `wbe run --schedule mquake`."
     at = next(i for i, cell in enumerate(nb.cells) if cell.metadata.get("wbe") == "mquake")
     setup = next(cell for cell in nb.cells if cell.metadata.get("wbe") == "setup")
-    setup.source = "from wbe.analysis import mquake, report\n\nreport.set_output_folder(FILES)"
+    needed = "from wbe.analysis import mquake, report\nfrom wbe.runs.records import Run"
+    setup.source = f"{needed}\n\nreport.set_output_folder(FILES)"
     nb.cells = [*nb.cells[:3], *nb.cells[at - 1 : at + 1]]
     return nb
 

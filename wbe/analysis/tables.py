@@ -263,10 +263,29 @@ def runs_of_models(
     groups = runs_by_protocol(runs, edits)
     if len(groups) == 1:
         return [("", groups[0])]
+    protocol = lambda run: f"{run.config.get('protocol')}"
     names = [model_text(g[0].config["model"]) for g in groups]
-    about = lambda run: f"{run.config.get('protocol')}, {edits_planned(run):,} edits"
+    if len({protocol(g[0]) for g in groups}) > 1:
+        names = [f"{n}, {protocol(g[0])}" for n, g in zip(names, groups)]
+    about = lambda run: f"{edits_planned(run):,} edits"
     named = [n if names.count(n) == 1 else f"{n}, {about(g[0])}" for n, g in zip(names, groups)]
     return [(n if named.count(n) == 1 else f"{n}, {k}", g) for k, (n, g) in enumerate(zip(named, groups), 1)]
+
+# %% ../../nbs/11_analysis/02_tables.ipynb #50c464e1
+def _decoding(measure: str) -> str:
+    "How the answers are made that a measure is about."
+    return "the expected answer is given" if measure == "token_accuracy" else "greedy"
+
+
+def _asked_how(runs) -> dict:
+    "What the numbers of a table depend on, for readers of the file: model, benchmark, protocol; one protocol alone."
+    bench = lambda c: c["benchmark"]["name"] if "benchmark" in c else c["plan"].get("chains") or c["plan"]["updates"]
+    prompts = lambda c: c.get("protocol", "plain" if c.get("kind") == "wikifactdiff" else None)
+    parts = dict(model=lambda c: c["model"]["name"], benchmark=bench, protocol=prompts)
+    found = {name: list(dict.fromkeys(str(get(r.config)) for r in runs)) for name, get in parts.items()}
+    if len(several := found["protocol"]) > 1:
+        raise BadArgument(f"numbers of {len(several)} protocols ({', '.join(several)}) are no table: give runs of one")
+    return {name: ", ".join(values) for name, values in found.items()}
 
 # %% ../../nbs/11_analysis/02_tables.ipynb #01ee9870
 _RECORDED_SAMPLES = ("runs", "runs_forms", "benchmark", "lasting_facts.parquet", "world", "wbe-tiny")

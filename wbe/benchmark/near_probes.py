@@ -16,7 +16,7 @@ import narwhals as nw
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from .reader import Benchmark, row_probes
+from .reader import Benchmark, edit_id, row_probes
 from ..engine import open_engine
 from ..records import AXES, Probe, col, to_table
 from ..store import write_table
@@ -171,7 +171,7 @@ CRITERIA = {  # forms that are made from the snapshots, with the benchmark
     "alias": _FactForm("update", "the edit's question with another name of the subject"),
     "reversal": _FactForm("update", "the subject, given property and object"),
     "inverse": _FactForm("update", "the subject, as the value of the inverse property of the object"),
-    "one-to-many": _FactForm("update", "another right object of the edited property, which stays right"),
+    "one-to-many": _FactForm("update", "the other subject of the same property and object, which stays right"),
 }
 
 # %% ../../nbs/06_benchmark/14_near_probes.ipynb #48cdebb9
@@ -331,7 +331,7 @@ def form_probes(
 ) -> list[Probe]:
     "The questions of edits in other forms, with the form as the axis."
     rows, out = edits.to_pylist(), []
-    rows = [row | dict(criteria=criteria.get(_edit_ids(row), {})) for row in rows] if criteria else rows
+    rows = [row | dict(criteria=criteria.get(i, {})) for row, i in zip(rows, ids)] if criteria else rows
     others = _other_objects(rows) if {"true-false", "negation"} & set(forms) else [None] * len(rows)
     for n, (row, edit, other) in enumerate(zip(rows, ids, others)):
         for form in forms if chosen is None or edit in chosen else ():
@@ -344,6 +344,7 @@ def form_probes(
 class _CriterionProbe:
     "A question about an edit that follows from the snapshots."
 
+    timestep: str = col("of the edit, like 20240201_20240220")
     subject_id: str = col("Q-id of the edit's subject")
     relation_id: str = col("its P-id")
     object_id: str = col("Q-id of its object")
@@ -352,6 +353,10 @@ class _CriterionProbe:
     answer: str = col("the right answer")
     answer_id: str = col("its Q-id")
     aliases: list[str] = col("other names of the answer")
+    since: str | None = col("the first later timestep whose snapshots do not give this question any more")
+
+
+_PROBE_KEY = ("timestep", "subject_id", "relation_id", "object_id", "criterion", "question")
 
 # %% ../../nbs/06_benchmark/14_near_probes.ipynb #caf4658d
 _INVERSES = {}
@@ -364,54 +369,75 @@ class _Known(NamedTuple):
 
     names: dict  # id: its label and other names
     bearers: Counter  # how many entities have a name, in lower case
-    values: list[dict]  # of the older and the newer snapshot: subject and property: the current values
-    subjects: dict  # property and object: all that have it or had it
+    subjects: dict  # property and object: the one or two that have it or had it; nothing where there are more
+    held: list[dict]  # for the older and the newer snapshot: the same, those that have it
     inverses: dict  # property: the inverse one, and its label
     back: dict  # object and inverse property: their values
 
 
-def _sets(rows, *key) -> dict:
+def _rows(e, frame, *columns) -> list[tuple]:
+    "The rows of a frame."
+    return [tuple(r.values()) for r in e.collect(frame.select(*columns)).to_pylist()]
+
+
+def _ids_frame(e, **columns):
+    "A frame of different ids."
+    return e.table(pa.table({k: pa.array(v, pa.string()) for k, v in columns.items()})).unique()
+
+
+def _sets(rows: list[tuple]) -> dict:
     "The last column of rows by their first ones."
     found = defaultdict(set)
     for *k, value in rows:
         found[tuple(k)].add(value)
     return found
 
+# %% ../../nbs/06_benchmark/14_near_probes.ipynb #6d227c78
+_ENDS = ["property", "value"]
 
+
+def _few_subjects(e, edits: list[dict], stated: list, valid) -> tuple[dict, list[dict]]:  # `subjects` and `held`
+    "Who has the property and the object of an edit, where these are one or two."
+    ends = _ids_frame(e, property=[r["relation_id"] for r in edits], value=[r["object_id"] for r in edits])
+    having = valid.join(ends, on=_ENDS, how="semi").select(*_ENDS, "subject").unique()
+    few = having.group_by(*_ENDS).agg(n=nw.len()).filter(nw.col("n") <= 2)
+    current = [truthy(f).filter(nw.col("end").is_null()) for f in stated]
+    frames = [f.join(few, on=_ENDS, how="semi") for f in (having, *current)]
+    subjects, *held = (_sets(_rows(e, f, *_ENDS, "subject")) for f in frames)
+    return subjects, held
+
+
+def _inverses_of(e, properties: list[str], valid, labels) -> dict:
+    "The inverse property of each, and its label; what the snapshot states goes before the table."
+    asked, inverse = _ids_frame(e, subject=properties), valid.filter(nw.col("property") == "P1696")
+    stated = dict(_rows(e, inverse.join(asked, on="subject", how="semi"), "subject", "value"))
+    names = dict(_rows(e, labels.join(_ids_frame(e, id=[*stated.values()]), on="id", how="semi"), "id", "label"))
+    inverses = {p: q for p, q in _INVERSES.items() if p in properties}
+    return inverses | {p: (q, names[q]) for p, q in stated.items() if q in names}
+
+
+def _bearers_of(e, names: set[str], labels) -> Counter:  # by name, in lower case
+    "How many entities have a name, as label or alias."
+    every = [labels.select(name=nw.col("label")), labels.select(name=nw.col("aliases")).explode("name")]
+    every = nw.concat(every).select(name=nw.col("name").str.to_lowercase())
+    return Counter(x for (x,) in _rows(e, every.join(_ids_frame(e, name=sorted(names)), on="name", how="semi"), "name"))
+
+# %% ../../nbs/06_benchmark/14_near_probes.ipynb #1cb07e4e
 def _known_about(e, edits: list[dict], old: Path, new: Path) -> _Known:
     "Gather what is known about edits from two parsed snapshots."
     stated = [e.scan(Path(p) / "statements.parquet") for p in (old, new)]
-    rows = lambda frame: [tuple(r.values()) for r in e.collect(frame).to_pylist()]
-    table = lambda **columns: e.table(pa.table({k: pa.array(v, pa.string()) for k, v in columns.items()})).unique()
-    s, p, o = zip(*map(_edit_ids, edits))
-    pairs, ends = table(subject=s, property=p), table(property=p, value=o)
-    current = [
-        truthy(f).filter(nw.col("end").is_null()).join(pairs, on=["subject", "property"], how="semi") for f in stated
-    ]
-    values = [_sets(rows(f.select("subject", "property", "value"))) for f in current]
-    valid = stated[1].filter(nw.col("rank") != "deprecated", nw.col("snak") == "value")
-    subjects = _sets(
-        rows(valid.join(ends, on=["property", "value"], how="semi").select("property", "value", "subject"))
-    )
-    inverse = valid.filter(nw.col("property") == "P1696").join(table(subject=p), on="subject", how="semi")
     labels = e.scan(Path(new) / "labels.parquet")
-    others = {*s, *o} | {v for by in values for found in by.values() for v in found}
-    stated_inverses = dict(rows(inverse.select("subject", "value")))
-    wanted = table(id=sorted(others | {*stated_inverses.values()}))
-    names = {
-        i: (label, more or [])
-        for i, label, more in rows(labels.join(wanted, on="id", how="semi").select("id", "label", "aliases"))
-    }
-    inverses = {k: v for k, v in _INVERSES.items() if k in p}
-    inverses |= {k: (q, names[q][0]) for k, q in stated_inverses.items() if q in names}
+    valid = stated[1].filter(nw.col("rank") != "deprecated", nw.col("snak") == "value")
+    s, p, o = zip(*map(_edit_ids, edits))
+    subjects, held = _few_subjects(e, edits, stated, valid)
+    inverses = _inverses_of(e, p, valid, labels)
     asked = [(x, inverses[y][0]) for x, y in zip(o, p) if y in inverses]
-    back = table(subject=[x for x, _ in asked], property=[q for _, q in asked])
-    back = _sets(rows(valid.join(back, on=["subject", "property"], how="semi").select("subject", "property", "value")))
-    aliases = {a.lower() for i in s for a in names.get(i, ("", []))[1]}
-    every = [labels.select(name=nw.col("label")), labels.select(name=nw.col("aliases")).explode("name")]
-    every = nw.concat(every).select(name=nw.col("name").str.to_lowercase())
-    bearers = Counter(x for (x,) in rows(every.join(table(name=sorted(aliases)), on="name", how="semi")))
-    return _Known(names, bearers, values, subjects, inverses, back)
+    asked = _ids_frame(e, subject=[x for x, _ in asked], property=[q for _, q in asked])
+    back = _sets(_rows(e, valid.join(asked, on=["subject", "property"], how="semi"), "subject", "property", "value"))
+    named = labels.join(_ids_frame(e, id=sorted({*s, *o}.union(*subjects.values()))), on="id", how="semi")
+    names = {i: (label, more or []) for i, label, more in _rows(e, named, "id", "label", "aliases")}
+    bearers = _bearers_of(e, {a.lower() for i in s for a in names.get(i, ("", []))[1]}, labels)
+    return _Known(names, bearers, subjects, held, inverses, back)
 
 # %% ../../nbs/06_benchmark/14_near_probes.ipynb #32ac391c
 def _alias_question(row: dict, known: _Known) -> tuple | None:
@@ -421,18 +447,29 @@ def _alias_question(row: dict, known: _Known) -> tuple | None:
         return row["update"].replace(row["subject"], unique[0]), row["ans"], row["object_id"]
 
 
-def _reversed_question(row: dict, known: _Known) -> tuple | None:
-    fact = _fact_of(row)
-    if fact and known.subjects.get((row["relation_id"], row["object_id"])) == {row["subject_id"]}:
+def _others(row: dict, known: _Known) -> set | None:
+    "The other subjects with the property and the object of an edit; None for many, or without the edit."
+    having = known.subjects.get((row["relation_id"], row["object_id"]), set())
+    return having - {row["subject_id"]} if row["subject_id"] in having else None
+
+
+def _gap_question(row: dict) -> str | None:
+    "A question for the subject of an edit."
+    if fact := _fact_of(row):
         [hop] = fact.hops
         form = question_forms(hop.property_id, hop.property, hop.description, fact.subject_kind, hop.object_kind)
         text = f"{fill_form(form.statement, '____', '____')} {with_article(row['ans'], hop.object_kind)}"
-        return f"Which name fills the gap: {text}?", row["subject"], row["subject_id"]
+        return f"Which name fills the gap: {text}?"
 
 
+def _reversed_question(row: dict, known: _Known) -> tuple | None:
+    if _others(row, known) == set() and (question := _gap_question(row)):
+        return question, row["subject"], row["subject_id"]
+
+# %% ../../nbs/06_benchmark/14_near_probes.ipynb #90d8f49c
 def _inverse_question(row: dict, known: _Known) -> tuple | None:
     q, label = known.inverses.get(row["relation_id"], (None, None))
-    alone = known.subjects.get((row["relation_id"], row["object_id"])) == {row["subject_id"]}
+    alone = _others(row, known) == set()
     if q and alone and known.back.get((row["object_id"], q), {row["subject_id"]}) == {row["subject_id"]}:
         about = dict(subject_id=row["object_id"], property_id=q, object_id=row["subject_id"])
         question = _question_about(about | dict(subject=row["ans"], property=label, object=row["subject"]))
@@ -440,55 +477,60 @@ def _inverse_question(row: dict, known: _Known) -> tuple | None:
 
 
 def _other_question(row: dict, known: _Known) -> tuple | None:
-    old, new = (by.get((row["subject_id"], row["relation_id"]), set()) for by in known.values)
-    others = new - {row["object_id"]}
-    if row["object_id"] in new and len(others) == 1 and others <= old and others <= known.names.keys():
-        [other] = others
-        question = f"Besides {row['ans']}, {row['update'][0].lower()}{row['update'][1:]}"
-        return question, known.names[other][0], other
+    others, ends = _others(row, known), (row["relation_id"], row["object_id"])
+    if others and others <= known.names.keys() and all(others <= held.get(ends, set()) for held in known.held):
+        [other], question = others, _gap_question(row)
+        return question and (f"Besides {row['subject']}, w{question[1:]}", known.names[other][0], other)
 
 
 _CRITERION_QUESTIONS = dict(zip(CRITERIA, (_alias_question, _reversed_question, _inverse_question, _other_question)))
 
 
 def _criteria_of(e, edits: list[dict], old: Path, new: Path) -> list[dict]:
-    "The rows of `_CriterionProbe` of the edits of a timestep; none that gives its answer away."
+    "The rows of `_CriterionProbe` of edits, with their timestep; none that gives its answer away."
     known, out = _known_about(e, edits, old, new), []
     for row in edits:
+        about = {k: row[k] for k in _PROBE_KEY[:4]} | dict(since=None)
         for criterion, ask in _CRITERION_QUESTIONS.items():
             question, answer, i = ask(row, known) or (None, None, None)
             if question and answer and answer.lower() not in question.lower():
-                about = dict(criterion=criterion, question=question, answer=answer, answer_id=i)
-                aliases = known.names.get(i, ("", []))[1]
-                out.append(
-                    {k: row[k] for k in ("subject_id", "relation_id", "object_id")} | about | dict(aliases=aliases)
-                )
+                found = dict(criterion=criterion, question=question, answer=answer, answer_id=i)
+                out.append(about | found | dict(aliases=known.names.get(i, ("", []))[1]))
     return out
 
 # %% ../../nbs/06_benchmark/14_near_probes.ipynb #9f9c5946
 def _write_criteria(
-    folder,  # of a benchmark that `make_benchmark` made
-    criteria: bool = False,  # also questions with other names, in the other direction, and of other right objects
+    series,  # of a benchmark that `make_benchmark` made: its folder, and its steps
+    criteria: bool = False,  # also questions with other names, in the other direction, and of other right answers
     engine: str = "duckdb",
     memory: str | None = None,
 ):
     "Write `criteria.parquet` of a benchmark, if it is wanted or there was one before."
-    from wbe.benchmark.series import Series
-
-    out, rows = Path(folder) / "criteria.parquet", []
+    out, edits, probes = Path(series.folder) / "criteria.parquet", [], {}
     if not (criteria or out.exists()):
         return
     with open_engine(engine, memory) as e:
-        for step in Series.load(folder).steps:
-            edits = pq.read_table(step.work / "questions" / "questions.parquet").to_pylist()
-            rows += _criteria_of(e, edits, step.older, step.parsed) if edits else []
-    write_table(out, to_table(rows, _CriterionProbe))
+        for step in series.steps:
+            rows = pq.read_table(step.work / "questions" / "questions.parquet").to_pylist()
+            edits += [row | dict(timestep=step.name) for row in rows]
+            found = _criteria_of(e, edits, step.older, step.parsed) if edits else []
+            found = {tuple(map(row.get, _PROBE_KEY)): row for row in found}
+            for key in probes.keys() - found.keys():
+                probes[key]["since"] = probes[key]["since"] or step.name
+            probes |= {key: row for key, row in found.items() if key[0] == step.name}
+    write_table(out, to_table(list(probes.values()), _CriterionProbe))
 
 
 def _read_criteria(path: Path) -> dict:
-    "The probes of a `criteria.parquet` by the ids of their edit and by criterion; none without the file."
+    "The probes of a `criteria.parquet` by the id of their edit and by criterion."
     found = {}
-    for r in pq.read_table(path).to_pylist() if Path(path).exists() else ():
+    for r in pq.read_table(path).to_pylist():
         fact = _UnchangedFact("", r["answer_id"], r["question"], r["answer"], tuple(r["aliases"]))
-        found.setdefault(_edit_ids(r), {}).setdefault(r["criterion"], []).append(fact)
+        found.setdefault(edit_id(*_edit_ids(r), r["timestep"]), {}).setdefault(r["criterion"], []).append(fact)
     return found
+
+
+def _gone_criteria(path: Path, at: str) -> set[tuple[str, str]]:  # edit ids and criteria
+    "The probes of a `criteria.parquet` that some timestep up to this one does not give any more."
+    gone = [r for r in pq.read_table(path).to_pylist() if r["since"] and r["since"] <= at]
+    return {(edit_id(*_edit_ids(r), r["timestep"]), r["criterion"]) for r in gone}

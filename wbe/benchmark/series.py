@@ -442,6 +442,14 @@ def _check_settings(settings: dict, engine: str):
     if popular is not None and not (0 < popular <= 1 and settings["chains"]):
         raise BadArgument(f"popular is for chains, a share above 0 and up to 1: give chains, too; not {popular}")
 
+
+def _series_settings(writer: dict, settings: dict, more: dict, engine: str) -> dict:
+    "All settings of a series, checked; of `more` what is not as usual, so that the plans of older ones stay the same."
+    usual = dict(popular=None, statements=False, values=False, every_pair=False, relations="all")
+    settings = dict(writer=public_writer(writer)) | settings | {k: v for k, v in more.items() if v != usual[k]}
+    _check_settings(settings, engine)
+    return settings
+
 # %% ../../nbs/06_benchmark/10_series.ipynb #cell-061
 def make_benchmark(
     folder,  # where everything goes: the release in `release`, all that leads to it in `work`
@@ -474,17 +482,12 @@ def make_benchmark(
     every_pair: bool = False,  # also questions over two facts with "instance of" and the like, as in the paper's text
 ) -> Release:
     "From a series of dumps to a released benchmark; called again, it continues where it was."
-    writer = writer or dict(name="template")
-    folder, settings = Path(folder), dict(writer=public_writer(writer), closeness=closeness, chains=chains)
-    whole = {k: writer[k] for k in ("base_url",) if k in writer}  # with the password that is not stored
-    writer_options = whole | (writer_options or {})
-    settings |= dict(title=title, source=source, seed=seed, language=language, fallback=list(fallback))
-    settings |= dict(namesakes=namesakes, doubtful=doubtful, ended=ended)
-    settings |= {} if popular is None else dict(popular=popular)
-    more = dict(statements=statements, values=values, every_pair=every_pair)
-    settings |= {name: True for name, wanted in more.items() if wanted}
-    settings |= {} if relations == "all" else dict(relations=relations)
-    _check_settings(settings, engine)
+    folder, writer = Path(folder), writer or dict(name="template")
+    writer_options = {k: v for k, v in writer.items() if k == "base_url"} | (writer_options or {})  # with its password
+    settings = dict(closeness=closeness, chains=chains, title=title, source=source, seed=seed, language=language)
+    settings |= dict(fallback=list(fallback), namesakes=namesakes, doubtful=doubtful, ended=ended)
+    more = dict(popular=popular, statements=statements, values=values, every_pair=every_pair, relations=relations)
+    settings = _series_settings(writer, settings, more, engine)
     _open_series(folder, settings)
     files = locate_dumps(dumps, folder / "dumps", mirror, kind, progress, log)
     _open_series(folder, settings).add(files)

@@ -428,6 +428,7 @@ def _benchmark(
     Facts alone:  wbe benchmark t1 wikidata-20240201-all.json.gz wikidata-20240220-all.json.gz --until facts
     """
     from wbe.benchmark.near_probes import _write_criteria
+    from wbe.benchmark.series import Series
 
     check_choice(until, ("release", "facts", "parsed"), "step")
     settings["language"] = language
@@ -437,7 +438,7 @@ def _benchmark(
     by, how = _checked_writer(_writer_settings(writer or [], model, base_url), _spending(budget, prices, yes))
     given, criteria = take(settings, _BENCHMARK, _CRITERIA), take(settings, _CRITERIA, _BENCHMARK)
     made = make(writer=by, writer_options=how, log=print_step, chains=chains, **given)
-    _write_criteria(folder, **criteria)
+    _write_criteria(Series.load(folder), **criteria)
     _print_release(made, out)
 
 # %% ../../nbs/12_app/04_bench.ipynb #8db097e8
@@ -461,11 +462,11 @@ def _extend(
     For example:  wbe extend bench --dump wikidata-20240301-all.json.gz
     """
     from wbe.benchmark.near_probes import _write_criteria
-    from wbe.benchmark.series import extend_benchmark
+    from wbe.benchmark.series import Series, extend_benchmark
 
     how = _spending(budget, prices, yes) | ({"base_url": base_url} if base_url else {})
     made = extend_benchmark(folder, dump, how, log=print_step, **settings)
-    _write_criteria(folder)
+    _write_criteria(Series.load(folder), engine=settings.get("engine", "duckdb"), memory=settings.get("memory"))
     _print_release(made, out)
 
 # %% ../../nbs/12_app/04_bench.ipynb #070a595f

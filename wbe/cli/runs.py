@@ -7,7 +7,6 @@ __all__ = ['print_comparison']
 
 # %% ../../nbs/12_app/05_runs.ipynb #881dea90
 import difflib
-import json
 import re
 import shutil
 import textwrap
@@ -199,6 +198,16 @@ def _format_recorded(value: float) -> str:
     "A share in percent, or that it was not recorded."
     return "not recorded" if value is None or value != value else f"{value:.1%}"
 
+# %% ../../nbs/12_app/05_runs.ipynb #30cbc9ce
+_ASKED_HOW = ("model", "benchmark", "protocol", "measure", "decoding")  # columns of a table that is written to a file
+
+
+def _asked_how(run, metric: str | None = None) -> dict:
+    "What the numbers of a run depend on, for readers of the file."
+    from wbe.analysis import tables
+
+    return tables._asked_how([run]) | (dict(measure=metric, decoding=tables._decoding(metric)) if metric else {})
+
 # %% ../../nbs/12_app/05_runs.ipynb #2d639ac0
 def _print_run(run, out: TableOutput):
     "The means of a run as a table, and what is missing."
@@ -207,10 +216,11 @@ def _print_run(run, out: TableOutput):
     means = run.means()
     rows = [[axis, *means.loc[axis]] for axis in means.index]
     title = f"{run.name}: {measure_title('exact_match')}"
-    out.table("axes", ("axis", *means.columns), rows, title, floats=".1%")
+    out.keep("axes", ("axis", *means.columns), rows, _asked_how(run, "exact_match"))
+    out.show(("axis", *means.columns), rows, title, floats=".1%")
     others = compare_measures([run]).iloc[0]
     rows = [(axis, when, x) for (axis, when), x in others.items()]
-    out.keep("measures", ("axis", "measure", "value"), rows)
+    out.keep("measures", ("axis", "measure", "value"), rows, _asked_how(run))
     out.show(("axis", "measure", "value"), [(a, m, _format_recorded(x)) for a, m, x in rows], "Other measures")
     for line in [*run.alarms, *run.prompt_lines, *run.set_aside]:
         out.line(f"{line}.")
@@ -250,7 +260,7 @@ def _run_benchmark(cls, settings: dict, hparams: list[str], runs: Path, name: st
             out.line(f"Compare with others: wbe compare {runs}")
 
 # %% ../../nbs/12_app/05_runs.ipynb #624b04a3
-def _print_mquake(frame, out: TableOutput):
+def _print_mquake(frame, asked: dict, out: TableOutput):
     "Accuracy by the number of instances edited together, of hops, and of edits of an instance."
     from wbe.runs.mquake import summarise_mquake
 
@@ -258,7 +268,9 @@ def _print_mquake(frame, out: TableOutput):
     titles |= dict(hops="By number of hops", edits="By number of edits of an instance")
     for name, by in dict(k=["k"], hops=["k", "hops"], edits=["k", "edits"]).items():
         table = summarise_mquake(frame, by).reset_index()
-        out.table(name, tuple(table.columns), list(table.itertuples(index=False)), titles[name], floats=".1f")
+        rows = list(table.itertuples(index=False))
+        out.keep(name, table.columns, rows, asked)
+        out.show(table.columns, rows, titles[name], floats=".1f")
     clashes = frame[frame.k > 0].groupby("k").conflict.sum()
     for k, n in clashes[clashes > 0].items():
         out.line(f"k = {k}: {n} instances are contradicted by others of their group.")
@@ -281,6 +293,7 @@ def _own_plan(cls, settings: dict):
 
 def _run_mquake(cls, settings: dict, hparams: list[str], runs: Path, name: str | None, out: TableOutput):
     from wbe.runs.loop import carry_out
+    from wbe.runs.records import Run
 
     spending = dict(budget=settings.pop("budget", None), prices=_parse_prices(settings.pop("prices", None)))
     spending = {k: v for k, v in spending.items() if v is not None}
@@ -288,8 +301,9 @@ def _run_mquake(cls, settings: dict, hparams: list[str], runs: Path, name: str |
     hparams = settings.pop("hparams", {}) | _hparams(hparams, settings.get("editor", ""))
     plan = _own_plan(cls, settings | dict(hparams=hparams, spending=settings.get("spending", {}) | spending))
     folder = runs / (name or _mquake_folder(plan))
-    _print_mquake(carry_out(plan, folder), out)
-    if found := json.loads((folder / "config.json").read_text()).get("conflicts"):
+    frame, run = carry_out(plan, folder), Run.load(folder)
+    _print_mquake(frame, _asked_how(run), out)
+    if found := run.config.get("conflicts"):
         kinds = ", ".join(f"{kind} {n}" for kind, n in found.items())
         out.line(f"In {Path(plan.chains).name} {sum(found.values())} pairs of instances contradict each other: {kinds}")
     out.line(f"The run: {folder}")
@@ -301,7 +315,7 @@ def _print_wikifactdiff(run, probability: str, shared: bool, paper: bool, out: T
 
     table = table_6(update_measures(run, probability), shared)
     flat = table.set_axis([f"{a}, {b}" for a, b in table.columns], axis=1).reset_index(names="editor")
-    out.keep("measures", tuple(flat.columns), list(flat.itertuples(index=False)))
+    out.keep("measures", tuple(flat.columns), list(flat.itertuples(index=False)), _asked_how(run))
     text = format_table_6(table, paper and probability == "token").reset_index()
     out.show(("", *text.columns[1:]), [tuple(r) for r in text.itertuples(index=False)], "Table 6 of WikiFactDiff")
     refused = run.refused.groupby(["editor", "reason"]).size()
@@ -690,7 +704,7 @@ def _print_differences(runs: list, metric: str, against: str | None, out: TableO
     columns = ("axis", "when", "run", "difference", "low", "high", "n", "p", "verdict", *_ASKED_HOW)
     asked = {r.name: _asked_how(r, metric) for r in runs}
     kept = [(a, _COMPARED[m], name, v.difference, v.low, v.high, v.n, v.p) for (a, m, name), v in found.items()]
-    out.keep("differences", columns, [(*row, v.text(other), *asked[row[2]]) for row, v in zip(kept, found)])
+    out.keep("differences", columns, [(*row, v.text(other), *asked[row[2]].values()) for row, v in zip(kept, found)])
     for (axis, moment), part in found.groupby(level=["axis", "moment"], sort=False):
         said = list_verdicts(part.droplevel(["axis", "moment"]).items(), other)
         out.line(_wrapped(f"{axis}, {_COMPARED[moment]}: {said}."))
@@ -704,22 +718,16 @@ def _print_differences(runs: list, metric: str, against: str | None, out: TableO
         )
 
 # %% ../../nbs/12_app/05_runs.ipynb #a567c119
-_ASKED_HOW = ("model", "benchmark", "protocol", "measure", "decoding")  # columns of a table that is written to a file
+def _by_protocol(runs: list, out: TableOutput) -> dict[str, list]:
+    "The runs of each protocol, the line above its numbers; a table in a file has one protocol."
+    from wbe.analysis import tables
 
-
-def _asked_how(run, metric: str) -> tuple:
-    "What the numbers of a run depend on, for readers of the file."
-    c = run.config
-    decoding = "the expected answer is given" if metric == "token_accuracy" else "greedy"
-    return c["model"]["name"], c["benchmark"]["name"], c.get("protocol"), metric, decoding
-
-# %% ../../nbs/12_app/05_runs.ipynb #1c43ce5b
-def _by_protocol(runs: list) -> dict[str, list]:
-    "The runs of each protocol."
+    if out.files:
+        tables._asked_how(runs)
     groups = {}
     for r in runs:
-        groups.setdefault(str(r.config.get("protocol")), []).append(r)
-    return groups
+        groups.setdefault(f"Asked in the protocol {r.config.get('protocol')}:", []).append(r)
+    return groups if len(groups) > 1 else {"": runs}
 
 # %% ../../nbs/12_app/05_runs.ipynb #f693094c
 def _print_textless(runs: list, table, metric: str, out: TableOutput):
@@ -740,13 +748,9 @@ def print_comparison(
     from wbe.runs.records import compare_measures, compare_runs, measure_title
 
     metric, out = metric or _shown_measure(runs), out or TableOutput()
-    if len(groups := _by_protocol(runs)) > 1:
-        if out.files:
-            raise BadArgument(
-                f"numbers of {len(groups)} protocols ({', '.join(groups)}) are no table: give runs of one"
-            )
-        for protocol, part in groups.items():
-            out.line(f"Asked in the protocol {protocol}:")
+    if len(groups := _by_protocol(runs, out)) > 1:
+        for line, part in groups.items():
+            out.line(line)
             print_comparison(part, metric, out, against if against in [r.name for r in part] else None)
         return
     table = compare_runs(runs, metric)
@@ -755,7 +759,7 @@ def print_comparison(
     table = table.join(others)
     header, values = ["run", *(f"{axis}: {when}" for axis, when in columns)], table[columns].values.tolist()
     asked = {r.name: _asked_how(r, metric) for r in runs}
-    kept = [(name, *asked[name], *row) for name, row in zip(table.index, values)]
+    kept = [(name, *asked[name].values(), *row) for name, row in zip(table.index, values)]
     out.keep("runs", [header[0], *_ASKED_HOW, *header[1:]], kept)
     names, left_out = _short_names(list(table.index))
     unfinished = [name in about["unfinished"] for name in table.index]
@@ -783,21 +787,25 @@ def _read_groups(by: str):
 
 
 def _print_groups(runs: list, groups: dict, metric: str, out: TableOutput):
-    "Print the scores of the edits by group, with 95% intervals."
+    "Print the scores of the edits by group, with 95% intervals; a table for each protocol."
     import pandas as pd
 
     from wbe.analysis.rankings import scores_by
 
     kept = []
-    for name, by in groups.items():
-        table = pd.concat([scores_by(r, by, metric) for r in runs if not r.scores.empty])
-        kept.append(table.assign(by=name))
-        shown = table[table.axis == "update"]
-        means = [f"{r.value:.1%} [{r.low:.1%}, {r.high:.1%}]" for r in shown.itertuples()]
-        rows = [(r.run, r.group, r.when, mean, f"{r.n:,}") for r, mean in zip(shown.itertuples(), means)]
-        title = "By the audit's verdict" if by is not name else f"Before and after the model's texts end on {name}"
-        title = "By what the model answered before any edit" if name == "before" else title
-        out.show(("run", "group", "asked", metric, "edits"), rows, title)
+    for line, part in _by_protocol(runs, out).items() if groups else ():
+        out.line(line) if line else None
+        for name, by in groups.items():
+            found = {r.name: scores_by(r, by, metric) for r in part if not r.scores.empty}
+            asked = {r.name: _asked_how(r, metric) for r in part}
+            kept += [table.assign(by=name, **asked[run]) for run, table in found.items()]
+            table = pd.concat(found.values())
+            shown = table[table.axis == "update"]
+            means = [f"{r.value:.1%} [{r.low:.1%}, {r.high:.1%}]" for r in shown.itertuples()]
+            rows = [(r.run, r.group, r.when, mean, f"{r.n:,}") for r, mean in zip(shown.itertuples(), means)]
+            title = "By the audit's verdict" if by is not name else f"Before and after the model's texts end on {name}"
+            title = "By what the model answered before any edit" if name == "before" else title
+            out.show(("run", "group", "asked", metric, "edits"), rows, title)
     if kept:
         out.keep("groups", kept[0].columns, pd.concat(kept).values.tolist())
 
@@ -894,14 +902,21 @@ _JUDGED_NAMES = dict(
 
 def _print_judged(runs: list, out: TableOutput):
     "What a judge said about runs, and why answers have no verdict."
+    import pandas as pd
+
     from wbe.metrics.answers import MEASURES
     from wbe.runs.judged import judged_table
 
-    plain = judged_table(runs).reset_index()
-    table = plain.rename(columns={m: about.name for m, about in MEASURES.items() if m != "judged"} | _JUDGED_NAMES)
-    formats = {c: ".2f" if c.startswith("κ") else ".1%" for c in table}
-    out.keep("judged", plain.columns, plain.values.tolist())
-    out.show(table.columns, table.values.tolist(), "Right answers, by a judge and by two measures", floats=formats)
+    for line, part in _by_protocol(runs, out).items():
+        out.line(line) if line else None
+        plain = judged_table(part).reset_index()
+        shown = plain.drop(columns=["prompt", "moment"])
+        table = shown.rename(columns={m: about.name for m, about in MEASURES.items() if m != "judged"} | _JUDGED_NAMES)
+        formats = {c: ".2f" if c.startswith("κ") else ".1%" for c in table}
+        asked = {r.name: _asked_how(r) | dict(decoding="greedy") for r in part}
+        plain = plain.join(pd.DataFrame.from_dict(asked, "index"), on="run")
+        out.keep("judged", plain.columns, plain.values.tolist())
+        out.show(table.columns, table.values.tolist(), "Right answers, by a judge and by two measures", floats=formats)
     reasons = Counter(e for r in runs for e in r.verdicts[r.verdicts.verdict.isna()].error.fillna("no reason given"))
     for reason, n in reasons.most_common(3):
         out.line(f"{n:,} answers without a verdict: {reason}")
@@ -910,11 +925,13 @@ def _print_judged(runs: list, out: TableOutput):
 def _print_marked(judge, marks, out: TableOutput):
     "How a judge agrees with a person who marked answers."
     from wbe.analysis.rankings import format_agreement, judge_agreement, judge_marks
+    from wbe.writers.judge import JUDGING
 
     read = judge_marks(judge, marks, progress=True)
     table = judge_agreement(read)
     plain, shown = table.reset_index(), format_agreement(table).reset_index()
-    out.keep("marks", plain.columns, plain.values.tolist())
+    asked = dict(judge=judge.model, prompt=JUDGING.versions, decoding="greedy, both orders of the answers")
+    out.keep("marks", plain.columns, plain.values.tolist(), asked)
     title = f"Agreement with a reader of {len(marks):,} answers; {int(read.verdict.isna().sum())} have no verdict"
     out.show(shown.columns, shown.astype(str).values.tolist(), title)
 

@@ -208,9 +208,9 @@ class TableOutput:
         "Whether the standard output belongs to the tables for programs."
         return any(file == "-" for _, file in self.files)
 
-    def keep(self, name: str, columns, rows):
-        "Keep a table for programs."
-        self.tables[name] = (list(columns), [tuple(row) for row in rows])
+    def keep(self, name: str, columns, rows, asked: dict = {}):
+        "Keep a table for programs; `asked`: what all its numbers depend on, more columns."
+        self.tables[name] = ([*columns, *asked], [(*row, *asked.values()) for row in rows])
 
     def show(self, columns, rows, title: str = "", **how):
         "Print a table for people; see `print_table`."

@@ -90,7 +90,8 @@ def _judged_row(run: Run) -> dict:
     row |= {f"kappa_{m}": cohen_kappa(s.judged, s[m]) for m in ("exact_match", "normalised_match")}
     both = rows[rows.verdict.notna()]
     steady = reading_agreement(both["first"], both.turned) if len(both) else None
-    return row | dict(same_readings=steady.agree if steady else float("nan"))
+    row |= dict(same_readings=steady.agree if steady else float("nan"))
+    return row | dict(prompt=", ".join(sorted({*rows.prompt})), moment=", ".join(s.moment.unique()))
 
 # %% ../../nbs/10_runs/11_judged.ipynb #cell-025
 def judged_table(runs: list[Run]):

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 from wbe.benchmark.near_probes import (
     CRITERIA,
     FORMS,
+    _gone_criteria,
     _read_criteria,
     form_probes,
     near_probes,
@@ -92,21 +93,24 @@ def step_questions(
     return found.assign(**lacking, timestep=step.name, asked_of=n)
 
 # %% ../../nbs/10_runs/03_questions.ipynb #cell-013
+def _beside(bench: Benchmark, name: str) -> Path | None:
+    "A file beside a benchmark, or in it; None where there is none."
+    folders = (bench.folder.parent, bench.folder) if bench.folder else ()
+    return next((p for folder in folders if (p := folder / name).exists()), None)
+
+
 def _lasting_file(
     bench: Benchmark,
     plan: RunPlan,
 ) -> Path | None:  # None where the benchmark has none
     "The table of facts that edits should leave alone: the plan's, or the one beside the benchmark."
-    folders = (bench.folder.parent, bench.folder) if bench.folder else ()
-    beside = (folder / "lasting_facts.parquet" for folder in folders)
-    return Path(plan.lasting) if plan.lasting else next((p for p in beside if p.exists()), None)
+    return Path(plan.lasting) if plan.lasting else _beside(bench, "lasting_facts.parquet")
 
 # %% ../../nbs/10_runs/03_questions.ipynb #cell-015
 def _criteria(bench: Benchmark, plan: RunPlan) -> dict:
     "The probes of criteria.parquet beside a benchmark, where a plan names criteria; an error where there are none."
     named = [c for c in CRITERIA if c in plan.forms]
-    folders = (bench.folder.parent, bench.folder) if named and bench.folder else ()
-    found = next((_read_criteria(p) for f in folders if (p := f / "criteria.parquet").exists()), {})
+    found = _read_criteria(p) if named and (p := _beside(bench, "criteria.parquet")) else {}
     if named and not found:
         raise BadArgument(f"{', '.join(named)}: this benchmark has no criteria; make it with --set criteria=yes")
     return found
@@ -146,12 +150,16 @@ def _without_retired(
     bench: Benchmark,
     scored_at: int,  # after which timestep
 ):
-    retired = retired_probes(bench.folder, bench[scored_at - 1].name) if bench.folder else set()
+    "The questions whose answers still hold; a form goes with the question of its edit, and a criterion also by itself."
+    at = bench[scored_at - 1].name
+    retired = retired_probes(bench.folder, at) if bench.folder else set()
+    if questions.axis.isin(list(CRITERIA)).any() and (path := _beside(bench, "criteria.parquet")):
+        retired |= _gone_criteria(path, at)
     if not retired:
         return questions
     same = {name: form.axis for name, form in (FORMS | CRITERIA).items()} | dict.fromkeys(STATEMENT_AXES, "update")
-    axes = [same.get(a, a) for a in questions.axis]
-    return questions[[key not in retired for key in zip(questions.edit_id, axes)]]
+    keys = [{(i, a), (i, same.get(a, a))} for i, a in zip(questions.edit_id, questions.axis)]
+    return questions[[not retired & key for key in keys]]
 
 # %% ../../nbs/10_runs/03_questions.ipynb #cell-032
 def _ahead(

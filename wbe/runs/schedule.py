@@ -651,6 +651,7 @@ _KNOWN = "the unedited model answers it"
 def _without_known(self: Job, requests: list[EditRequest | None], refused: list[dict]):
     "The requests, where what the unedited model answered exactly is refused."
     rows = self.tables["scores"].frame()
-    known = set(rows.edit_id[(rows.moment == "before") & (rows.axis == "update") & (rows.exact_match == 1)])
+    right = (rows.moment == "before") & (rows.axis == "update") & (rows.exact_match == 1)
+    known = self.agree(set(rows.edit_id[right]))  # another process may read before the first has written
     more = [dict(edit_id=r.id, question=r.question, reason=_KNOWN) for r in requests if r and r.id in known]
     return [None if r and r.id in known else r for r in requests], refused + more
