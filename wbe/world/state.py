@@ -17,7 +17,7 @@ from datetime import date, timedelta
 from hashlib import sha1
 from typing import NamedTuple
 
-from ..records import patch
+from ..records import col, patch
 from ..texts import package_table
 from wbe.world.cast import (
     CORE_ITEMS,
@@ -192,15 +192,16 @@ def value(self: Entity, pid: str):
 # %% ../../nbs/02_world/04_state.ipynb #cell-030
 @dataclass
 class Event:
-    "Something that happened, in the world or only in its wiki."
+    "An entry of the diary."
 
-    id: str
-    timestep: int
-    date: date
-    kind: str
-    subject_id: str
-    note: str
-    real: bool  # False: only the wiki changed, not the world
+    stored_name = "_WorldEvent"  # in the metadata of files
+    id: str = col("block, timestep, number")
+    timestep: int = col("1 to 8")
+    day: date = col("the day it happened")
+    kind: str = col("name of the happening")
+    subject_id: str = col("Q-id of the entity it happened to")
+    note: str = col("who or what else")
+    real: bool = col("whether it happened in the world, not only in the wiki")
 
 # %% ../../nbs/02_world/04_state.ipynb #cell-032
 @dataclass

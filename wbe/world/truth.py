@@ -19,6 +19,7 @@ from wbe.world.state import (
     Coordinate,
     CountryState,
     Entity,
+    Event,
     MissingValue,
     MonolingualText,
     Quantity,
@@ -87,19 +88,6 @@ class _WorldChange:
     true_from: date | None = col("when it became true")
     statement_id: str = col("the statement that brought it (or took it away)")
 
-# %% ../../nbs/02_world/11_truth.ipynb #cell-010
-@dataclass
-class _WorldEvent:
-    "An entry of the diary."
-
-    id: str = col("block, timestep, number")
-    timestep: int = col("1 to 8")
-    day: date = col("the day it happened")
-    kind: str = col("name of the happening")
-    subject_id: str = col("Q-id of the entity it happened to")
-    note: str = col("who or what else")
-    real: bool = col("whether it happened in the world, not only in the wiki")
-
 # %% ../../nbs/02_world/11_truth.ipynb #cell-012
 @dataclass
 class _WorldTrap:
@@ -115,9 +103,8 @@ class _WorldTrap:
     note: str | None = col("event, label, or the statement's main property")
 
 
-TRUTH_TABLES = dict(
-    entities=_WorldEntity, statements=_WorldStatement, changes=_WorldChange, events=_WorldEvent, traps=_WorldTrap
-)
+_TABLES = (_WorldEntity, _WorldStatement, _WorldChange, Event, _WorldTrap)
+TRUTH_TABLES = dict(zip(("entities", "statements", "changes", "events", "traps"), _TABLES))
 
 # %% ../../nbs/02_world/11_truth.ipynb #cell-014
 TRAP_DESCRIPTIONS = package_table("world/world.toml")["traps"]
@@ -221,7 +208,7 @@ def _change_row(
     replaced=None,
 ) -> tuple:
     "A row of the table of changes."
-    late = event.real and event.date <= SNAPSHOTS[t - 1]
+    late = event.real and event.day <= SNAPSHOTS[t - 1]
     new_subject = tag in ("new", "update") and e.added == t
     what = (t, e.qid, c.pid, _value_text_form(c.value), _value_type(c), tag, before, replaced, new_subject)
     return *what, event.id, event.kind, event.real, late, c.true, _true_since(e, c), c.guid
@@ -377,7 +364,7 @@ def truth_rows(
     events |= {f"end of {event.subject_id}": event for event in s.events if event.kind in ("deletion", "merging")}
     merged = {event.id for event in s.events if event.kind == "merging"}
     who, labels = {e.id: e for e in s.entities}, Counter(e.label for e in s.entities)
-    out["events"] = [(v.id, v.timestep, v.date, v.kind, v.subject_id, v.note, v.real) for v in s.events]
+    out["events"] = [tuple(vars(event).values()) for event in s.events]
     for e in s.entities:
         last = min(e.removed - 1, LAST_SNAPSHOT)
         out["entities"].append(_entity_row(s, e))
