@@ -376,7 +376,8 @@ def words_of(outputs) -> list[str]:
         shown = next((data[k] for k in kinds if data.get(k)), output.get("text", ""))
         text = "" if output.get("name") == "stderr" else "".join(shown)
         texts.append(re.sub(r"<style.*?</style>|<[^<>]*>", " ", tidy_text(text), flags=re.S))
-    return re.findall(r"\d[\d,]*(?:\.\d+)?|[^\W\d]+", "\n".join(texts))
+    rounding = re.compile(r"\d+(?:\.\d+)?e-(?:0[3-9]|[1-9]\d)\b|\b0e\+00")  # by processor; cells assert a limit
+    return re.findall(r"\d[\d,]*(?:\.\d+)?|[^\W\d]+", rounding.sub("tiny", "\n".join(texts)))
 
 
 def differ(stored: str, fresh: str) -> bool:

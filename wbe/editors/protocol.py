@@ -133,7 +133,7 @@ def preset_tables() -> dict:
 def _has_shape(lm: LM, shape: dict) -> bool:
     "Whether a model has a family, a depth, and a width, a vocabulary, a context and parameters within limits."
     between = lambda name, n: name not in shape or shape[name][0] <= n() <= shape[name][1]
-    kind = str(getattr(lm.config, "model_type", "")).removesuffix("_text")  # gemma3: its family is that of gemma
+    kind = getattr(getattr(lm.model, "config", None), "model_type", "").removesuffix("_text")  # gemma3, of family gemma
     same = shape.get("family", kind) in (kind, lm.family.name) and shape.get("depth", lm.layers) == lm.layers
     sizes = dict(width=lambda: lm.width, vocab=lambda: lm.vocab, parameters=lambda: lm.parameters)
     sizes["context"] = lambda: getattr(lm.config, "max_position_embeddings", 0)

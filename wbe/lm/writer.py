@@ -48,7 +48,7 @@ class LocalWriter:
         max_tokens: int = 120,  # of an answer
         mix: bool = False,  # one prompt for all personas, instead of one for each
         batch: int = 256,  # requests that the model gets together
-        prompts: str = "ours",  # or paper: those of WikiBigEdit's appendix A
+        prompts: str = "ours",  # or paper: in the form of WikiBigEdit's appendix A
         **options,  # of `load`: dtype, device, quant, revision, …
     ):
         if not isinstance(model, (str, LM)):

@@ -130,7 +130,7 @@ def split_kind(text: str) -> tuple[str | None, str]:
 
 # %% ../../nbs/03_writers/01_base.ipynb #00888129
 def parse_writer(
-    text: str,  # NAME, NAME:MODEL or NAME:MODEL@ADDRESS; NAME+paper has the prompts of WikiBigEdit's paper
+    text: str,  # NAME, NAME:MODEL or NAME:MODEL@ADDRESS; NAME+paper has prompts in the form of WikiBigEdit's
 ) -> dict:  # name, model, base_url and prompts, as far as they are given
     "The settings of a writer from words of a command."
     name, _, rest = text.partition(":")

@@ -426,7 +426,7 @@ class Endpoint:
     temperature: float | None = None  # default: the model's own
     max_tokens: int = 200  # of an answer; models that reason before they answer need more
     mix: bool = False  # one prompt for all voices, instead of one for each
-    prompts: str = "ours"  # or paper: those of WikiBigEdit's appendix A
+    prompts: str = "ours"  # or paper: in the form of WikiBigEdit's appendix A
     retry_failed: bool = False  # ask again what failed for good in an earlier run
     backoff: float = 1.0  # seconds before the second attempt; doubled for each further one
 

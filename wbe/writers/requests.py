@@ -321,7 +321,7 @@ _PAPER_PROMPTS = dict(
 
 
 def _paper_prompt(request: Request) -> ChatPrompt:
-    "The prompt of WikiBigEdit's appendix A for a request."
+    "The prompt for a request, in the form of WikiBigEdit's appendix A."
     file, hop = prompt_file(_PAPER_PROMPTS[request.kind]), request.hops[0]
     fields = dict(
         subject=request.subject, relation=hop.property, object=request.answer, question=request.question or ""
