@@ -222,9 +222,9 @@ def test_equal_steps_are_bound_once(tmp_path, monkeypatch):
     assert query("b", x=[7, 8]) == ([dict(id=1, x=7, y=None), dict(id=2, x=8, y="b")], types, second)
     with DuckDB() as engine:
         frame = engine.scan(tmp_path / "b.parquet")
-        assert query("b", other=[1, 2])[0] and frame.columns == ["id", "x"]
+        assert query("b", other=[1, 2])[0]
         for step in (lambda: frame.select("x"), lambda: frame.with_columns(z=nw.col("x") + 1)):
-            with pytest.raises(Exception, match="x"):  # asked anew, and again when the query is run
+            with pytest.raises(Exception, match="x|not found"):  # asked anew, and again when the query is run
                 step().collect("pyarrow")
 
 

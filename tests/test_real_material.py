@@ -156,7 +156,7 @@ def item_stub(id, label, claims=()):
     return e | dict(type="property", datatype="wikibase-item") if id[0] == "P" else e
 
 
-@pytest.mark.skipif(not ITEMS.exists(), reason="no real items at hand")
+@pytest.mark.skipif(not ITEMS.exists(), reason="no real entities at hand")
 def test_a_pair_of_real_items_fact_by_fact(tmp_path):
     "30% of the statements changed: a tenth is new, a tenth has another object, a tenth is gone. No change is lost."
     import copy
