@@ -224,7 +224,7 @@ def test_equal_steps_are_bound_once(tmp_path, monkeypatch):
         frame = engine.scan(tmp_path / "b.parquet")
         assert query("b", other=[1, 2])[0]
         for step in (lambda: frame.select("x"), lambda: frame.with_columns(z=nw.col("x") + 1)):
-            with pytest.raises(Exception, match="x|not found"):  # asked anew, and again when the query is run
+            with pytest.raises(Exception, match="not found"):  # asked anew, and again when the query is run
                 step().collect("pyarrow")
 
 

@@ -85,7 +85,8 @@ def keep(args):
     lasting = pd.concat([r.ability.assign(run=r.name) for r in runs]).drop(columns="part", errors="ignore")
     for name, frame in (("scores", pd.concat(map(kept_scores, runs))), ("lasting", lasting)):
         path = HERE / f"{name}.parquet"
-        others = pd.read_parquet(path).query("run not in @known", local_dict=dict(known=[r.name for r in runs]))
+        stored = pd.read_parquet(path)
+        others = stored[~stored.run.isin(frame.run)]
         pd.concat([others, frame], ignore_index=True).to_parquet(path, compression="zstd")
     about = json.loads((HERE / "runs.json").read_text(encoding="utf-8"))
     for r in runs:
