@@ -212,10 +212,7 @@ class Spark(Engine):
         "Do nothing: the session belongs to the process."
 
 # %% ../nbs/00_core/03_engine.ipynb #cell-033
-def _join_parquet(
-    parts,  # paths of Parquet files with the same schema
-    path,
-) -> int:
+def _join_parquet(parts, path) -> int:  # parts: paths of Parquet files with the same schema
     "Join Parquet files into one, in order; the number of rows."
     import pyarrow.parquet as pq
 

@@ -264,10 +264,7 @@ def _trusted():
     return ssl.create_default_context()
 
 # %% ../nbs/00_core/04_http.ipynb #cell-055
-def _http_client(
-    url: str,
-    timeout: float,  # seconds without a single byte
-):
+def _http_client(url: str, timeout: float):  # timeout: seconds without a single byte
     "A client of httpx for an address: https, http or file."
     import httpx
 

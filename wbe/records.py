@@ -299,9 +299,7 @@ def order_axes(
     return [a for a in ASKED_AXES if a in names] + [a for a in names if a not in ASKED_AXES]
 
 # %% ../nbs/00_core/01_records.ipynb #c2423374
-def _with_axes(
-    record: type,  # whose columns are declared by `col`; not a dataclass yet
-) -> type:
+def _with_axes(record: type) -> type:  # record: whose columns are declared by `col`; not a dataclass yet
     "Add the columns of axes that a record does not declare."
     for name in ASKED_AXES:
         for column in AXES[name].columns:

@@ -266,10 +266,7 @@ class Manifest:
         return cls.load(path) if path.exists() else None
 
 # %% ../nbs/00_core/02_store.ipynb #cell-044
-def _stored_input(
-    path,
-    folder,  # of the stage
-) -> str:
+def _stored_input(path, folder) -> str:  # folder: of the stage
     "How a manifest names an input."
     path = Path(path).absolute()
     relative = Path(os.path.relpath(path, Path(folder).absolute()))
@@ -369,10 +366,7 @@ def _changed_inputs(
     return [f"input {n} is {_input_change(was.get(n, []), now.get(n, []))}" for n in differ]
 
 # %% ../nbs/00_core/02_store.ipynb #cell-063
-def _input_change(
-    was: list[str],  # hashes of the inputs of one name
-    now: list[str],
-) -> str:
+def _input_change(was: list[str], now: list[str]) -> str:  # was: hashes of the inputs of one name
     "What happened to the inputs of a name: some are new, some are gone, or they are different."
     more, less = Counter(now) - Counter(was), Counter(was) - Counter(now)
     return "different" if bool(more) == bool(less) else "new" if more else "gone"
@@ -459,10 +453,7 @@ def __enter__(self: Stage):
 
 # %% ../nbs/00_core/02_store.ipynb #cell-079
 @patch
-def _remove_replaced(
-    self: Stage,
-    kept,  # names of the new outputs
-):
+def _remove_replaced(self: Stage, kept):  # kept: names of the new outputs
     "Remove the files of the result that was replaced, except those that the new result has too."
     if self._replaced.exists():
         for name in Manifest.load(self._replaced).outputs:

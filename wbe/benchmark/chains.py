@@ -71,12 +71,7 @@ class Chain:
         return self.subject + "".join(f" –{p}{star}→ {x}" for p, star, x in zip(self.properties, stars, labels))
 
 # %% ../../nbs/06_benchmark/05_chains.ipynb #cell-010
-def _hop_pairs(
-    row: dict,  # of paths
-    id: str,  # the short name of a column
-    label: str,
-    hops,
-) -> list[tuple]:
+def _hop_pairs(row: dict, id: str, label: str, hops) -> list[tuple]:  # id: the short name of a column
     "Id and label of some hops of a path."
     return [(row[f"{id}{i}"], row[f"{label}{i}"]) for i in hops]
 
@@ -158,12 +153,7 @@ def _property_pairs(e, paths: list[dict]):
     return e.table(pa.Table.from_pylist(rows, pa.schema([("p", pa.string()), ("then", pa.string())])))
 
 # %% ../../nbs/06_benchmark/05_chains.ipynb #cell-022
-def _replacement_pools(
-    e,  # an engine
-    known: Path,
-    paths: list[dict],
-    most: int = 1_000,  # objects in a pool
-) -> dict:
+def _replacement_pools(e, known: Path, paths: list[dict], most: int = 1_000) -> dict:  # most: objects in a pool
     "For every pair of a property and the next one: objects of the one that are subjects of the other, as (id, label)."
     facts = e.scan(known)
     objects = facts.select(p=nw.col("property_id"), o=nw.col("object_id"), l=nw.col("object")).unique()
@@ -178,11 +168,7 @@ def _replacement_pools(
     return out
 
 # %% ../../nbs/06_benchmark/05_chains.ipynb #cell-025
-def _lookup_facts(
-    e,  # an engine
-    known: Path,
-    pairs,  # (subject, property)
-) -> dict:
+def _lookup_facts(e, known: Path, pairs) -> dict:  # pairs: (subject, property)
     "The known object, as (id, label), of pairs of a subject and a property."
     rows = [dict(zip(PAIR_COLUMNS, pair)) for pair in sorted(set(pairs))]
     wanted = e.table(pa.Table.from_pylist(rows, pa.schema([(c, pa.string()) for c in PAIR_COLUMNS])))
@@ -240,12 +226,7 @@ def _invented_chain(path: _InventedPath) -> Chain:
     return _as_chain("CF", path.row, n, before, path.after, path.edited, path.previous)
 
 # %% ../../nbs/06_benchmark/05_chains.ipynb #cell-034
-def _invent_edits(
-    e,  # an engine
-    known: Path,
-    rows: list[dict],  # of paths
-    rng,
-) -> list[Chain]:
+def _invent_edits(e, known: Path, rows: list[dict], rng) -> list[Chain]:
     "The chains with invented edits that reach their end with another answer."
     pools, paths = _replacement_pools(e, known, rows), []
     for r in rows:
@@ -257,10 +238,7 @@ def _invent_edits(
     return [_invented_chain(p) for p in paths if p.answers_differ()]
 
 # %% ../../nbs/06_benchmark/05_chains.ipynb #cell-037
-def _compatible_chains(
-    chains: list[Chain],
-    size: int,  # chains of each length
-) -> list[Chain]:
+def _compatible_chains(chains: list[Chain], size: int) -> list[Chain]:  # size: chains of each length
     "The chains that contradict no earlier one."
     edits, unedited, out, n = {}, set(), [], {}
     for c in chains:
@@ -276,12 +254,7 @@ def _compatible_chains(
     return out
 
 # %% ../../nbs/06_benchmark/05_chains.ipynb #cell-040
-def _popular_facts(
-    e,  # an engine
-    known,  # a frame of facts
-    labels,  # a frame of labels
-    share: float,  # of the entities
-):
+def _popular_facts(e, known, labels, share: float):  # share: of the entities
     "The facts of which both ends are popular."
     ends = nw.concat([known.select(id=nw.col(c)) for c in ("subject_id", "object_id")]).unique()
     linked = labels.join(ends, on="id", how="semi").group_by("sitelinks").agg(n=nw.len())
@@ -370,19 +343,12 @@ def _chain_key(c: Chain) -> str:
     return "/".join((c.style, c.subject_id, *(x for pair in zip(c.property_ids, c.after_ids) for x in pair)))
 
 # %% ../../nbs/06_benchmark/05_chains.ipynb #0ba0b4dd
-def _names_of(
-    ids,
-    labels,
-    names: dict,  # Q-id -> label and aliases
-) -> tuple[str, ...]:
+def _names_of(ids, labels, names: dict) -> tuple[str, ...]:  # names: Q-id -> label and aliases
     "All names of some entities, and their labels."
     return (*(x for i in ids for x in names.get(i, ())), *labels)
 
 # %% ../../nbs/06_benchmark/05_chains.ipynb #7357908d
-def _chain_requests(
-    c: Chain,
-    names: dict,  # Q-id -> label and aliases
-) -> list[Request]:
+def _chain_requests(c: Chain, names: dict) -> list[Request]:  # names: Q-id -> label and aliases
     "A request for each wording of a chain's question; no object of before or after may be named."
     both = zip(zip(c.before_ids, c.after_ids), zip(c.before, c.after))
     hidden = [_names_of(ids, labels, names) for ids, labels in both]
@@ -414,11 +380,7 @@ def _aliases(id: str, label: str, names: dict) -> list[str]:
     return [n for n in names.get(id, ()) if n != label]
 
 # %% ../../nbs/06_benchmark/05_chains.ipynb #29248361
-def _single_hop(
-    hop: tuple,  # of a labelled path
-    names: dict,
-    writer: Writer,
-) -> dict:
+def _single_hop(hop: tuple, names: dict, writer: Writer) -> dict:
     "One fact of a chain with its question, as MQuAKE has it."
     _, subject, pid, name, object_id, object = hop
     r = Request(f"{subject}/{pid}/update", "update", subject, (Hop(pid, name, object, object_kind(pid)),))

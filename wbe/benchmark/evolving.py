@@ -406,21 +406,14 @@ def _fact_hash(fact: dict, seed: int) -> int:
     return stable_hash(f"{seed}:{fact['subject_id']}:{fact['property_id']}:{fact['object_id']}")
 
 # %% ../../nbs/06_benchmark/15_evolving.ipynb #ffdbc913
-def _sample_facts(
-    facts: list[dict],
-    share: float,  # 0 to 1
-    seed: int = 0,
-) -> list[dict]:
+def _sample_facts(facts: list[dict], share: float, seed: int = 0) -> list[dict]:  # share: 0 to 1
     "A share of the facts."
     if not 0 < share <= 1:
         raise BadArgument(f"the share of facts is above 0 and at most 1, not {share}")
     return facts if share == 1 else [f for f in facts if _fact_hash(f, seed) < share * 2**64]
 
 # %% ../../nbs/06_benchmark/15_evolving.ipynb #d08fd668
-def _new_texts(
-    diffset: Diffset,
-    titles,  # a set of articles
-) -> dict[str, str]:
+def _new_texts(diffset: Diffset, titles) -> dict[str, str]:  # titles: a set of articles
     "What is new in some articles, by title."
     return {row.title: row.text for row in diffset.rows() if row.title in titles and row.texts}
 
@@ -449,11 +442,7 @@ def _stayed_texts(
     return out
 
 # %% ../../nbs/06_benchmark/15_evolving.ipynb #ae292707
-def _align_facts(
-    facts: list[dict],
-    texts: dict,  # by title
-    as_published: bool = False,
-) -> list[dict]:
+def _align_facts(facts: list[dict], texts: dict, as_published: bool = False) -> list[dict]:  # texts: by title
     "The facts whose object stands in the text of their subject's article, with the sentence."
     out = []
     for fact in facts:

@@ -101,10 +101,7 @@ def multi_valued_pairs(
     return several.select(subject_id=nw.col("subject"), property_id=nw.col("property"))
 
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-030
-def _filter_static(
-    frame,  # of facts
-    static,  # a frame of static.parquet
-):
+def _filter_static(frame, static):  # static: a frame of static.parquet
     "The facts of a frame that a static.parquet has."
     known, fact = static.filter(nw.col("end").is_null()), ["subject_id", "property_id", "object_id"]
     return frame.join(known, left_on=fact, right_on=["subject", "property", "value"], how="semi")
@@ -151,10 +148,7 @@ def _encode_column(column, known, missing: int = -1):
     return pc.fill_null(pc.index_in(column, value_set=known, skip_nulls=True), missing).to_numpy()
 
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-040
-def _encode_facts(
-    edits,  # an Arrow table
-    docs,  # an Arrow table of candidates
-):
+def _encode_facts(edits, docs):
     "Edits and candidates as whole numbers."
     ids = pa.chunked_array(
         [c for n in ("subject_id", "object_id", "previous_id") for c in edits[n].chunks], pa.string()
@@ -180,11 +174,7 @@ def _may_be_probe(q: _EncodedFacts, d: _EncodedFacts, i, j):
 class _CandidateFile:
     "The candidates on the disk, sorted by property."
 
-    def __init__(
-        self,
-        path,
-        sizes: dict[str, int],  # how many rows each property has, in their order
-    ):
+    def __init__(self, path, sizes: dict[str, int]):  # sizes: how many rows each property has, in their order
         self.file, self.sizes, self.starts, self.last, at = pq.ParquetFile(path), sizes, {}, (None, None), 0
         for prop, n in sizes.items():
             self.starts[prop] = (at, at + n)
@@ -217,11 +207,7 @@ def _row_features(
     return pc.list_parent_indices(lists).to_numpy(), pc.list_flatten(lists).to_numpy(), len(table)
 
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-051
-def _item_triples(
-    e,  # an engine
-    path,  # a file of statements or facts
-    subjects,  # a frame of subject_id
-):
+def _item_triples(e, path, subjects):  # path: a file of statements or facts; subjects: a frame of subject_id
     "Subject, property and object of the statements about some subjects whose value is an item."
     frame = e.scan(path)
     if "subject_id" in frame.collect_schema().names():
@@ -442,11 +428,7 @@ def _prepare_search(work: Path, inputs: _LocalityInputs, params: dict, files: di
 class _LocalitySearch:
     "Edits in memory, candidates on the disk, and the search among them."
 
-    def __init__(
-        self,
-        work: Path,  # of `_prepare_search`
-        postings: int | None,
-    ):
+    def __init__(self, work: Path, postings: int | None):  # work: of `_prepare_search`
         plan, counts = json.loads((work / "plan.json").read_text()), pq.read_table(work / "features.parquet")
         self.counts = FeatureCounts(plan["n"], counts["feature"].to_numpy(), counts["found"].to_numpy())
         self.edits, self.tries, self.postings = pq.read_table(work / "edits.parquet"), plan["tries"], postings
@@ -458,11 +440,7 @@ class _LocalitySearch:
 
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-083
 @patch
-def among(
-    self: _LocalitySearch,
-    edits,  # an Arrow table
-    prop: str,
-):
+def among(self: _LocalitySearch, edits, prop: str):
     "The candidates on some posting list of a property; for each edit the nearest of them (-1: none), and the cosine."
     Q, docs = self.vectors(edits), [self.candidates.file.schema_arrow.empty_table()]
     lists = PostingLists(np.unique(Q.indices), self.postings)

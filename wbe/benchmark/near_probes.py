@@ -121,11 +121,7 @@ def _edit_ids(row: dict) -> tuple[str, str, str]:
     return row["subject_id"], row["relation_id"], row["object_id"]
 
 
-def _probes_near(
-    row: dict,  # of a benchmark
-    axis: str,
-    facts: dict,  # see `unchanged_facts`
-) -> list[_UnchangedFact]:
+def _probes_near(row: dict, axis: str, facts: dict) -> list[_UnchangedFact]:  # facts: see `unchanged_facts`
     "The facts that are asked near an edit on an axis."
     end, other = ("subject", "object") if axis == "same-subject" else ("object", "subject")
     names = {row[f"{other}_id"], row[other], *([row["ans"]] if other == "object" else [])}
@@ -181,9 +177,7 @@ _ENDS_IN_BE = re.compile(r"\b(is|are|was|were)$")
 _PERFECT = re.compile(r"has (\w+ed|been|written|won|held|given|taken|made|led|sung) ")
 
 # %% ../../nbs/06_benchmark/14_near_probes.ipynb #322fcef5
-def _negate_verb(
-    rest: str,  # what follows the subject
-) -> str | None:  # None where no rule applies
+def _negate_verb(rest: str) -> str | None:  # None where no rule applies; rest: what follows the subject
     "A statement behind its subject, with 'not'."
     verb, _, after = rest.partition(" ")
     after = f" {after}" if after else ""
@@ -198,9 +192,7 @@ def _negate_verb(
     return f"does not {infinitive(verb)}{after}" if re.fullmatch(r"[a-z]+s", verb) else None
 
 # %% ../../nbs/06_benchmark/14_near_probes.ipynb #b8e45255
-def _negate_form(
-    form: str,  # a statement with {s}, which the object completes
-) -> str:
+def _negate_form(form: str) -> str:  # form: a statement with {s}, which the object completes
     "The statement with a negation."
     if _ENDS_IN_BE.search(form):
         return f"{form} not"
@@ -221,11 +213,7 @@ def _negated_statement(request: Request) -> str:
 TRUE, FALSE = "True", "False"  # the answers
 
 
-def _true_or_false(
-    request: Request,
-    object: str,  # the object that is stated
-    negated: bool = False,
-) -> str:
+def _true_or_false(request: Request, object: str, negated: bool = False) -> str:  # object: the object that is stated
     "The question whether a statement is true."
     statement = _negated_statement(request) if negated else cloze_statement(request)
     return f"True or false: {statement} {with_article(object, request.hops[-1].object_kind)}."
@@ -244,26 +232,17 @@ def _truth_pair(
 UNRELATED_TEXTS = package_table("writers/unrelated.toml")["texts"]
 
 # %% ../../nbs/06_benchmark/14_near_probes.ipynb #76c6eb71
-def _behind_text(
-    question: str,
-    key: str,  # for example the id of an edit; it chooses the text
-) -> str:
+def _behind_text(question: str, key: str) -> str:  # key: for example the id of an edit; it chooses the text
     "A question after unrelated text."
     return f"{UNRELATED_TEXTS[stable_hash(key) % len(UNRELATED_TEXTS)]} {question}"
 
 # %% ../../nbs/06_benchmark/14_near_probes.ipynb #ceb71a4a
-def _behind_edit(
-    question: str,  # about something else
-    edit_question: str,
-    edit_answer: str,
-) -> str:
+def _behind_edit(question: str, edit_question: str, edit_answer: str) -> str:  # question: about something else
     "A question after the question and the answer of an edit."
     return f"{edit_question} {edit_answer.rstrip('.')}. {question}"
 
 # %% ../../nbs/06_benchmark/14_near_probes.ipynb #888fce67
-def _fact_of(
-    row: dict,  # of a benchmark
-) -> Request | None:  # None where the templates have no statement for its property
+def _fact_of(row: dict) -> Request | None:  # None where the templates have no statement for its property
     "The fact of an edit, as the writers need it."
     if not row.get("relation_id") or not row["subject"].strip():
         return None

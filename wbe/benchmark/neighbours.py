@@ -34,10 +34,7 @@ def _item_triples(triples):
 _PAIR = 2**40  # above every Q-id
 
 
-def _entity_features(
-    items,  # frame of `_item_triples`
-    bare: bool = False,  # also the property alone, as the authors' code has it
-):
+def _entity_features(items, bare: bool = False):  # bare: also the property alone, as the authors' code has it
     "How often each entity has each feature: entity, feature, times."
     prop, entity = (nw.col("property") + 1) * nw.lit(_PAIR), nw.col("entity")
     parts = [items.select("entity").unique().with_columns(feature=entity)]
@@ -196,10 +193,7 @@ def _nearest_entities(
     return rows
 
 # %% ../../nbs/06_benchmark/13_neighbours.ipynb #cell-037
-def _facts_on_day(
-    triples,  # of a screened snapshot
-    day: int,  # like 20210104
-):
+def _facts_on_day(triples, day: int):  # triples: of a screened snapshot; day: like 20210104
     "One fact for each subject and property that held on a day: subject, property, value, value_type, statement_id."
     start, end = nw.col("t_start").fill_null(-FAR_DAY), nw.col("t_end").fill_null(FAR_DAY)
     f = triples.filter((start <= day) & (end > day)).with_columns(began=start)

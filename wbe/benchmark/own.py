@@ -508,10 +508,7 @@ def published_form(path) -> str | None:
     return next((form for form in _NESTED_FORMS if set(FORMAT_FIELDS[form]) <= first.keys()), None)
 
 # %% ../../nbs/06_benchmark/11_own.ipynb #5eb28625
-def _published_benchmark(
-    loaded: PublishedBenchmark,
-    path=None,  # its file
-) -> Benchmark:
+def _published_benchmark(loaded: PublishedBenchmark, path=None) -> Benchmark:
     "A benchmark of one timestep with all edits and probes of a published one."
     name = _safe_timestep_name(Path(loaded.name).stem)
     step = _RowsTimestep(name, loaded.edits, loaded.edit_ids, loaded.extra_probes, path)

@@ -47,10 +47,7 @@ _EMPTY_EDIT = dict(tag="update", relation="", relation_id="", subject_id="", obj
 class _EditCollector:
     "What was read so far."
 
-    def __init__(
-        self,
-        source: str,  # the form
-    ):
+    def __init__(self, source: str):  # source: the form
         self.source, self.edits, self.multi_edits, self.skipped = source, [], [], Counter()
         self.extra_probes = []  # beyond those in the fields of an edit
 
@@ -413,10 +410,7 @@ def data_files(
     return [found[name] for name in mine]
 
 # %% ../../nbs/06_benchmark/08_published.ipynb #cell-084
-def _load_wikibigedit(
-    path: Path,  # a folder of timesteps, or one file
-    name: str,
-) -> PublishedBenchmark:
+def _load_wikibigedit(path: Path, name: str) -> PublishedBenchmark:  # path: a folder of timesteps, or one file
     "WikiBigEdit, through its reader."
     if path.is_file() and not path.name.startswith("wiki_big_edit_"):
         aside = []

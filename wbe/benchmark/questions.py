@@ -398,12 +398,7 @@ def _gather_edits(
     return edit_details(*map(e.scan, files), kinds_table(e))
 
 # %% ../../nbs/06_benchmark/06_questions.ipynb #cell-054
-def _with_classes(
-    e,
-    frame,  # of `_gather_edits`
-    statements: Path,
-    work: Path,  # its folder
-):
+def _with_classes(e, frame, statements: Path, work: Path):
     "The gathered edits with the classes of their answers, and whether their subjects are classes."
     classes = e.table(_answer_classes(e, statements, e.scan(work / "ids.parquet"), work))
     for who in ("object", "probe_object", "object2"):
@@ -416,14 +411,7 @@ def _with_classes(
     return mark_members(frame, e.scan(work / "only_classes.parquet"), "subject_id", "is_class")
 
 # %% ../../nbs/06_benchmark/06_questions.ipynb #93950c6e
-def _with_fame(
-    e,
-    frame,  # of `_gather_edits`
-    facts: Path,
-    locality: Path,
-    labels: Path,
-    work: Path,
-):
+def _with_fame(e, frame, facts: Path, locality: Path, labels: Path, work: Path):
     "The gathered edits, and whether the subject shares its name with an item that is known as well."
     name, pages = nw.col("label").str.to_lowercase(), nw.col("pages")
     titled = (nw.col("enwiki").str.to_lowercase() == name).fill_null(False).cast(nw.Int64)

@@ -70,9 +70,7 @@ def _text_column(column, name: str, path):
     return pc.fill_null(column, "")
 
 # %% ../../nbs/06_benchmark/07_reader.ipynb #cell-018
-def _row_fault(
-    data: dict,  # a row
-) -> str:
+def _row_fault(data: dict) -> str:
     "Why a row cannot be asked; empty if it can."
     for name in EDIT_FIELDS:
         value = data.get(name)
@@ -124,10 +122,7 @@ def _any_array(values: list):
         return pa.array([None if v is None else json.dumps(v, ensure_ascii=False) for v in values], pa.string())
 
 # %% ../../nbs/06_benchmark/07_reader.ipynb #cell-031
-def _read_json_edits(
-    path: Path,
-    aside: list | None = None,  # for rows that cannot be asked
-):
+def _read_json_edits(path: Path, aside: list | None = None):  # aside: for rows that cannot be asked
     "The rows of a JSON file as a table; a field that no row has is no column."
     rows = list(json_rows(path))
     for row in rows:
@@ -292,10 +287,7 @@ def _used_properties(tables) -> set:
     return used("relation_id") or used("relation")
 
 # %% ../../nbs/06_benchmark/07_reader.ipynb #cell-068
-def _count_edits(
-    edits,  # an Arrow table
-    others: Iterable[Probe] = (),  # questions beyond those in the fields
-) -> dict:
+def _count_edits(edits, others: Iterable[Probe] = ()) -> dict:  # others: questions beyond those in the fields
     "How many edits of each tag, which share has which probe, how many properties."
     n, tags = max(len(edits), 1), Counter(edits["tag"].to_pylist())
     asked = _edit_probes(edits, [str(i) for i in range(len(edits))], others=others)
@@ -366,10 +358,7 @@ def _require_dates(path: Path) -> tuple:
 class _TimestepFile:
     "The file of a timestep, which is read once, when it is needed."
 
-    def __init__(
-        self,
-        path,  # the JSON or the Parquet file
-    ):
+    def __init__(self, path):  # path: the JSON or the Parquet file
         self.path = Path(path)
         self.name, self.old, self.new = _require_dates(self.path)
 
@@ -535,9 +524,7 @@ def _is_whole_parquet(path: Path) -> bool:
     return True
 
 # %% ../../nbs/06_benchmark/07_reader.ipynb #cell-106
-def _choose_form(
-    forms: dict[str, Path],  # by suffix
-) -> Path:
+def _choose_form(forms: dict[str, Path]) -> Path:  # forms: by suffix
     "The file of a timestep to read."
     path, other = forms.get(".parquet"), forms.get(".json")
     if path is None or _is_whole_parquet(path):

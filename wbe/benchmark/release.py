@@ -31,10 +31,7 @@ from ..writers.base import writers_of_row
 from ..writers.verbalisation import read_templates
 
 # %% ../../nbs/06_benchmark/09_release.ipynb #cell-007
-def _write_timestep(
-    table,
-    paths: list[Path],  # the JSON file, the Parquet file
-):
+def _write_timestep(table, paths: list[Path]):  # paths: the JSON file, the Parquet file
     "Write both forms of a timestep."
     write_json_rows(paths[0], (row for batch in table.to_batches(5000) for row in batch.to_pylist()))
     write_table(paths[1], table)
@@ -133,9 +130,7 @@ def _table_row(name: str, n: dict) -> dict:
     return head | shares | {"pairs": n["pairs"], "tokens": n["tokens"]}
 
 # %% ../../nbs/06_benchmark/09_release.ipynb #cell-028
-def _release_table(
-    release,  # its folder
-):
+def _release_table(release):
     "A data frame with a row for each timestep and one for all."
     import pandas as pd
 

@@ -158,11 +158,7 @@ def _decode_value(text: bytes, line: int) -> tuple:
             return None, "not JSON", f"{e.msg} (line {line + e.lineno - 1}, column {e.colno})"
 
 # %% ../../nbs/06_benchmark/04_rows.ipynb #cell-032
-def _decode_row(
-    text: bytes,  # the piece of the file
-    number: int,
-    line: int,
-) -> JsonRow:
+def _decode_row(text: bytes, number: int, line: int) -> JsonRow:  # text: the piece of the file
     "One row from its piece of the file."
     row, kind, message = _decode_value(text, line)
     if kind in ("", "NaN") and not isinstance(row, dict):
@@ -221,9 +217,7 @@ def json_rows(
         yield JsonRow(None, line, None, "empty file", "the list has no rows")
 
 # %% ../../nbs/06_benchmark/04_rows.ipynb #cell-048
-def _json_lines(
-    path,  # one object a line
-) -> Iterator[JsonRow]:
+def _json_lines(path) -> Iterator[JsonRow]:  # path: one object a line
     "The rows of a file of JSON lines, one line in memory at a time."
     number = -1
     with explain_read_errors(path), open(path, "rb") as f:
@@ -402,9 +396,7 @@ def _csv_row(number: int, line: int, header: list[str], cells: list[str]) -> Jso
     return JsonRow(number, line, {name: cell or None for name, cell in zip(header, cells)})
 
 # %% ../../nbs/06_benchmark/04_rows.ipynb #f601ecb1
-def _csv_rows(
-    path,  # a CSV or TSV file in UTF-8
-) -> Iterator[JsonRow]:
+def _csv_rows(path) -> Iterator[JsonRow]:  # path: a CSV or TSV file in UTF-8
     "The rows of a CSV file, every cell as text; faults come in their place."
     with explain_read_errors(path):
         text = _decoded_text(Path(path).read_bytes())

@@ -133,10 +133,7 @@ def add(self: Series, dumps):
         raise BadArgument("a benchmark needs two snapshots at least")
 
 # %% ../../nbs/06_benchmark/10_series.ipynb #cell-014
-def _new_snapshots(
-    snapshots: list[dict],  # those that are planned
-    dumps,
-) -> list[dict]:
+def _new_snapshots(snapshots: list[dict], dumps) -> list[dict]:  # snapshots: those that are planned
     "The snapshots of some dumps that are not planned yet, in the order of their dates."
     batch = 1 + max((s["batch"] for s in snapshots), default=-1)
     days = {}
@@ -217,12 +214,7 @@ def _build_questions(
     return out / "questions.parquet"
 
 # %% ../../nbs/06_benchmark/10_series.ipynb #cell-031
-def _build_chains(
-    series: Series,
-    step: SeriesStep,
-    writer,
-    use: dict,  # engine and memory
-):
+def _build_chains(series: Series, step: SeriesStep, writer, use: dict):  # use: engine and memory
     "The chains of a timestep, in the release before its edits, so that a released timestep has both."
     out = step.work / "chains"
     labels, popular = step.parsed / "labels.parquet", series.settings.get("popular")
@@ -239,10 +231,7 @@ def _build_chains(
 _EDIT_KEY = ["subject_id", "relation_id", "object_id"]
 
 # %% ../../nbs/06_benchmark/10_series.ipynb #cell-036
-def _question_sources(
-    e,  # an engine
-    questions,  # questions.parquet of a timestep
-):
+def _question_sources(e, questions):  # questions: questions.parquet of a timestep
     "For every question the edit, the axis, and a subject and property (`s_`, `p_`) that its answer rests on."
     rows, parts = e.scan(questions), []
     known = rows.collect_schema().names()
@@ -286,10 +275,7 @@ def _mixed_bits(numbers):
     return x ^ (x >> np.uint64(31))
 
 # %% ../../nbs/06_benchmark/10_series.ipynb #cell-046
-def _smallest_hashes(
-    path: Path,  # a Parquet file with the columns of ids only
-    most: int,
-):
+def _smallest_hashes(path: Path, most: int):  # path: a Parquet file with the columns of ids only
     "At most so many rows of a file, those with the smallest hash of their ids, as an Arrow table."
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -338,10 +324,7 @@ def spend(
     return self.spending | given
 
 # %% ../../nbs/06_benchmark/10_series.ipynb #cell-050
-def _series_writer(
-    series: Series,
-    options: dict | None,
-):
+def _series_writer(series: Series, options: dict | None):
     "The writer of a series; all batches and runs of a paid one share a budget."
     settings, options = series.settings["writer"], options or {}
     was, now = settings.get("base_url"), options.get("base_url")
@@ -410,10 +393,7 @@ def _left_out_counts(series: Series) -> dict:
     return dict(counts)
 
 # %% ../../nbs/06_benchmark/10_series.ipynb #cell-058
-def _open_series(
-    folder: Path,
-    settings: dict,
-) -> Series:
+def _open_series(folder: Path, settings: dict) -> Series:
     "The series of a folder, or a new one; the settings must be the same."
     series = Series.load(folder) if (folder / "series.json").exists() else Series(folder, settings=settings)
     begun = {

@@ -117,11 +117,7 @@ def vectors(
     return csr_array((X.data, column[X.indices], X.indptr), shape=(n, len(self.features)))
 
 # %% ../../nbs/06_benchmark/01_similarity.ipynb #cell-028
-def _rarest_features(
-    Q,  # rows of weights
-    df,  # in how many documents each feature is
-    postings: int,
-):
+def _rarest_features(Q, df, postings: int):  # Q: rows of weights; df: in how many documents each feature is
     "For each row its rarest features, as many as have `postings` entries together, at least one: row, feature, weight."
     row, there = _entry_rows(Q), df[Q.indices] > 0
     row, feature, weight = row[there], Q.indices[there], Q.data[there]

@@ -75,10 +75,7 @@ _ID_PATTERNS = {
 _DATE = re.compile(r"[+-]?\d+(-(0\d|1[0-2])(-([0-2]\d|3[01]))?)?(T[\d:]+Z(/\d+)?)?")
 
 # %% ../../nbs/06_benchmark/12_validator.ipynb #cell-015
-def _id_and_tag_faults(
-    row: dict,
-    skipped,  # fields not to be looked at
-) -> Iterator[tuple]:
+def _id_and_tag_faults(row: dict, skipped) -> Iterator[tuple]:  # skipped: fields not to be looked at
     "What is wrong with the ids and the tag."
     for name, form in _ID_PATTERNS.items():
         if name not in skipped and not form.fullmatch(row.get(name) or ""):
@@ -127,11 +124,7 @@ class _EarlierRows:
     def __init__(self):
         self.facts, self.answers = {}, {}
 
-    def faults(
-        self,
-        row: dict,
-        at: str,  # where it is
-    ) -> Iterator[tuple[str, str, str]]:
+    def faults(self, row: dict, at: str) -> Iterator[tuple[str, str, str]]:  # at: where it is
         "What is wrong between a row and those before it."
         s, r, o = (row.get(n) for n in ("subject_id", "relation_id", "object_id"))
         fact = (s, r, o) if s and r and o else (row.get("update"), row.get("ans"))

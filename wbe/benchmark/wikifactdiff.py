@@ -200,10 +200,7 @@ def _sentences(row: LocatedValue) -> tuple[str, ...]:
     return found or row["update_prompt"].fail(f"has no blank at its end: {row['update_prompt'].value!r}")
 
 # %% ../../nbs/06_benchmark/18_wikifactdiff.ipynb #cell-036
-def _parse_update(
-    row: LocatedValue,
-    number: int,  # of the row
-) -> FactUpdate:
+def _parse_update(row: LocatedValue, number: int) -> FactUpdate:  # number: of the row
     "The update of a row, in any of the published forms or our own."
     objects, sentences = _update_objects(row), _sentences(row)
     counts = [sum(o.decision == d for o in objects) for d in ("new", "obsolete", "static")]

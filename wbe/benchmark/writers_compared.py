@@ -326,11 +326,7 @@ def reasons(self: _WriterComparison):
 
 # %% ../../nbs/06_benchmark/17_writers_compared.ipynb #cell-056
 @patch
-def examples(
-    self: _WriterComparison,
-    n: int = 1,  # facts of each kind
-    kinds: Iterable[str] = REQUEST_KINDS,
-):
+def examples(self: _WriterComparison, n: int = 1, kinds: Iterable[str] = REQUEST_KINDS):  # n: facts of each kind
     "A frame with the texts of all writers for some facts of each kind, and what became of them."
     last = _final_texts(self.texts)
     ids = [i for kind in kinds for i in last[last.kind == kind].id.drop_duplicates()[:n]]

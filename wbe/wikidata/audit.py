@@ -189,12 +189,7 @@ def _require_table(path: Path):
         raise StoreError(f"{path}: not there; {with_roles if path.stem == 'roles' else 'parse the dump first'}")
 
 # %% ../../nbs/04_wikidata/11_audit.ipynb #cell-034
-def _scan_columns(
-    engine,
-    folder,  # of a parsed snapshot
-    name: str,  # of the table
-    columns,
-):
+def _scan_columns(engine, folder, name: str, columns):  # folder: of a parsed snapshot
     "Columns of a table of a snapshot, checked to be there."
     path = Path(folder) / f"{name}.parquet"
     _require_table(path)
@@ -393,10 +388,7 @@ def _readable_rows(rows):
     return readable.rename_columns({"subject_id": "subject", "relation_id": "property"})
 
 # %% ../../nbs/04_wikidata/11_audit.ipynb #cell-056
-def _verdict_table(
-    rows,  # of `read_rows`
-    found,  # of `_row_verdicts`
-):
+def _verdict_table(rows, found):  # rows: of `read_rows`; found: of `_row_verdicts`
     "Rows and verdicts side by side as a table of `Verdict`; rows that could not be read have a verdict too."
     fields = [schema(Verdict).field(n).with_nullable(True).remove_metadata() for n in found.column_names]
     t = rows.join(found.cast(pa.schema(fields)), "row").sort_by("row")

@@ -205,10 +205,7 @@ def check_pair(
     _report(chain(_size_flaws(old, new), _name_flaws(old, new)), insist, log)
 
 # %% ../../nbs/04_wikidata/12_build.ipynb #cell-022
-def _write_fact_rows(
-    facts,  # facts.parquet
-    path,  # of the file to write
-) -> Path:
+def _write_fact_rows(facts, path) -> Path:  # facts: facts.parquet; path: of the file to write
     "Facts as lines of JSON with the published field names."
     import pyarrow.parquet as pq
 

@@ -45,9 +45,7 @@ def _wiki_kind(kind: str) -> tuple[str, str, str] | None:
     return found[1], found[1], "pages-articles-multistream.xml.bz2"
 
 # %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-008
-def _dump_kind(
-    kind: str,
-) -> tuple[str, str, str]:  # folder of the snapshots, beginning and end of the file's name
+def _dump_kind(kind: str) -> tuple[str, str, str]:  # folder of the snapshots, beginning and end of the file's name
     "An entry of `DUMP_KINDS`, or that of a Wikipedia, or an error that lists them."
     return _wiki_kind(kind) or DUMP_KINDS[check_choice(kind, DUMP_KINDS, "kind of dump")]
 
@@ -194,12 +192,7 @@ def _other_kinds(mirror: Mirror, day: date, kind: str) -> str:
     return f". Of that day it has {' and '.join(there)}: --kind {there[0]}" if there else ""
 
 # %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-038
-def _missing_dump(
-    mirror: Mirror,
-    day: date,
-    kind: str,
-    kinds=(),  # all that would do
-) -> FetchError:
+def _missing_dump(mirror: Mirror, day: date, kind: str, kinds=()) -> FetchError:  # kinds: all that would do
     "The error for a snapshot or a file that a mirror does not have."
     if "{date}" in mirror.base:
         return FetchError(f"{mirror.folder(day, kind)} has no {kind} dump", 404)
@@ -405,11 +398,7 @@ def describe_dump(self: Mirror, dump: Dump) -> _OfferedDump:
     return _OfferedDump(dump.kind, dump.date, size, "complete" if self.checksum(dump) else unfinished)
 
 # %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-076
-def _list_kind(
-    mirror: Mirror,
-    kind: str,
-    most: int = 10,  # of the newest dumps
-) -> list[_OfferedDump]:
+def _list_kind(mirror: Mirror, kind: str, most: int = 10) -> list[_OfferedDump]:  # most: of the newest dumps
     "The newest dumps of a kind that a mirror offers, newest last."
     try:
         days = mirror.snapshots(kind)

@@ -49,10 +49,7 @@ def _first_text(terms, count: int) -> str | None:
     return next((term.value for term in found if term is not None), None)
 
 # %% ../../nbs/04_wikidata/05_entities.ipynb #cell-008
-def _entity_terms(
-    e,  # an entity
-    count: int,  # of languages that were decoded
-) -> tuple:
+def _entity_terms(e, count: int) -> tuple:  # count: of languages that were decoded
     "Label and description, each in the first language that has one, and the aliases in all of them."
     label, description = _first_text(e.labels, count), _first_text(e.descriptions, count)
     if not e.aliases:
@@ -207,10 +204,7 @@ def _statement_batch(c: _StatementColumns):
     return pa.record_batch(columns, schema=schema(Statement))
 
 # %% ../../nbs/04_wikidata/05_entities.ipynb #cell-035
-def _rejection_reason(
-    line: bytes,
-    error: Exception,  # of the decoder
-) -> str:
+def _rejection_reason(line: bytes, error: Exception) -> str:  # error: of the decoder
     "Why a line could not be read as an entity."
     try:
         found = msgspec.json.decode(line)
@@ -230,11 +224,7 @@ _HEAD_ID = re.compile(rb'\W*(?:"(?:type|datatype)"\s*:\s*"[\w-]+"\s*,\s*)*"id"\s
 _STATEMENT_ID = re.compile(rb'"id"\s*:\s*"([QPqp][0-9]+)\$')  # begins with the id of its entity
 
 
-def _rejection(
-    number: int,  # of the line in the file
-    why: str,
-    line: bytes,
-) -> dict:
+def _rejection(number: int, why: str, line: bytes) -> dict:  # number: of the line in the file
     "An entry of `rejected.jsonl.gz`."
     text = line[: 4 * REJECTED_CHARS].decode("utf-8", "replace")[:REJECTED_CHARS]
     found = _HEAD_ID.match(line) or _STATEMENT_ID.search(line)
@@ -359,10 +349,7 @@ def _in_scope(e) -> bool:
     return letter is not None
 
 # %% ../../nbs/04_wikidata/05_entities.ipynb #cell-057
-def _record_batch(
-    columns,  # may be empty
-    record: type,
-):
+def _record_batch(columns, record: type):  # columns: may be empty
     "A record batch from the columns of a record."
     want = schema(record)
     return pa.record_batch([pa.array(c, f.type) for c, f in zip(columns or [()] * len(want), want)], schema=want)

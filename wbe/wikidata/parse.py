@@ -78,10 +78,7 @@ def _without_entities(table, ids: set):
     return table.filter(pc.invert(pc.is_in(table[key], pa.array(sorted(ids), pa.string()))))
 
 # %% ../../nbs/04_wikidata/06_parse.ipynb #cell-045
-def _drop_entities(
-    parsed: ParsedLines,
-    ids: set,  # of entities that were read before
-) -> ParsedLines:
+def _drop_entities(parsed: ParsedLines, ids: set) -> ParsedLines:  # ids: of entities that were read before
     "Parsed lines without some entities, which are counted as duplicates."
     if not ids:
         return parsed

@@ -36,10 +36,7 @@ def _triple_difference(old, new):
     return nw.concat([before.select(order), after.select(order)])
 
 # %% ../../nbs/04_wikidata/09_rules.ipynb #cell-011
-def _appearing_entities(
-    triples,
-    sides: str,  # like "-0"
-):
+def _appearing_entities(triples, sides: str):  # sides: like "-0"
     "The entities that appear in a triple of these sides, as subject or as object."
     f = triples.filter(nw.col("side").is_in(list(sides)))
     objects = f.filter(nw.col("value_type") == "item").select(id=nw.col("value"))
@@ -63,10 +60,7 @@ def _value_day():
     return period_start(nw.when(nw.col("value_type") == "time").then(nw.col("value")))
 
 # %% ../../nbs/04_wikidata/09_rules.ipynb #cell-016
-def _new_entities(
-    triples,
-    t_old: date,  # of the old snapshot
-):
+def _new_entities(triples, t_old: date):  # t_old: of the old snapshot
     "The ids of the new entities."
     added = triples.filter((nw.col("side") == "+") & nw.col("property").is_in(list(CREATION_PROPERTIES)))
     created = added.with_columns(created=_value_day()).filter(nw.col("created") > day_number(t_old))
@@ -176,11 +170,7 @@ def _rule_features(
     return f.join(sizes, on=SUBJECT_PROPERTY, how="left")
 
 # %% ../../nbs/04_wikidata/09_rules.ipynb #cell-028
-def _apply_rules(
-    triples,  # with `_rule_features`
-    t_old: date,
-    t_new: date,
-):
+def _apply_rules(triples, t_old: date, t_new: date):  # triples: with `_rule_features`
     "Triples with the `rule` that decided and the class `klass` that it gives."
     conditions = rule_conditions(_RuleTerms(t_old, t_new))
     return triples.with_columns(rule=first_case(conditions, NO_RULE.name)).with_columns(klass=_class_of_rule())
@@ -294,10 +284,7 @@ def update_scenarios(classified):
 POPULATION_PROPERTY = "P1082"
 
 
-def _sampled_subject(
-    factor: int,  # one subject in so many
-    seed: int = 0,
-):
+def _sampled_subject(factor: int, seed: int = 0):  # factor: one subject in so many
     "An expression: whether a subject is sampled."
     n = nw.col("subject").str.slice(1).cast(nw.Int64)
     mixed = (n * 2_654_435_761 + seed * 40_503_121) % 2**32
@@ -349,11 +336,7 @@ def _page_view_batches(files, prefix: str, size: int = 500_000):
     yield titles, views
 
 # %% ../../nbs/04_wikidata/09_rules.ipynb #cell-053
-def _page_view(
-    line: str,
-    file,
-    n: int,  # number of the line, for the message
-) -> tuple[str, int]:
+def _page_view(line: str, file, n: int) -> tuple[str, int]:  # n: number of the line, for the message
     "Title and views of a line."
     words = line.rstrip("\n").split(" ")
     if len(words) < 5 or not words[-2].isdigit():

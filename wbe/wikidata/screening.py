@@ -149,10 +149,7 @@ def _temporal_functional_ids(properties):
     return properties.filter(nw.col("functional") | nw.col("temporal")).select("id")
 
 # %% ../../nbs/04_wikidata/08_screening.ipynb #cell-039
-def _mark_current(
-    kept,  # the statements that no step dropped
-    properties,
-):
+def _mark_current(kept, properties):  # kept: the statements that no step dropped
     "The statements with two flags: `temporal` (one value at a time) and `current` (not outdated)."
     f = mark_members(kept, _temporal_functional_ids(properties), "property", "temporal")
     f = f.with_columns(point=period_start(nw.col("point_in_time")), best=nw.col("rank") == "preferred")

@@ -148,10 +148,7 @@ def _bit_slice(data: bytes, begin: int, end: int) -> tuple[int, int]:
     return bits & (1 << end - begin) - 1, end - begin
 
 # %% ../../nbs/04_wikidata/03_text.ipynb #cell-031
-def _inflate_block(
-    bits: int,
-    n: int,  # how many bits
-) -> bytes:
+def _inflate_block(bits: int, n: int) -> bytes:  # n: how many bits
     "The text of a block."
     footer = END_MAGIC << 32 | bits >> n - 80 & 0xFFFFFFFF  # the checksum of a stream of one block is that of the block
     stream, n = (int.from_bytes(b"BZh9", "big") << n | bits) << 80 | footer, n + 112
@@ -196,10 +193,7 @@ def _rejoin_block(
     raise _DamagedData("the compressed data is broken (a block does not inflate)")
 
 # %% ../../nbs/04_wikidata/03_text.ipynb #cell-042
-def _inflate_bz2(
-    read,  # gives the next compressed bytes
-    threads: int,
-):
+def _inflate_bz2(read, threads: int):  # read: gives the next compressed bytes
     "The text of a bzip2 file, its blocks inflated by several threads."
     waiting, damage = deque(), None
 
@@ -375,9 +369,7 @@ _REDIRECT_TITLES = re.compile(
 )
 
 
-def _redirect_titles(
-    head: bytes,  # of a page
-) -> tuple[str, str] | None:
+def _redirect_titles(head: bytes) -> tuple[str, str] | None:
     "The ids of a page that is a redirect, and of the page that it leads to."
     found = _REDIRECT_TITLES.search(head)
     return found and (found[1].decode(), found[2].decode())

@@ -82,11 +82,7 @@ def _validators(headers) -> dict:
 
 # %% ../../nbs/04_wikidata/02_transfer.ipynb #cell-022
 @patch
-def continues(
-    self: _PartialFile,
-    url: str,
-    response,  # of httpx
-) -> bool:
+def continues(self: _PartialFile, url: str, response) -> bool:  # response: of httpx
     "Whether an answer holds the bytes that come next, of the same file."
     start, length = content_span(response)
     if start != self.size or not self.size or (length and length != self.note.get("length", length)):
@@ -114,11 +110,7 @@ def start(self: _PartialFile, url: str, response):
 
 # %% ../../nbs/04_wikidata/02_transfer.ipynb #cell-025
 @patch
-def append(
-    self: _PartialFile,
-    blocks,  # of bytes
-    bar,  # a progress bar
-):
+def append(self: _PartialFile, blocks, bar):  # blocks: of bytes
     "Append bytes as they arrive."
     self.hash_existing(bar)
     with explain_write_errors(self.path), open(self.part, "ab") as f:
@@ -139,11 +131,7 @@ def hash_existing(self: _PartialFile, bar):
         self.hashed = self.size
 
 # %% ../../nbs/04_wikidata/02_transfer.ipynb #cell-028
-def _update_hashes(
-    hashes,  # of hashlib
-    path: Path,
-    bar,  # a progress bar
-):
+def _update_hashes(hashes, path: Path, bar):
     "Update hashes with the bytes of a file."
     with explain_write_errors(path), open(path, "rb") as f:
         _set_bar(bar, 0, os.stat(path).st_size)
@@ -155,11 +143,7 @@ def _update_hashes(
         bar.set_postfix_str("")
 
 # %% ../../nbs/04_wikidata/02_transfer.ipynb #cell-029
-def _set_bar(
-    bar,  # of tqdm
-    position: int,
-    length: int | None,
-):
+def _set_bar(bar, position: int, length: int | None):
     "Set a progress bar to a position, without counting that as progress."
     bar.initial = position
     bar.reset(length)

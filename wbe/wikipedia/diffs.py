@@ -370,10 +370,7 @@ _NAME_WORD = re.compile(r"[^\W\d_][\w’'-]*|\d+")
 MAX_NAME_WORDS = 8
 
 
-def _known_names(
-    text: str,
-    names,  # anything with `in`: a set of labels, a dictionary
-) -> list[SalientSpan]:
+def _known_names(text: str, names) -> list[SalientSpan]:  # names: anything with `in`: a set of labels, a dictionary
     "The longest names of a list that stand in a text."
     words, out, i = [(m.start(), m.end()) for m in _NAME_WORD.finditer(text)], [], 0
     while i < len(words):

@@ -78,9 +78,7 @@ _LENGTH, _SUM = re.compile(rb'\bbytes="(\d+)"'), re.compile(rb'\bsha1="([0-9a-z]
 _BAD_ESCAPE = re.compile(rb"&(?!(?:amp|lt|gt|quot|apos|#\d+|#x[0-9a-fA-F]+);)")
 
 
-def _raw_text(
-    revision: bytes,  # the XML of a revision
-) -> bytes:
+def _raw_text(revision: bytes) -> bytes:  # revision: the XML of a revision
     "The wikitext of a revision, its escapes resolved; one that contradicts its length or its checksum was damaged."
     found = _TEXT.search(revision)
     if not found:

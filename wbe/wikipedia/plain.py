@@ -56,10 +56,7 @@ _BRACKETS = re.compile(r"\[\[|\]\]")
 _TABLE_MARKS = re.compile(r"^[ \t:*#;]*\{\||^[ \t]*\|\}(?!\})", re.M)
 
 
-def _outermost(
-    text: str,
-    marks,  # a pattern of opening and closing marks
-):
+def _outermost(text: str, marks):  # marks: a pattern of opening and closing marks
     "Where the outermost pairs of marks begin and end."
     open_at = []
     pairs = []

@@ -259,9 +259,7 @@ def _write_once(
             stage.counts["left out"] = lost
 
 # %% ../../nbs/05_wikipedia/06_texts.ipynb #a33a5629
-def _parsed_days(
-    work,  # folder for what is made on the way
-) -> list[str]:
+def _parsed_days(work) -> list[str]:  # work: folder for what is made on the way
     "The days whose dumps are parsed, like 20240201."
     folders = sorted(Path(work).glob("pages_*"))
     return [f.name[6:] for f in folders if re.fullmatch(r"pages_\d{8}", f.name) and Manifest.of(f, "wikipedia")]

@@ -210,11 +210,7 @@ AWARD_FIELDS = _WORLD["award_fields"]
 _LATIN_SYLLABLES = _WORLD["latin_syllables"]
 
 # %% ../../nbs/02_world/03_cast.ipynb #01f8b510
-def _latin_word(
-    rng: SeededRandom,
-    ending: str,
-    longest: int = 2,  # syllables
-) -> str:
+def _latin_word(rng: SeededRandom, ending: str, longest: int = 2) -> str:  # longest: syllables
     "A word that resembles a zoological name."
     return "".join(sample(rng, _LATIN_SYLLABLES, rng.between(max(1, longest - 1), longest))) + ending
 
@@ -267,9 +263,7 @@ WIKI_PAGE_KINDS = ("list_page", "category", "template", "disambiguation")  # ite
 
 # %% ../../nbs/02_world/03_cast.ipynb #cell-011
 @lru_cache(maxsize=8)
-def _kind_ranges(
-    size: int,  # entities in the block
-) -> dict[str, range]:
+def _kind_ranges(size: int) -> dict[str, range]:  # size: entities in the block
     "Which positions in a block belong to which kind."
     counts = FIXED_COUNTS | {kind: max(2, round(share * size)) for kind, share in KIND_SHARES.items()}
     counts["person"] = size - sum(counts.values())

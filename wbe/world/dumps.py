@@ -156,10 +156,7 @@ def claim(self: EntityEncoder, c: WorldClaim) -> str:
     return text
 
 # %% ../../nbs/02_world/09_dumps.ipynb #cell-025
-def _revision_of(
-    n: int,  # number of the entity
-    t: int,  # snapshot after the edit
-) -> tuple[int, str]:
+def _revision_of(n: int, t: int) -> tuple[int, str]:  # n: number of the entity; t: snapshot after the edit
     "The id and the time of the revision that an entity got in the timestep before snapshot `t`."
     new = SNAPSHOTS[t]
     span = (new - (SNAPSHOTS[t - 1] if t else date(2023, 2, 1))).days * 86_400
@@ -348,11 +345,7 @@ ARTICLE_SENTENCES = {  # (P-id, kind): sentences
 _MONTH_NAMES = "January February March April May June July August September October November December".split()
 
 
-def _value_in_words(
-    s: CountryState,
-    value,
-    who: dict,  # id: entity of this country
-) -> str | None:
+def _value_in_words(s: CountryState, value, who: dict) -> str | None:  # who: id: entity of this country
     "A value as an article states it; None when there is nothing to state."
     if isinstance(value, int):
         if value in who:
@@ -437,11 +430,7 @@ _MONTH_DAYS = (31, 29, 31, 30, 31, 30)
 _DAY_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^_"  # the days of a month in Wikimedia's files
 
 
-def _monthly_views(
-    cast: Cast,
-    e: Entity,
-    month: int,  # 0 is January 2024
-) -> int:
+def _monthly_views(cast: Cast, e: Entity, month: int) -> int:  # month: 0 is January 2024
     "How many times an article was viewed in a month: its fame, plus or minus a fifth."
     return max(1, e.fame * SeededRandom(cast.seed, "views", e.n, month).between(80, 120) // 100)
 

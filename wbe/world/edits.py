@@ -152,11 +152,7 @@ def _log_trap(s: CountryState, kind: str, e: Entity, c: WorldClaim | None, note:
     s.traps.append((kind, s.t, e, c, note))
 
 # %% ../../nbs/02_world/08_edits.ipynb #cell-030
-def _pick_claim(
-    s: CountryState,
-    e: Entity | None,
-    fits,  # a condition on the claim
-) -> WorldClaim | None:
+def _pick_claim(s: CountryState, e: Entity | None, fits) -> WorldClaim | None:  # fits: a condition on the claim
     "A claim of an entity whose property was not edited in this timestep."
     found = [c for pid, cs in (e.claims.items() if e else ()) if s.free(e, pid) for c in cs if fits(c)]
     return s.rng.pick(found) if found else None

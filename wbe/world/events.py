@@ -385,10 +385,7 @@ def _new_work(kind: str):
     return apply
 
 # %% ../../nbs/02_world/07_events.ipynb #cell-064
-def _new_organisation(
-    kind: str,
-    pattern: str,  # of its name: {0} is a town's, {1} a family's name
-):
+def _new_organisation(kind: str, pattern: str):  # pattern: of its name: {0} is a town's, {1} a family's name
     "The event that an organisation of a kind is founded, or a species described."
 
     def apply(s: CountryState) -> bool:

@@ -95,10 +95,7 @@ def file_names(self: WorldPlan) -> list[str]:
     return dumps + articles + views + [f"truth/{name}.arrows" for name in TRUTH_TABLES if self.truth]
 
 # %% ../../nbs/02_world/12_files.ipynb #cell-011
-def _compress(
-    name: str,  # of the file; its ending says how
-    text: str,
-) -> bytes:
+def _compress(name: str, text: str) -> bytes:  # name: of the file; its ending says how
     "A text as a compressed member of a file."
     data = text.encode()
     return gzip.compress(data, 6, mtime=0) if name.endswith(".gz") else bz2.compress(data, 9)
@@ -150,10 +147,7 @@ def _block_texts(cast: Cast, block: int, plan: WorldPlan) -> tuple[dict, Country
     return out, s
 
 # %% ../../nbs/02_world/12_files.ipynb #cell-022
-def _encode_rows(
-    table: str,  # of the truth
-    rows: list[tuple],
-) -> bytes:
+def _encode_rows(table: str, rows: list[tuple]) -> bytes:  # table: of the truth
     "Rows of a table of the truth as an Arrow batch."
     import pyarrow as pa
 

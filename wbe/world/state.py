@@ -472,10 +472,7 @@ _MAKERS = ("person", "film", "book", "band", "album")  # described as from a cou
 _PARTS = ("office", "species", "genus")  # described as of a country
 
 
-def _set_descriptions(
-    e: Entity,
-    country: str,  # its name
-):
+def _set_descriptions(e: Entity, country: str):
     "Write the descriptions, and a short alias for a person."
     english, german, french = KIND_WORDS[e.kind]
     if e.kind in WIKI_PAGE_KINDS:

@@ -136,9 +136,7 @@ def _rank_letters(e: Entity, c: WorldClaim) -> str:
     return "".join(c.rank_at(t)[:1] or "." if t < end else "." for t in range(LAST_SNAPSHOT + 1))
 
 # %% ../../nbs/02_world/11_truth.ipynb #cell-021
-def _truthy_letters(
-    ranks: list[str],  # of the statements of one subject and property
-) -> list[str]:
+def _truthy_letters(ranks: list[str]) -> list[str]:  # ranks: of the statements of one subject and property
     "In which snapshots each statement is among the best, a letter each."
     best = ["p" if any(r[t] == "p" for r in ranks) else "n" for t in range(LAST_SNAPSHOT + 1)]
     return ["".join("t" if r[t] == best[t] else "." for t in range(LAST_SNAPSHOT + 1)) for r in ranks]
@@ -245,10 +243,7 @@ def is_latin(text: str) -> bool:
     return all("LATIN" in unicodedata.name(ch, "LATIN") for ch in text if ch.isalpha())
 
 # %% ../../nbs/02_world/11_truth.ipynb #cell-039
-def _name_traps(
-    e: Entity,
-    labels: Counter,  # of the country
-):
+def _name_traps(e: Entity, labels: Counter):  # labels: of the country
     "The traps in an entity's existence and name."
     if e.kind in WIKI_PAGE_KINDS:
         yield "wiki_page"
@@ -274,11 +269,7 @@ def _is_stated(e: Entity, pid: str, value) -> bool:
     return gone or any(c.value == value for c in e.claims.get(pid, ()))
 
 # %% ../../nbs/02_world/11_truth.ipynb #cell-043
-def _nested_traps(
-    e: Entity,
-    c: WorldClaim,
-    merged: set,  # ids of events that merged pages
-):
+def _nested_traps(e: Entity, c: WorldClaim, merged: set):  # merged: ids of events that merged pages
     "First snapshot, property and value of the traps in a claim's qualifiers and references."
     for pid, v, t in c.quals:
         if isinstance(v, int) and not _is_stated(e, pid, v):

@@ -97,11 +97,7 @@ RESPONSE_FORMATS = _response_formats(QUESTION_FORM)
 class _Dialect:
     "The form of a call that a server accepts; it is learnt from refusals."
 
-    def __init__(
-        self,
-        openai: bool,  # whether the server is OpenAI's own
-        form: AnswerForm = QUESTION_FORM,
-    ):
+    def __init__(self, openai: bool, form: AnswerForm = QUESTION_FORM):  # openai: whether the server is OpenAI's own
         self.formats, self.format = _response_formats(form), 0  # the format in use is an index
         self.limit = "max_completion_tokens" if openai else "max_tokens"  # name of the limit of tokens
         self.refused = set()  # names of parameters
@@ -192,9 +188,7 @@ def _counted_tokens(data: dict) -> tuple[int, int] | tuple[None, None]:
     return tokens if all(isinstance(n, int) for n in tokens) else (None, None)
 
 # %% ../../nbs/03_writers/07_endpoint.ipynb #09794c16
-def _reply_text(
-    data: dict,  # the server's reply
-) -> str | None:
+def _reply_text(data: dict) -> str | None:  # data: the server's reply
     "The text of a reply, or None if there is none."
     try:
         return data["choices"][0]["message"]["content"]
@@ -231,9 +225,7 @@ def _parse_completion(
     return CallOutcome(CachedAnswer(text, None, *tokens), final=True)
 
 # %% ../../nbs/03_writers/07_endpoint.ipynb #8b490025
-def _join_chunks(
-    chunks,  # of the `openai` client
-) -> dict:
+def _join_chunks(chunks) -> dict:
     "The reply that some chunks are the pieces of, as the server would send it whole."
     texts, reply = dict(content=[], refusal=[]), dict(usage=None)
     choice = None
@@ -395,11 +387,7 @@ class _WriterStats:
 
 # %% ../../nbs/03_writers/07_endpoint.ipynb #cell-010
 @patch
-def count(
-    self: _WriterStats,
-    outcome: CallOutcome,
-    dollars: float | None,  # None: the price is unknown
-):
+def count(self: _WriterStats, outcome: CallOutcome, dollars: float | None):  # dollars: None: the price is unknown
     "Count a call."
     self.calls += 1
     self.input_tokens += outcome.answer.input_tokens or 0
@@ -480,11 +468,7 @@ def _prepare(self: Endpoint):
 
 # %% ../../nbs/03_writers/07_endpoint.ipynb #cell-022
 @patch
-def _cost_bound(
-    self: Endpoint,
-    body: dict,
-    version: str,  # of the prompt
-) -> float:
+def _cost_bound(self: Endpoint, body: dict, version: str) -> float:
     "The most dollars that a call can cost."
     counted, tokens = self._counted_inputs.get((version, "response_format" in body)), token_upper_bound(body)
     if counted is not None:
@@ -506,11 +490,7 @@ def _body(self: Endpoint, prompt: ChatPrompt) -> dict:
 
 # %% ../../nbs/03_writers/07_endpoint.ipynb #cell-027
 @patch
-def _dollars(
-    self: Endpoint,
-    outcome: CallOutcome,
-    most: float,  # the bound
-) -> float:
+def _dollars(self: Endpoint, outcome: CallOutcome, most: float) -> float:  # most: the bound
     "The cost of a call."
     if not outcome.billed or not self.price:
         return 0.0
@@ -565,11 +545,7 @@ def _error_answer(e) -> CachedAnswer:
 
 # %% ../../nbs/03_writers/07_endpoint.ipynb #cell-038
 @patch
-def _call(
-    self: Endpoint,
-    body: dict,
-    item: str,  # must be repeated in the answer
-) -> CallOutcome:
+def _call(self: Endpoint, body: dict, item: str) -> CallOutcome:  # item: must be repeated in the answer
     "Make one call."
     from openai import APIStatusError, OpenAIError
 
@@ -625,11 +601,7 @@ def _attempt(
 
 # %% ../../nbs/03_writers/07_endpoint.ipynb #cell-046
 @patch
-def _pause(
-    self: Endpoint,
-    failed: int,  # attempts so far
-    outcome: CallOutcome,
-):
+def _pause(self: Endpoint, failed: int, outcome: CallOutcome):  # failed: attempts so far
     "Wait before the next attempt."
     if outcome.wait is not None:
         if outcome.everyone:

@@ -241,10 +241,7 @@ def _transaction(db: sqlite3.Connection):
 # %% ../../nbs/03_writers/06_ledger.ipynb #cell-047
 @patch
 @contextmanager
-def _open(
-    self: AnswerCache,
-    write: bool = False,  # within a transaction
-):
+def _open(self: AnswerCache, write: bool = False):  # write: within a transaction
     "The database, for one thread at a time."
     with self._lock, explain_read_errors(self.path):
         try:

@@ -109,11 +109,7 @@ def drop(self: _BatchJobs, entry: dict):
 
 # %% ../../nbs/03_writers/08_llm.ipynb #4ce22825
 @patch
-def _create(
-    self: _BatchJobs,
-    entry: dict,
-    look: bool = False,  # search the account first
-):
+def _create(self: _BatchJobs, entry: dict, look: bool = False):  # look: search the account first
     "Create the batch of a file, once."
     from openai import APIConnectionError, InternalServerError, RateLimitError
 
@@ -241,10 +237,7 @@ def _request_key(self: OpenAIWriter, request: Request) -> str:
 
 # %% ../../nbs/03_writers/08_llm.ipynb #cell-014
 @patch
-def _split_known(
-    self: OpenAIWriter,
-    jobs: dict[str, Request],  # by key
-) -> tuple[dict[str, CachedAnswer], dict[str, Request]]:
+def _split_known(self: OpenAIWriter, jobs: dict[str, Request]) -> tuple[dict[str, CachedAnswer], dict[str, Request]]:
     "The cached answers, and the requests to be asked."
     cached = self._cache.lookup(jobs).items()
     known = {key: answer for key, answer in cached if answer.text is not None or not self.retry_failed}

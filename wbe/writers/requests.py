@@ -31,10 +31,7 @@ def kinds_table(e):  # e: an engine
     return e.table(pa.table(dict(klass=list(KIND_BY_CLASS), kind=pa.array(numbers, pa.int64()))))
 
 # %% ../../nbs/03_writers/05_requests.ipynb #cell-008
-def _entity_kinds(
-    statements,  # a frame of statements
-    kinds,  # the frame of `kinds_table`
-):
+def _entity_kinds(statements, kinds):  # kinds: the frame of `kinds_table`
     "The number of the kind of every entity with a class in the table."
     import narwhals as nw
 
@@ -215,10 +212,7 @@ def _parse_head(text: str, source: str) -> tuple[dict[str, str], str]:
     return fields, text[head.end() :]
 
 # %% ../../nbs/03_writers/05_requests.ipynb #8227b62d
-def _parse_prompt(
-    text: str,
-    source: str = "prompt",  # its name in error messages
-) -> _PromptFile:
+def _parse_prompt(text: str, source: str = "prompt") -> _PromptFile:  # source: its name in error messages
     "Parse a prompt file."
     fields, body = _parse_head(text, source)
     instructions, *examples = re.split(r"^## Example\n", body, flags=re.M)
@@ -262,10 +256,7 @@ def _hop_lines(request: Request) -> list[str]:
     return lines
 
 # %% ../../nbs/03_writers/05_requests.ipynb #5c762edc
-def _render_request(
-    request: Request,
-    mix: bool = False,  # the prompt is the one for several voices
-) -> str:
+def _render_request(request: Request, mix: bool = False) -> str:  # mix: the prompt is the one for several voices
     "The text of a request in a prompt."
     lines = [f"question: {one_line(request.question)}"] if request.question else _hop_lines(request)
     if request.question and mix and request.persona:

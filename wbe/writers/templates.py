@@ -36,9 +36,7 @@ _COUNTABLE_ENDING = re.compile(
 _LINKS = ("of", "in", "for", "on", "at", "from", "with", "by")
 
 
-def _class_article(
-    name: str,  # a common noun, in lower case
-) -> str:
+def _class_article(name: str) -> str:  # name: a common noun, in lower case
     "The article of the name of a class followed by a space, or nothing."
     head = re.split(rf" (?:{'|'.join(_LINKS)}) ", name)[0].split()[-1]
     if name in _WORDS["unique"]:
@@ -120,10 +118,7 @@ def _kind_of_label(
     return "thing"
 
 # %% ../../nbs/03_writers/03_templates.ipynb #cell-029
-def _form_of_be(
-    words: str,  # begins with a participle, or with anything that 'is'
-    plural: bool = False,
-) -> str:
+def _form_of_be(words: str, plural: bool = False) -> str:  # words: begins with a participle, or with anything that 'is'
     "is or was, are or were."
     first = next((w for w in words.split() if not w.endswith("ly") and w not in ("first", "last")), "")
     lasts = first in _WORDS["states"] or first in _PARTICIPLES | _WORDS["not_participles"]
@@ -383,9 +378,7 @@ def _is_loose_at_end(words: list[str]) -> bool:
     return last == "by" or _is_past(words[-2]) or (len(words) > 2 and last in ("to", "from", "on", "into"))
 
 # %% ../../nbs/03_writers/03_templates.ipynb #cell-103
-def _is_askable_label(
-    label: str,  # of a property that is not in the table
-) -> bool:
+def _is_askable_label(label: str) -> bool:  # label: of a property that is not in the table
     "Whether a label has a shape that a question can be made of."
     words = _tidy_label(label).split()
     return not any(
@@ -394,10 +387,7 @@ def _is_askable_label(
 
 # %% ../../nbs/03_writers/03_templates.ipynb #cell-105
 @lru_cache(maxsize=20_000)
-def _phrases_from_label(
-    label: str,  # of a property that is not in the table
-    description: str = "",
-) -> Phrases:
+def _phrases_from_label(label: str, description: str = "") -> Phrases:  # label: of a property that is not in the table
     "Phrases from the label and the description of a property."
     label = _tidy_label(label)
     questions, np, statement = _forms_from_label(label)
