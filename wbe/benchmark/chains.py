@@ -15,22 +15,9 @@ import numpy as np
 import pyarrow as pa
 
 from .locality import multi_valued_pairs
-from wbe.benchmark.paths import (
-    CHAIN_FACT_COLUMNS,
-    KIND_OF_PROPERTY,
-    PAIR_COLUMNS,
-    as_hop,
-    chain_facts_after,
-    chain_facts_before,
-    coherent_paths,
-    even_rows,
-    extend_paths,
-    join_old_path,
-    limit_per_object,
-    path_key,
-    take_rows,
-    write_sampled,
-)
+from .paths import CHAIN_FACT_COLUMNS, KIND_OF_PROPERTY, PAIR_COLUMNS
+from .paths import as_hop, chain_facts_after, chain_facts_before, coherent_paths, even_rows, extend_paths
+from .paths import join_old_path, limit_per_object, path_key, take_rows, write_sampled
 from .rows import write_json_rows
 from ..engine import open_engine
 from ..records import BadArgument, col, read_table, to_table

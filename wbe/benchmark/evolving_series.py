@@ -12,30 +12,14 @@ from dataclasses import asdict, dataclass, field
 from datetime import date
 from pathlib import Path
 
-from wbe.benchmark.evolving import (
-    EvolvingQuestion,
-    ask_facts,
-    ask_passages,
-    benchmark_rows,
-    changed_facts,
-    changed_passages,
-    evolving_facts,
-    filter_questions,
-    split_unchanged,
-    unchanged_facts_in,
-    unchanged_passages,
-)
+from .evolving import EvolvingQuestion
+from .evolving import ask_facts, ask_passages, benchmark_rows, changed_facts
+from .evolving import changed_passages, evolving_facts, filter_questions, split_unchanged
+from .evolving import unchanged_facts_in, unchanged_passages
 from .questions import BenchmarkRow
 from .release import WIKIDATA_SOURCE, Release, add_timestep, finish_release
-from wbe.benchmark.series import (
-    Series,
-    SeriesStep,
-    _build_facts,
-    _no_log,
-    find_retired,
-    public_writer,
-    write_lasting_facts,
-)
+from .series import Series, SeriesStep
+from .series import _build_facts, _no_log, find_retired, public_writer, write_lasting_facts
 from ..engine import ENGINES
 from ..records import BadArgument, Fact, check_choice, patch, read_table, to_table
 from ..store import Manifest, Stage, StoreError, atomic_write, lock, make_folder, write_table

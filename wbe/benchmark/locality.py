@@ -21,15 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from wbe.benchmark.similarity import (
-    FeatureCounts,
-    PostingLists,
-    PropertyProducts,
-    count_features,
-    graph_features,
-    name_trigrams,
-    search_lists,
-)
+from .similarity import FeatureCounts, PostingLists, PropertyProducts
+from .similarity import count_features, graph_features, name_trigrams, search_lists
 from ..engine import open_engine
 from ..records import BadArgument, check_choice, col, patch, schema
 from ..spool import Spool

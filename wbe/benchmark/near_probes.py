@@ -25,15 +25,8 @@ from ..wikidata.changes import truthy
 from ..writers.base import Hop, Request, make_writer
 from ..writers.properties import object_kind
 from ..writers.requests import update_request
-from wbe.writers.templates import (
-    cloze_statement,
-    fill_form,
-    infinitive,
-    question_forms,
-    row_statements,
-    unaskable_hop,
-    with_article,
-)
+from ..writers.templates import cloze_statement, fill_form, infinitive, question_forms
+from ..writers.templates import row_statements, unaskable_hop, with_article
 
 # %% ../../nbs/06_benchmark/14_near_probes.ipynb #cell-005
 NEAR_AXES = {

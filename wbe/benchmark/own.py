@@ -21,26 +21,10 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from .published import FORMAT_FIELDS, PublishedBenchmark, data_files, load_published, locate_published
-from wbe.benchmark.reader import (
-    EDIT_FIELDS,
-    Benchmark,
-    Probe,
-    Timestep,
-    edit_ids,
-    fetch_dataset,
-    parse_timestep_name,
-    place_probes,
-    timestep_files,
-)
-from wbe.benchmark.rows import (
-    TABLE_READERS,
-    JsonRow,
-    memory_rows,
-    table_rows,
-    text_of_value,
-    whole_rows,
-    write_json_rows,
-)
+from .reader import EDIT_FIELDS, Benchmark, Probe, Timestep
+from .reader import edit_ids, fetch_dataset, parse_timestep_name, place_probes, timestep_files
+from .rows import TABLE_READERS, JsonRow
+from .rows import memory_rows, table_rows, text_of_value, whole_rows, write_json_rows
 from ..records import ASKED_AXES, AXES, PROBE_COLUMNS, BadArgument, check_choice
 from ..store import StoreError
 from ..texts import package_table

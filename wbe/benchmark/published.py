@@ -17,17 +17,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from wbe.benchmark.reader import (
-    EDIT_FIELDS,
-    Benchmark,
-    Probe,
-    Timestep,
-    edit_ids,
-    fetch_dataset,
-    place_probes,
-    read_edits,
-    timestep_files,
-)
+from .reader import EDIT_FIELDS, Benchmark, Probe, Timestep
+from .reader import edit_ids, fetch_dataset, place_probes, read_edits, timestep_files
 from .rows import FormatError, LocatedValue, read_located_rows
 from ..records import BadArgument, check_choice, patch
 from ..store import StoreError

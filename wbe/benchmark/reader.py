@@ -23,19 +23,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from .rows import JsonRow, json_rows
-from wbe.records import (
-    ASKED_AXES,
-    AXES,
-    PROBE_COLUMNS,
-    BadArgument,
-    Edit,
-    Probe,
-    SchemaError,
-    check_choice,
-    choose_axes,
-    install_command,
-    patch,
-)
+from ..records import ASKED_AXES, AXES, PROBE_COLUMNS, BadArgument, Edit, Probe, SchemaError
+from ..records import check_choice, choose_axes, install_command, patch
 from ..store import StoreError, explain_read_errors, logger, sha256_of
 from ..texts import date_or_none, question_key
 from ..writers.templates import fill_form, row_statements

@@ -13,25 +13,11 @@ from html import escape
 from pathlib import Path
 from typing import NamedTuple
 
-from wbe.benchmark.own import (
-    FIELD_MEANINGS,
-    ColumnMatch,
-    ReadRow,
-    find_data_file,
-    match_columns,
-    parse_column_map,
-    published_form,
-    read_row,
-)
+from .own import FIELD_MEANINGS, ColumnMatch, ReadRow
+from .own import find_data_file, match_columns, parse_column_map, published_form, read_row
 from .published import load_published
-from wbe.benchmark.reader import (
-    EDIT_FIELDS,
-    REQUIRED_FIELDS,
-    edit_id,
-    fetch_dataset,
-    parse_timestep_name,
-    timestep_files,
-)
+from .reader import EDIT_FIELDS, REQUIRED_FIELDS
+from .reader import edit_id, fetch_dataset, parse_timestep_name, timestep_files
 from .rows import ROW_FAULTS, JsonRow, json_rows, memory_rows, parquet_rows, table_rows
 from ..records import ASKED_AXES, AXES, BadArgument, WbeError, patch
 from ..texts import package_table, question_key

@@ -22,13 +22,8 @@ from typing import NamedTuple
 import narwhals as nw
 
 from .neighbours import find_neighbours
-from wbe.benchmark.published import (
-    WIKIFACTDIFF_RELEASES,
-    data_files,
-    left_context,
-    locate_published,
-    objects_by_decision,
-)
+from .published import WIKIFACTDIFF_RELEASES
+from .published import data_files, left_context, locate_published, objects_by_decision
 from .reader import fetch_dataset
 from .rows import LocatedValue, read_located_rows
 from ..engine import open_engine

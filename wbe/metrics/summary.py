@@ -14,15 +14,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from wbe.metrics.answers import (
-    MEASURES,
-    OPTIONAL_MEASURES,
-    alias_f1,
-    exact_match,
-    normalised_matches,
-    outdated_matches,
-    to_list,
-)
+from .answers import MEASURES, OPTIONAL_MEASURES
+from .answers import alias_f1, exact_match, normalised_matches, outdated_matches, to_list
 from .intervals import bootstrap_interval
 from ..records import ASKED_AXES, AXES, BadArgument, Score, check_choice, question_columns, read_table, to_table
 from ..texts import date_or_none, parse_date

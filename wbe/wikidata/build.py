@@ -26,16 +26,8 @@ from .changes import compare_snapshots
 from .dumps import WIKIMEDIA, Dump, Mirror, choose_dumps, dump_kinds, dumps_back
 from .entities import FALLBACK
 from .filters import filter_facts
-from wbe.wikidata.parse import (
-    DAMAGED_EXIT_CODE,
-    FEW_ENTITIES,
-    MOST_LOST,
-    DumpFolder,
-    ParsedDump,
-    most_growth,
-    parse_dump,
-    short_snapshot,
-)
+from .parse import DAMAGED_EXIT_CODE, FEW_ENTITIES, MOST_LOST, DumpFolder, ParsedDump
+from .parse import most_growth, parse_dump, short_snapshot
 from .rules import classify
 from .text import _is_release
 from .transfer import fetch_dump, fetched_dump

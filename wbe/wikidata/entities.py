@@ -19,23 +19,9 @@ import pyarrow as pa
 from msgspec import Raw, defstruct
 
 from ..records import VALUE_TYPES, Label, Statement, patch, schema, time_text
-from wbe.wikidata.claims import (
-    EMPTY_MAP,
-    FULL_DECODER,
-    TIME_QUALIFIERS,
-    DumpClaim,
-    DumpSnak,
-    EntityValue,
-    PropertyInfo,
-    Role,
-    StringValue,
-    TimeSnak,
-    entity_decoder,
-    property_row,
-    role_rows,
-    value_text,
-    value_type,
-)
+from .claims import EMPTY_MAP, FULL_DECODER, TIME_QUALIFIERS, DumpClaim, DumpSnak
+from .claims import EntityValue, PropertyInfo, Role, StringValue, TimeSnak
+from .claims import entity_decoder, property_row, role_rows, value_text, value_type
 
 try:
     from isal.isal_zlib import crc32  # that of zlib, fifteen times as fast

@@ -19,17 +19,9 @@ from ..texts import parse_date
 from ..http import FetchError, TransientError, content_span, is_chunked, open_url, response_blocks
 from ..progress import progress_bar
 from ..records import patch
-from wbe.store import (
-    Manifest,
-    check_disk_space,
-    describe_file,
-    explain_write_errors,
-    format_bytes,
-    lock,
-    make_folder,
-    versions,
-    write_text,
-)
+from ..store import Manifest
+from ..store import check_disk_space, describe_file, explain_write_errors, format_bytes
+from ..store import lock, make_folder, versions, write_text
 from .dumps import WIKIMEDIA, Dump, Mirror, choose_dumps, dump_kinds, dumps_back
 
 _log = logging.getLogger("wbe.wikidata.transfer")

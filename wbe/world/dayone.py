@@ -9,28 +9,9 @@ __all__ = ['LATE_PROPERTIES', 'INITIAL_FACTS', 'add_parents', 'initial_state']
 from datetime import date
 
 from .cast import CORE_ITEMS, FIRST_QID, WIKIDATA_QIDS, Cast, SeededRandom, core_index, sample_fame
-from wbe.world.state import (
-    JOBS,
-    NOVALUE,
-    SOMEVALUE,
-    Coordinate,
-    CountryState,
-    Entity,
-    MonolingualText,
-    Quantity,
-    add_claim,
-    add_entity,
-    core_id,
-    enter_members,
-    foreign_id,
-    has_job,
-    is_alive,
-    is_politician,
-    pick_entity,
-    random_core_id,
-    random_date,
-    time_value,
-)
+from .state import JOBS, NOVALUE, SOMEVALUE, Coordinate, CountryState, Entity, MonolingualText, Quantity
+from .state import add_claim, add_entity, core_id, enter_members, foreign_id, has_job
+from .state import is_alive, is_politician, pick_entity, random_core_id, random_date, time_value
 
 # %% ../../nbs/02_world/06_dayone.ipynb #cell-007
 LATE_PROPERTIES = set("P19 P69 P108 P136 P112 P740 P551 P50 P57 P123 P264 P452 P183 P102 P272 P407".split())

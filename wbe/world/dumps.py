@@ -18,18 +18,9 @@ from xml.sax.saxutils import escape
 from ..records import patch
 from ..texts import package_table
 from .cast import FIRST_QID, KIND_FAME, PROPERTIES, WIKIDATA_QIDS, Cast, Property, SeededRandom
-from wbe.world.state import (
-    SNAPSHOTS,
-    Coordinate,
-    CountryState,
-    Entity,
-    MissingValue,
-    MonolingualText,
-    Quantity,
-    Time,
-    WorldClaim,
-    statement_guid,
-)
+from .state import SNAPSHOTS, Coordinate, CountryState, Entity, MissingValue
+from .state import MonolingualText, Quantity, Time, WorldClaim
+from .state import statement_guid
 
 # %% ../../nbs/02_world/09_dumps.ipynb #cell-005
 _ENCODER = json.JSONEncoder(separators=(",", ":"))

@@ -9,28 +9,9 @@ __all__ = ['simulate_history']
 from .cast import WIKIDATA_QIDS, Cast, label_trap, name_stock, person_name
 from .dayone import INITIAL_FACTS, initial_state
 from .events import EVENT_TYPES, event_type, given_name, new_entity
-from wbe.world.state import (
-    NOVALUE,
-    SNAPSHOTS,
-    SOMEVALUE,
-    TIMESTEPS,
-    CountryState,
-    Entity,
-    WorldClaim,
-    add_claim,
-    add_qualifier,
-    deprecate_claim,
-    event_date,
-    introduce_entity,
-    is_alive,
-    log_event,
-    pick_entity,
-    random_core_id,
-    remove_claim,
-    set_biography,
-    set_labels,
-    set_rank,
-)
+from .state import NOVALUE, SNAPSHOTS, SOMEVALUE, TIMESTEPS, CountryState, Entity, WorldClaim
+from .state import add_claim, add_qualifier, deprecate_claim, event_date, introduce_entity, is_alive, log_event
+from .state import pick_entity, random_core_id, remove_claim, set_biography, set_labels, set_rank
 
 # %% ../../nbs/02_world/08_edits.ipynb #cell-005
 def _log_wiki_event(s: CountryState, name: str, e: Entity, note: str = "") -> str:

@@ -11,32 +11,10 @@ from typing import NamedTuple
 
 from .cast import FIRST_QID, SeededRandom, label_trap, make_name, name_stock, sample_fame, work_title
 from .dayone import INITIAL_FACTS, add_parents
-from wbe.world.state import (
-    SOMEVALUE,
-    CountryState,
-    Entity,
-    MonolingualText,
-    Quantity,
-    add_claim,
-    add_entity,
-    add_qualifier,
-    core_id,
-    end_claim,
-    entities_with_id,
-    event_date,
-    foreign_id,
-    has_job,
-    introduce_entity,
-    is_alive,
-    is_politician,
-    log_event,
-    pick_entity,
-    random_core_id,
-    replace_value,
-    set_labels,
-    set_rank,
-    time_value,
-)
+from .state import SOMEVALUE, CountryState, Entity, MonolingualText, Quantity
+from .state import add_claim, add_entity, add_qualifier, core_id, end_claim, entities_with_id, event_date
+from .state import foreign_id, has_job, introduce_entity, is_alive, is_politician, log_event, pick_entity
+from .state import random_core_id, replace_value, set_labels, set_rank, time_value
 
 # %% ../../nbs/02_world/07_events.ipynb #cell-005
 class _EventType(NamedTuple):

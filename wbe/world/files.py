@@ -19,34 +19,13 @@ from ..engine import parallel_map
 from ..progress import progress_bar
 from ..records import BadArgument, check_choice, patch, read_table, schema
 from ..spool import Spool
-from wbe.store import (
-    Manifest,
-    Stage,
-    StageFolder,
-    StoreError,
-    check_disk_space,
-    format_bytes,
-    make_folder,
-    stream_to_parquet,
-)
+from ..store import Manifest, Stage, StageFolder, StoreError
+from ..store import check_disk_space, format_bytes, make_folder, stream_to_parquet
 from ..texts import parse_date
 from .cast import FIRST_QID, PROPERTIES, Cast
-from wbe.world.dumps import (
-    JSON_HEAD,
-    JSON_TAIL,
-    VIEW_MONTHS,
-    XML_TAIL,
-    EntityEncoder,
-    article_page,
-    entity_page,
-    fame_floor,
-    join_json_lines,
-    json_line,
-    page_view_line,
-    property_line,
-    property_page,
-    xml_head,
-)
+from .dumps import JSON_HEAD, JSON_TAIL, VIEW_MONTHS, XML_TAIL, EntityEncoder
+from .dumps import article_page, entity_page, fame_floor, join_json_lines, json_line
+from .dumps import page_view_line, property_line, property_page, xml_head
 from .edits import simulate_history
 from .state import NEVER, SNAPSHOTS, CountryState
 from .truth import TRUTH_TABLES, truth_rows

@@ -19,20 +19,9 @@ from typing import NamedTuple
 
 from ..records import col, patch
 from ..texts import package_table
-from wbe.world.cast import (
-    CORE_ITEMS,
-    FIRST_QID,
-    PROPERTIES,
-    WIKI_PAGE_KINDS,
-    WIKIDATA_QIDS,
-    Cast,
-    Culture,
-    SeededRandom,
-    core_index,
-    label_trap,
-    transliterate,
-    weighted_choice,
-)
+from .cast import CORE_ITEMS, FIRST_QID, PROPERTIES, WIKI_PAGE_KINDS
+from .cast import WIKIDATA_QIDS, Cast, Culture, SeededRandom
+from .cast import core_index, label_trap, transliterate, weighted_choice
 
 # %% ../../nbs/02_world/04_state.ipynb #cell-005
 SNAPSHOTS = tuple(package_table("world/world.toml")["snapshots"])  # days

@@ -14,18 +14,8 @@ from datetime import date
 from ..records import VALUE_TYPES, col, coordinate_text, monolingual_text, quantity_text, time_text
 from ..texts import package_table
 from .cast import PROPERTIES, WIKI_PAGE_KINDS
-from wbe.world.state import (
-    SNAPSHOTS,
-    Coordinate,
-    CountryState,
-    Entity,
-    Event,
-    MissingValue,
-    MonolingualText,
-    Quantity,
-    Time,
-    WorldClaim,
-)
+from .state import SNAPSHOTS, Coordinate, CountryState, Entity, Event
+from .state import MissingValue, MonolingualText, Quantity, Time, WorldClaim
 
 # %% ../../nbs/02_world/11_truth.ipynb #cell-005
 @dataclass

@@ -25,25 +25,10 @@ from ..records import BadArgument, check_choice, install_command, patch
 from ..store import logger
 from ..texts import one_line
 from .base import Request, WrittenText
-from wbe.writers.ledger import (
-    AnswerCache,
-    CachedAnswer,
-    OverBudget,
-    WriterError,
-    price_of,
-    token_upper_bound,
-)
-from wbe.writers.requests import (
-    QUESTION_FORM,
-    _QUESTION_TASKS,
-    QUESTIONS,
-    AnswerForm,
-    BadAnswer,
-    ChatPrompt,
-    Task,
-    parse_answer,
-    prompt_for,
-)
+from .ledger import AnswerCache, CachedAnswer, OverBudget, WriterError
+from .ledger import price_of, token_upper_bound
+from .requests import QUESTION_FORM, _QUESTION_TASKS, QUESTIONS, AnswerForm, BadAnswer, ChatPrompt, Task
+from .requests import parse_answer, prompt_for
 
 # %% ../../nbs/03_writers/07_endpoint.ipynb #89cdcad3
 def split_parameters(

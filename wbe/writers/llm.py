@@ -21,25 +21,10 @@ from ..progress import progress_bar
 from ..records import BadArgument, patch
 from ..store import StoreError, explain_read_errors, lock, logger, write_text
 from .base import Request, WrittenText
-from wbe.writers.endpoint import (
-    CallOutcome,
-    Endpoint,
-    RateLimiter,
-    check_least,
-    is_cached,
-    outcome_of_error,
-    redact_key,
-)
-from wbe.writers.ledger import (
-    CALL_IN_BATCH,
-    CachedAnswer,
-    CostEstimate,
-    OverBudget,
-    SpendingLimit,
-    WriterError,
-    confirm_at_keyboard,
-    estimate_tokens,
-)
+from .endpoint import CallOutcome, Endpoint, RateLimiter
+from .endpoint import check_least, is_cached, outcome_of_error, redact_key
+from .ledger import CALL_IN_BATCH, CachedAnswer, CostEstimate, OverBudget, SpendingLimit, WriterError
+from .ledger import confirm_at_keyboard, estimate_tokens
 from .requests import QUESTIONS, ChatPrompt
 
 # %% ../../nbs/03_writers/08_llm.ipynb #840e485a
