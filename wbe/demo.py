@@ -25,11 +25,7 @@ from .world.state import SNAPSHOTS, TIMESTEPS
 CHANGE_CAUSES = {"the world changed": "#0072B2", "heard late": "#56B4E9", "only the wiki": "#E69F00"}  # and colours
 
 
-def _timestep_row(
-    t: int,  # number of the timestep
-    changes,  # the world's table of changes between entities
-    traps,  # the world's table of traps
-) -> dict:
+def _timestep_row(t: int, changes, traps) -> dict:  # t: of the timestep; changes, traps: tables of the world
     here = changes[changes.timestep == t]
     appeared = here[here.tag.isin(["new", "update"])]
     return {
@@ -108,11 +104,7 @@ def _set_aside(path: Path, name: str):
         path.rename(next(p for p in names if not p.exists()))
 
 # %% ../nbs/12_app/01_demo.ipynb #cell-017
-def _leave_other_world(
-    folder: Path,  # of the demo
-    world: World,
-    dates: list[str],  # of its dumps
-):
+def _leave_other_world(folder: Path, world: World, dates: list[str]):  # dates: of its dumps
     "Make room when the folder holds the demo of other dumps."
     before = Manifest.of(folder / "world", "world")
     if before and [before.params[k] for k in ("seed", "entities", "dates")] != [world.seed, world.entities, dates]:
@@ -147,10 +139,7 @@ def run_demo(
     return Demo(files, table, figure, built, release)
 
 # %% ../nbs/12_app/01_demo.ipynb #cell-026
-def _finished_run(
-    folder: Path,  # of the run
-    plan,  # a RunPlan
-):
+def _finished_run(folder: Path, plan):  # plan: a RunPlan
     "The run in a folder if it is that of the plan and finished, else None."
     from wbe.runs.plan import RunPlan
     from wbe.runs.records import Run
@@ -163,10 +152,7 @@ def _finished_run(
     return run if same and run.config["finished"] and not run.missing else None
 
 # %% ../nbs/12_app/01_demo.ipynb #cell-028
-def _move_other_run(
-    folder: Path,  # of the run
-    plan,  # a RunPlan
-):
+def _move_other_run(folder: Path, plan):  # plan: a RunPlan
     "Make room for a run when its folder holds one with other settings."
     from wbe.runs.plan import RunPlan
     from wbe.runs.records import Run

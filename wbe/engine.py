@@ -131,11 +131,7 @@ _ENGINE_FAULTS = (  # words in DuckDB's message; what they mean
 _MOVE_SCRATCH = "Intermediate files go to another disk with --set temp=… (or the environment variable TMPDIR)"
 
 
-def _engine_fault(
-    error: BaseException,
-    memory: str = "",  # limit of the engine
-    spill="",  # its folder for what does not fit
-) -> BaseException | None:
+def _engine_fault(error: BaseException, memory: str = "", spill="") -> BaseException | None:
     "What to raise instead of an error of DuckDB; None when the error stays what it is."
     text = str(error).replace('\\"', '"')
     if "Query interrupted" in text or "KeyboardInterrupt" in text:

@@ -177,11 +177,7 @@ def _check_certificate(url: str, error: BaseException | None):
         error = error.__cause__ or error.__context__
 
 # %% ../nbs/00_core/04_http.ipynb #cell-038
-def _check_status(
-    url: str,
-    response,  # of httpx
-    allowed=(),  # statuses that are answers, although they report an error
-):
+def _check_status(url: str, response, allowed=()):  # allowed: statuses that are answers all the same
     "Raise the error that a status stands for."
     status = response.status_code
     text = f"the server answered {status} {response.reason_phrase}".rstrip()

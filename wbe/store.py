@@ -140,10 +140,7 @@ def write_text(path, text: str):
         part.write_text(text, encoding="utf-8")
 
 # %% ../nbs/00_core/02_store.ipynb #cell-025
-def _remove_stale_scratch(
-    parent: Path,
-    stem: str,  # how the names of scratch folders begin; the number of the process follows
-):
+def _remove_stale_scratch(parent: Path, stem: str):  # stem: what the names begin with
     "Remove the scratch folders of ended processes."
     for folder in parent.glob(f"{stem}*"):
         pid = folder.name[len(stem) :].partition("-")[0]
@@ -320,19 +317,13 @@ class Stage:
         self.counts, self.outputs = {}, []  # filled by the work
 
 # %% ../nbs/00_core/02_store.ipynb #cell-054
-def _input_name(
-    path,  # or the name of an input in a manifest
-    folder="",  # of the manifest
-) -> str:
+def _input_name(path, folder="") -> str:  # folder: of the manifest that names it
     "The name of a file with that of its folder."
     base = Path(folder if str(path).startswith(".") else "").absolute()
     return "/".join(Path(os.path.normpath(base / path)).parts[1:][-2:])
 
 # %% ../nbs/00_core/02_store.ipynb #cell-057
-def _input_hashes(
-    inputs: dict,  # paths, or names in a manifest, and descriptions
-    folder="",  # of the manifest
-) -> dict[str, list[str]]:
+def _input_hashes(inputs: dict, folder="") -> dict[str, list[str]]:  # folder: of the manifest
     "The hashes of the inputs of each name, in their order."
     out = {}
     for path, about in inputs.items():
@@ -355,11 +346,7 @@ def _changed_params(old: dict, new: dict) -> list[str]:
     return [f"{k} was {old.get(k, 'not set')!r}, is {new.get(k, 'not set')!r}" for k in names]
 
 # %% ../nbs/00_core/02_store.ipynb #cell-062
-def _changed_inputs(
-    old: dict,  # of a manifest
-    new: dict,  # paths and descriptions
-    folder,  # of the manifest
-) -> list[str]:
+def _changed_inputs(old: dict, new: dict, folder) -> list[str]:  # old: of a manifest in the folder
     "Which input files differ."
     was, now = _input_hashes(old, folder), _input_hashes(new, folder)
     differ = [n for n in sorted({*was, *now}) if was.get(n) != now.get(n)]

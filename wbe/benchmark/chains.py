@@ -111,13 +111,7 @@ def _real_chains(
     return out
 
 # %% ../../nbs/06_benchmark/05_chains.ipynb #cell-018
-def _sample_paths(
-    e,  # an engine
-    known: Path,  # a file of `chain_facts_after`
-    size: int,  # six times as many paths of each length
-    longest: int,  # hops
-    rng,  # a generator of random numbers
-) -> list[dict]:
+def _sample_paths(e, known: Path, size: int, longest: int, rng) -> list[dict]:
     "A random sample of the coherent paths of each length, shorter ones first."
     import pyarrow.parquet as pq
 
@@ -344,11 +338,7 @@ def _chain_requests(c: Chain, names: dict) -> list[Request]:  # names: Q-id -> l
     return [Request(f"{_chain_key(c)}/{i}", "multihop", c.subject, hops) for i in range(1, _CHAIN_WORDINGS + 1)]
 
 # %% ../../nbs/06_benchmark/05_chains.ipynb #3fc29026
-def _chain_questions(
-    chains: list[Chain],
-    names: dict,  # Q-id -> label and aliases
-    writer: Writer,
-) -> list[list[str]]:
+def _chain_questions(chains: list[Chain], names: dict, writer: Writer) -> list[list[str]]:
     "For each chain its good wordings, up to three."
     requests = [r for c in chains for r in _chain_requests(c, names)]
     texts = [t.text for t in writer.write(requests)]
@@ -375,13 +365,7 @@ def _single_hop(hop: tuple, names: dict, writer: Writer) -> dict:
     return dict(question=question, cloze=cloze_statement(r), answer=object, answer_alias=aliases)
 
 # %% ../../nbs/06_benchmark/05_chains.ipynb #37ac26e0
-def _rewrite_request(
-    hop: tuple,  # of the path after the edits
-    old_id: str | None,
-    old: str | None,
-    names: dict,
-    writer: Writer,
-) -> dict:
+def _rewrite_request(hop: tuple, old_id: str | None, old: str | None, names: dict, writer: Writer) -> dict:
     "An edit of a chain, as MQuAKE has it."
     _, subject, pid, _, object_id, object = hop
     single = _single_hop(hop, names, writer)
@@ -407,13 +391,7 @@ def _triples_of(c: Chain, before: list[tuple], after: list[tuple]) -> dict:
     )
 
 # %% ../../nbs/06_benchmark/05_chains.ipynb #10d5f58e
-def _mquake_instance(
-    c: Chain,
-    case: int,  # the number of the instance
-    questions: list[str],
-    names: dict,  # Q-id -> label and aliases
-    writer: Writer,  # of the questions of single hops
-) -> dict:
+def _mquake_instance(c: Chain, case: int, questions: list[str], names: dict, writer: Writer) -> dict:
     "A chain in MQuAKE's format."
     before, after = _labelled_path(c, c.before_ids, c.before), _labelled_path(c, c.after_ids, c.after)
     edits = zip(c.edited, c.previous_ids, c.previous)

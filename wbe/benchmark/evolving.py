@@ -59,11 +59,7 @@ class EvolvingQuestion:
     prompt: str = col("from which version of its templates or prompts")
 
 # %% ../../nbs/06_benchmark/15_evolving.ipynb #d4835656
-def _holds_name(
-    text: str,
-    name: str,
-    as_published: bool = False,  # anywhere in the lower-case text, also inside words
-) -> bool:
+def _holds_name(text: str, name: str, as_published: bool = False) -> bool:  # as_published: also inside words
     "Whether a name stands in a text."
     if as_published:
         return name.lower() in text.lower()
@@ -387,11 +383,7 @@ _CHANGED = dict(
 _STATIC = dict(category="'unchanged'", previous="null::varchar", only="")
 
 # %% ../../nbs/06_benchmark/15_evolving.ipynb #7dd4f9dc
-def _probe_candidates(
-    changes,  # folder of `compare_snapshots`
-    labels,  # `labels.parquet` of the newer snapshot
-    kind: str = "changed",  # or static
-) -> list[dict]:
+def _probe_candidates(changes, labels, kind: str = "changed") -> list[dict]:  # kind: or static
     "Facts between entities with labels, whose subject has an article."
     import duckdb
 
@@ -418,11 +410,7 @@ def _new_texts(diffset: Diffset, titles) -> dict[str, str]:  # titles: a set of 
     return {row.title: row.text for row in diffset.rows() if row.title in titles and row.texts}
 
 # %% ../../nbs/06_benchmark/15_evolving.ipynb #3bd9cd4a
-def _stayed_texts(
-    snapshot: WikipediaSnapshot,  # the newer one
-    comparison: WikipediaComparison,
-    titles,  # a set of articles
-) -> dict[str, str]:
+def _stayed_texts(snapshot: WikipediaSnapshot, comparison: WikipediaComparison, titles) -> dict[str, str]:
     "The text that stayed in some articles, by title."
     import pyarrow.parquet as pq
 
@@ -470,12 +458,7 @@ def _is_short(fact: dict) -> bool:
 _PROBE_CAPS = {"subject": 0.01, "property": 0.05, "object": 0.05}
 
 
-def _cap_facts(
-    facts: list[dict],
-    column: str,  # subject, property or object
-    share: float,  # of the facts that may have the same
-    seed: int = 0,
-) -> list[dict]:
+def _cap_facts(facts: list[dict], column: str, share: float, seed: int = 0) -> list[dict]:  # share: of the facts
     "The facts without those beyond the cap, in their order."
     limit, seen, kept = max(1, int(share * len(facts))), Counter(), set()
     for i in sorted(range(len(facts)), key=lambda i: (_fact_hash(facts[i], seed), i)):

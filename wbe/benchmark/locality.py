@@ -190,9 +190,7 @@ class _CandidateFile:
             at += n
 
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-049
-def _row_features(
-    table,  # with the column `subject`, or with lists of `features`
-) -> tuple:  # the row of each occurrence, its feature, how many rows there are
+def _row_features(table) -> tuple:  # the row of each occurrence, its feature, how many rows there are
     "The features of the subjects of some facts."
     if "features" not in table.column_names:
         return *name_trigrams(table["subject"].to_pylist()), len(table)
@@ -212,11 +210,7 @@ def _item_triples(e, path, subjects):  # path: a file of statements or facts; su
     return triples.join(subjects, left_on="subject", right_on="subject_id", how="semi").unique()
 
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-052
-def _neighbourhoods(
-    e,
-    sources,  # files of statements or facts
-    subjects,  # a frame of subject_id
-):
+def _neighbourhoods(e, sources, subjects):  # sources: files of statements or facts
     "The triples of every subject from the first source that knows it; a subject that none knows has an empty one."
     every, out = subjects.with_columns(subject=nw.col("subject_id")), []
     for path in sources:
@@ -247,11 +241,7 @@ def _group_starts(column):
     return np.concatenate([np.ones(min(1, len(column)), bool), differ])
 
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-059
-def _whole_groups(
-    path,  # a Parquet file, sorted by a column
-    by: str,  # this column
-    size: int = 500_000,  # rows at once
-):
+def _whole_groups(path, by: str, size: int = 500_000):  # path: of a file sorted by that column
     "The rows of a file as tables; rows with the same value are in the same table."
     with pq.ParquetFile(path) as file:
         held = file.schema_arrow.empty_table()
@@ -265,10 +255,7 @@ def _whole_groups(
         yield held
 
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-061
-def _write_vectors(
-    triples,  # a Parquet file of `_neighbourhoods`, sorted by subject
-    path,  # to write to: a row with a list of features for each subject
-):
+def _write_vectors(triples, path):  # triples: the file of `_neighbourhoods`
     "Write the neighbourhood of every subject as a list of features."
     want = pa.schema([("subject_id", pa.string()), ("features", pa.list_(pa.int64()))])
     with atomic_write(path) as part, pq.ParquetWriter(part, want, compression="zstd") as out:
@@ -362,11 +349,7 @@ def _count_everything(work: Path, properties: list[str]) -> tuple[FeatureCounts,
     return counts, products.cosines()
 
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-073
-def _properties_to_try(
-    close,  # the similarities of all properties
-    prop: int,
-    near: int,
-) -> list[tuple[int, float]]:
+def _properties_to_try(close, prop: int, near: int) -> list[tuple[int, float]]:
     "A property and at most `near` similar ones with their similarity, the most similar first."
     others = [int(p) for p in np.argsort(-close[prop], kind="stable") if p != prop and close[prop, p] > 0]
     return [(prop, 1.0), *((p, min(round(float(close[prop, p]), 6), 1.0)) for p in others[:near])]
@@ -445,11 +428,7 @@ def among(self: _LocalitySearch, edits, prop: str):
     return docs, *search_lists(Q, lists, vectors, allowed, self.postings)
 
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-086
-def _rounds(
-    search: _LocalitySearch,
-    found_in,  # for each edit the round in which its probe was found; grows meanwhile
-    near: int,  # rounds after the first
-):
+def _rounds(search: _LocalitySearch, found_in, near: int):  # found_in: the round of each edit, which grows meanwhile
     "Round, property, closeness and edits of each search, in their order."
     of = np.array(search.edits["property_id"].to_pylist(), dtype=object)
     for k in range(near + 1):
@@ -548,11 +527,7 @@ class _Names:
 
 
 @patch
-def best_match(
-    self: _Names,
-    name: str,
-    allowed,  # for each name whether it may be chosen
-) -> tuple[int, float]:
+def best_match(self: _Names, name: str, allowed) -> tuple[int, float]:
     "The number of the name that matches best, the first of several, and the ratio of matching letters."
     mine = _Names([name])
     bound = np.minimum(self.letters, mine.letters).sum(1) / np.maximum(1, self.lengths + len(name))

@@ -56,11 +56,7 @@ def _question_about(fact: dict) -> str | None:
     return next(iter(make_writer("template").write([update_request(fact)]))).text
 
 # %% ../../nbs/06_benchmark/14_near_probes.ipynb #cell-015
-def _facts_of_table(
-    path: Path,  # lasting_facts.parquet or static_facts.parquet
-    subjects: set[str],  # Q-ids
-    changed: set,  # see `_edited_pairs`
-) -> dict[str, list[_UnchangedFact]]:  # by subject
+def _facts_of_table(path: Path, subjects: set[str], changed: set) -> dict[str, list[_UnchangedFact]]:  # by subject
     "The unchanged facts about some subjects in a table of facts."
     import pyarrow.parquet as pq
 
@@ -75,11 +71,7 @@ def _facts_of_table(
     return dict(out)
 
 # %% ../../nbs/06_benchmark/14_near_probes.ipynb #cell-021
-def _facts_of_release(
-    bench: Benchmark,
-    subjects: set[str],  # Q-ids
-    changed: set,  # see `_edited_pairs`
-) -> dict[str, list[_UnchangedFact]]:  # by subject
+def _facts_of_release(bench: Benchmark, subjects: set[str], changed: set) -> dict[str, list[_UnchangedFact]]:
     "The locality facts of a benchmark that are about some subjects."
     out = defaultdict(dict)
     about = ("aliases", "subject_id", "relation_id", "object_id")
@@ -262,12 +254,7 @@ def _other_objects(rows: list[dict]) -> list[str | None]:
     return out
 
 # %% ../../nbs/06_benchmark/14_near_probes.ipynb #64189657
-def _texts_in_form(
-    form: str,
-    row: dict,
-    edit_id: str,
-    other: str | None,  # an object that is not right
-) -> list[tuple[str, str]]:
+def _texts_in_form(form: str, row: dict, edit_id: str, other: str | None) -> list[tuple[str, str]]:
     "The questions of an edit in a form, with their answers; none where it cannot be made."
     if form in CRITERIA:
         return [(f.question, f.answer) for f in row.get("criteria", {}).get(form, ())]
@@ -471,12 +458,7 @@ def _criteria_of(e, edits: list[dict], old: Path, new: Path) -> list[dict]:
     return out
 
 # %% ../../nbs/06_benchmark/14_near_probes.ipynb #9f9c5946
-def _write_criteria(
-    series,  # of a benchmark that `make_benchmark` made: its folder, and its steps
-    criteria: bool = False,  # also questions with other names, in the other direction, and of other right answers
-    engine: str = "duckdb",
-    memory: str | None = None,
-):
+def _write_criteria(series, criteria: bool = False, engine: str = "duckdb", memory: str | None = None):
     "Write `criteria.parquet` of a benchmark, if it is wanted or there was one before."
     out, edits, probes = Path(series.folder) / "criteria.parquet", [], {}
     if not (criteria or out.exists()):

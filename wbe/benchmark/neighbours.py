@@ -43,11 +43,7 @@ def _entity_features(items, bare: bool = False):  # bare: also the property alon
     return nw.concat(parts).group_by("entity", "feature").agg(times=nw.len())
 
 # %% ../../nbs/06_benchmark/13_neighbours.ipynb #cell-015
-def _feature_weights(
-    features,  # frame of `_entity_features`
-    found,  # frame: in how many entities each feature is
-    n: int,  # entities
-):
+def _feature_weights(features, found, n: int):  # found: in how many entities each feature is
     "The TF-IDF weights of entities: entity, feature, found, weight."
     f = features.join(found, on="feature", how="left").with_columns(found=nw.col("found").fill_null(0))
     idf = ((nw.lit(1.0) + n) / (nw.col("found") + 1)).log() + 1
@@ -57,12 +53,7 @@ def _feature_weights(
     return f.select("entity", "feature", "found", weight=nw.col("weight") / nw.col("squares").sqrt())
 
 # %% ../../nbs/06_benchmark/13_neighbours.ipynb #cell-016
-def _write_vectors(
-    e,  # an engine
-    items,  # frame of `_item_triples`
-    work: Path,  # folder for found.parquet and vectors.parquet
-    bare: bool = False,
-) -> int:  # entities
+def _write_vectors(e, items, work: Path, bare: bool = False) -> int:  # entities
     "Write in how many entities each feature is, and the vectors of all entities."
     features = e.keep(_entity_features(items, bare))
     n = e.collect(features.select("entity").unique().select(n=nw.len())).to_pylist()[0]["n"]
@@ -72,12 +63,7 @@ def _write_vectors(
     return n
 
 # %% ../../nbs/06_benchmark/13_neighbours.ipynb #cell-020
-def _rarest(
-    query,  # number of the query of each entry, sorted
-    feature,
-    found,  # entries of the feature's list
-    postings: int,
-) -> np.ndarray:  # whether each entry is read
+def _rarest(query, feature, found, postings: int) -> np.ndarray:  # whether each entry is read
     "Which features queries read: their rarest ones, with so many entries together."
     order = np.lexsort((feature, found, query))
     size = np.minimum(found[order], postings)
@@ -89,11 +75,7 @@ def _rarest(
     return read
 
 # %% ../../nbs/06_benchmark/13_neighbours.ipynb #cell-023
-def _best_sums(
-    queries,  # arrays: query, feature, weight
-    lists,  # arrays: feature, entity, weight
-    n: int,
-):
+def _best_sums(queries, lists, n: int):
     "The `n` entities with the largest sums for each query: query, entity, sum, place from 1."
     from scipy.sparse import csr_array
 

@@ -80,11 +80,7 @@ def _given_field(name: str) -> str:
     return _FIELD_OF_NAME.get(_plain_name(name)) or check_choice(name, _COLUMN_NAMES, "field")
 
 # %% ../../nbs/06_benchmark/11_own.ipynb #7ae6f019
-def _given_columns(
-    columns: list[str],  # of the table
-    given: dict[str, str],  # column: field
-    where: str,  # the table, for messages
-) -> dict[str, list[str]]:  # field: columns
+def _given_columns(columns: list[str], given: dict[str, str], where: str) -> dict[str, list[str]]:  # by field
     "The fields that are given by name, checked."
     out = {}
     for column, wanted in given.items():
@@ -239,11 +235,7 @@ def _probe_axis(axis: str, group: str) -> str:
     return "rephrase" if axis == "multi-hop" and group.casefold() == "subject_aliasing" else axis
 
 # %% ../../nbs/06_benchmark/11_own.ipynb #cell-024
-def _row_probes(
-    data: dict,  # column: value
-    match: ColumnMatch,
-    answer: str | None,  # of the edit
-) -> Iterator[tuple[str, str | None, str | None]]:  # axis, question, answer; None for what is missing
+def _row_probes(data: dict, match: ColumnMatch, answer: str | None) -> Iterator[tuple[str, str | None, str | None]]:
     "The questions of a row beside that of its edit."
     for axis in (name for name in ASKED_AXES if name != "update"):
         of = AXES[axis]
@@ -339,14 +331,7 @@ def _row_ids(edits, rows: list[ReadRow], timestep: str) -> list[str]:
 class _RowsTimestep(Timestep):
     "Edits from a table."
 
-    def __init__(
-        self,
-        name: str,
-        edits,  # an Arrow table
-        ids: list[str],  # of the edits
-        extra_probes: Iterable[Probe] = (),  # questions beyond those in the fields
-        path=None,  # the file; None for a table in memory
-    ):
+    def __init__(self, name: str, edits, ids: list[str], extra_probes: Iterable[Probe] = (), path=None):
         _, self.old, self.new = parse_timestep_name(f"wiki_big_edit_{name}.json") or (None, None, None)
         self.name, self.edits, self.edit_ids, self.path = name, edits, list(ids), path and Path(path)
         self.set_aside = []  # they are counted for the whole table, in its `_RowSource`
@@ -376,13 +361,7 @@ def _unread_columns(data: list[dict], match: ColumnMatch) -> dict:
     return out
 
 # %% ../../nbs/06_benchmark/11_own.ipynb #cell-040
-def _rows_timestep(
-    name: str,
-    rows: list[ReadRow],
-    data: list[dict],  # the rows as they were read
-    match: ColumnMatch,
-    path=None,  # the file; None for a table in memory
-) -> _RowsTimestep:
+def _rows_timestep(name: str, rows: list[ReadRow], data: list[dict], match: ColumnMatch, path=None) -> _RowsTimestep:
     "A timestep of rows that can be asked."
     parts = [_edit_fields(row, n) for n, row in enumerate(rows)]
     columns = {n: pa.array([f[n] for f, _ in parts], pa.string()) for n in (*EDIT_FIELDS, *_OTHER_FIELDS)}
@@ -458,12 +437,7 @@ def set_aside_lines(
     return out
 
 # %% ../../nbs/06_benchmark/11_own.ipynb #cell-054
-def _rows_benchmark(
-    rows: Iterable[JsonRow],
-    name: str,
-    given: dict[str, str] | None = None,  # column: field
-    path=None,  # the file; None for a table in memory
-) -> Benchmark:
+def _rows_benchmark(rows: Iterable[JsonRow], name: str, given: dict[str, str] | None = None, path=None) -> Benchmark:
     "A benchmark of the rows of a table."
     rows = whole_rows(rows, path or name)
     columns = list(dict.fromkeys(c for row in rows for c in row.data))

@@ -101,11 +101,7 @@ def _case_id(row: LocatedValue, number: int) -> str:
     return str(row["case_id"].value if row.has("case_id") else number)
 
 # %% ../../nbs/06_benchmark/08_published.ipynb #cell-022
-def _read_zsre(
-    rows: Iterable[LocatedValue],
-    parts: _EditCollector,
-    target: str = "alt",  # what is edited in: alt or answers
-):
+def _read_zsre(rows: Iterable[LocatedValue], parts: _EditCollector, target: str = "alt"):  # target: alt or answers
     "zsRE: a question, its right answers and another one, one rephrase, one question of Natural Questions."
     check_choice(target, ("alt", "answers"), "target")
     for number, c in enumerate(rows):

@@ -192,11 +192,7 @@ def _probe_fields(row: dict, axis: str, text: str | None) -> dict:
     return {AXES[axis].question: text} | {name: row.get(of) if text else None for name, of in source.items()}
 
 # %% ../../nbs/06_benchmark/06_questions.ipynb #cell-035
-def _benchmark_row(
-    row: dict,  # a gathered edit
-    texts: dict[str, WrittenText],
-    persona: str | None,  # who asks
-) -> dict:
+def _benchmark_row(row: dict, texts: dict[str, WrittenText], persona: str | None) -> dict:
     "A row of the benchmark."
     key = edit_key(row)
     text = lambda kind: getattr(texts.get(f"{key}/{kind}"), "text", None)
@@ -248,12 +244,7 @@ _MORE_CLASSES = """Q577 Q3186692 Q578 Q39911 Q36507 Q47018901 Q14795564 Q11563 Q
 LISTED_CLASSES = frozenset([*KIND_BY_CLASS, *_MORE_CLASSES.split()])
 
 # %% ../../nbs/06_benchmark/06_questions.ipynb #af61cbb2
-def _nearest_listed(
-    klass: str,
-    parents: dict[str, set],  # class: its superclasses
-    listed=LISTED_CLASSES,
-    levels: int = 12,  # how far to climb
-) -> list[str]:
+def _nearest_listed(klass: str, parents: dict[str, set], listed=LISTED_CLASSES, levels: int = 12) -> list[str]:
     "The nearest superclasses of a class that are on a list, in order; itself if it is."
     level, seen = {klass}, set()
     for _ in range(levels):
@@ -265,13 +256,7 @@ def _nearest_listed(
     return []
 
 # %% ../../nbs/06_benchmark/06_questions.ipynb #c5887baf
-def _superclasses(
-    e,  # an engine
-    edges: Path,  # Parquet file: subject and value of the subclass statements
-    classes: set,
-    listed=LISTED_CLASSES,
-    levels: int = 12,  # how far to climb
-) -> dict[str, set]:
+def _superclasses(e, edges: Path, classes: set, listed=LISTED_CLASSES, levels: int = 12) -> dict[str, set]:
     "The superclasses of some classes, and of theirs, until the list is met."
     parents, level = {}, classes - listed
     for _ in range(levels):
@@ -291,13 +276,7 @@ def _stated_items(statements, property: str):
     return kept.select("subject", "value").unique()
 
 # %% ../../nbs/06_benchmark/06_questions.ipynb #f52dc929
-def _answer_classes(
-    e,  # an engine
-    statements: Path,  # statements.parquet of a snapshot
-    ids,  # frame with the `id` of each entity
-    work: Path,  # a folder for files in between
-    listed=LISTED_CLASSES,
-):
+def _answer_classes(e, statements: Path, ids, work: Path, listed=LISTED_CLASSES):
     "An Arrow table with `id` and `classes`: the classes of entities, then their nearest superclasses on the list."
     edges = Path(work) / "subclasses.parquet"
     e.write(_stated_items(e.scan(statements), "P279"), edges, ["subject", "value"])
@@ -377,11 +356,7 @@ def _asked_names(e, facts, locality):
     return nw.concat(asked).select("property_id", name=nw.col("subject").str.to_lowercase()).unique()
 
 # %% ../../nbs/06_benchmark/06_questions.ipynb #cell-050
-def _gather_edits(
-    e,
-    inputs: list[Path],  # facts, static facts, locality, second hops, statements, labels, properties
-    work: Path,  # a folder for what the rows are made of
-):
+def _gather_edits(e, inputs: list[Path], work: Path):
     "A frame with one row per edit, and everything about it."
     facts, static, locality, hops, statements, labels, properties = inputs
     e.write(_named_entities(e, facts, locality, hops), work / "ids.parquet", ["id"])

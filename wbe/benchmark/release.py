@@ -261,12 +261,7 @@ _PEOPLE = {  # what a release says of persons, by the source of its facts
 }
 
 
-def _croissant_metadata(
-    release,  # its folder
-    title: str,
-    source: str = WIKIDATA_SOURCE,  # what the snapshots are of
-    language: str = "en",
-) -> dict:
+def _croissant_metadata(release, title: str, source: str = WIKIDATA_SOURCE, language: str = "en") -> dict:
     "The Croissant description of a release, with the fields of its vocabulary for responsible AI."
     paths = release_files(release)
     first, last = _file_dates(paths[0])[0], _file_dates(paths[-1])[1]

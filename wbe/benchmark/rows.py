@@ -86,10 +86,7 @@ def _faults_at_end(data: bytes, start: int, commas: int) -> Iterator[str]:
         yield f"more after the end of the list: {after[:20]!r}"
 
 # %% ../../nbs/06_benchmark/04_rows.ipynb #cell-022
-def _damaged_row_spans(
-    data: bytes,
-    listed: bool,  # a JSON list, not JSON lines
-) -> Iterator[tuple[int, int, str]]:
+def _damaged_row_spans(data: bytes, listed: bool) -> Iterator[tuple[int, int, str]]:  # listed: not JSON lines
     "Begin, end and fault of each row of a damaged file."
     at, first = data.index(b"[") + 1 if listed else 0, True
     while True:

@@ -194,13 +194,7 @@ def _known_changes(series: Series, step: SeriesStep) -> tuple[list[Path], list[P
     ]
 
 # %% ../../nbs/06_benchmark/10_series.ipynb #cell-029
-def _build_questions(
-    series: Series,
-    step: SeriesStep,
-    writer,
-    use: dict,  # engine and memory
-    progress: bool,
-) -> Path:
+def _build_questions(series: Series, step: SeriesStep, writer, use: dict, progress: bool) -> Path:
     "The questions of a timestep."
     statements = [snapshot / "statements.parquet" for snapshot in (step.older, step.parsed)]
     closeness, probes, hops = series.settings["closeness"], step.work / "locality", step.work / "multihop"

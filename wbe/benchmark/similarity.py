@@ -57,11 +57,7 @@ def _entry_rows(X):
     return np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
 
 # %% ../../nbs/06_benchmark/01_similarity.ipynb #cell-019
-def _occurrences(
-    rows,  # the row of each occurrence
-    features,  # the feature of each occurrence, a whole number
-    n: int,  # rows
-):
+def _occurrences(rows, features, n: int):  # of each occurrence; n: rows
     "The different features, sorted, and a sparse matrix of how often each row has each."
     known, columns = np.unique(features, return_inverse=True)
     X = csr_array((np.ones(len(rows), np.float32), (rows, columns)), shape=(n, len(known)))
@@ -193,13 +189,7 @@ def _top_k(row, doc, score, k: int):
     return order[np.arange(len(order)) - first < k]
 
 # %% ../../nbs/06_benchmark/01_similarity.ipynb #cell-042
-def _promising(
-    row,
-    doc,
-    rough,  # the sum over the lists that were read
-    n: int,  # rows
-    keep: int,  # documents of each row
-):
+def _promising(row, doc, rough, n: int, keep: int):  # rough: the sum over the lists that were read
     "The pairs that deserve an exact comparison."
     top = np.zeros(n, np.float32)
     np.maximum.at(top, row, rough)

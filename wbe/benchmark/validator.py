@@ -26,11 +26,7 @@ from ..texts import package_table, question_key
 FAULTS = ROW_FAULTS | package_table("benchmark/faults.toml")["row"]  # first those of files that cannot be read
 
 # %% ../../nbs/06_benchmark/12_validator.ipynb #cell-010
-def _field_fault(
-    row: dict,
-    name: str,
-    absent,  # fields that no row of the file has
-) -> tuple[str, str, str] | None:  # kind, field, message
+def _field_fault(row: dict, name: str, absent) -> tuple[str, str, str] | None:  # kind, field, message
     "What is wrong with one field, if anything is."
     value, required = row.get(name), name in REQUIRED_FIELDS
     if name not in row:
@@ -91,10 +87,7 @@ def _row_warnings(row: dict, absent) -> Iterator[tuple]:
         yield "locality is the edit", local, repr(row[local])
 
 # %% ../../nbs/06_benchmark/12_validator.ipynb #cell-019
-def _row_faults(
-    row: dict,
-    absent=frozenset(),  # fields that no row of the file has
-) -> Iterator[tuple[str, str, str]]:  # kind, field, message
+def _row_faults(row: dict, absent=frozenset()) -> Iterator[tuple[str, str, str]]:
     "Everything that is wrong within a row."
     faults = {name: fault for name in EDIT_FIELDS if (fault := _field_fault(row, name, absent))}
     yield from faults.values()
@@ -221,10 +214,7 @@ def _repr_html_(self: ValidationReport) -> str:
     return f"{about}<b>Report</b> on {escape(_report_head(self))}" + (table.to_html() if len(table) else "")
 
 # %% ../../nbs/06_benchmark/12_validator.ipynb #cell-038
-def _edit_id_faults(
-    row: dict,
-    timestep: str | None,  # its name; None for another file
-) -> Iterator[tuple[str, str, str]]:
+def _edit_id_faults(row: dict, timestep: str | None) -> Iterator[tuple[str, str, str]]:
     "Whether a given `edit_id` is another than that of the row."
     if timestep and isinstance(given := row.get("edit_id"), str) and row.get("object_id"):
         right = edit_id(row.get("subject_id"), row.get("relation_id"), row["object_id"], timestep)
@@ -232,11 +222,7 @@ def _edit_id_faults(
             yield "other edit_id", "edit_id", f"{given!r}, expected {right!r}"
 
 # %% ../../nbs/06_benchmark/12_validator.ipynb #cell-041
-def _check_file(
-    report: ValidationReport,
-    path: Path,
-    timestep: str | None,  # its name; None for another file
-):
+def _check_file(report: ValidationReport, path: Path, timestep: str | None):  # timestep: its name, if it is one
     "Check every row of a file."
     fields, late, earlier, n = set(), [], _EarlierRows(), 0
     for row in parquet_rows(path) if path.suffix == ".parquet" else json_rows(path):
@@ -345,10 +331,7 @@ def _describe_columns(match: ColumnMatch) -> Iterator[str]:
         yield f"  kept, not read: {', '.join(match.unread)}"
 
 # %% ../../nbs/06_benchmark/12_validator.ipynb #1e20b6bb
-def _describe_questions(
-    axes: Counter,  # questions per axis
-    timesteps: Counter,  # edits per timestep
-) -> Iterator[str]:
+def _describe_questions(axes: Counter, timesteps: Counter) -> Iterator[str]:  # edits per timestep
     "Lines that say how many questions there are on each axis, and how many edits in each timestep."
     yield "questions: " + ", ".join(f"{axis} {axes[axis]:,}" for axis in ASKED_AXES if axes[axis])
     if absent := [axis for axis in ASKED_AXES if not axes[axis]]:

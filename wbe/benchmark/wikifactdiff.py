@@ -37,12 +37,7 @@ from ..writers.templates import fill_form, statement_prompts, with_article
 from ..writers.verbalisation import SentenceRequest, read_templates
 
 # %% ../../nbs/06_benchmark/18_wikifactdiff.ipynb #cell-009
-def _scenario_of(
-    new: int,  # objects that are new
-    obsolete: int,
-    static: int,
-    new_subject: bool = False,
-) -> str:  # one of SCENARIOS
+def _scenario_of(new: int, obsolete: int, static: int, new_subject: bool = False) -> str:
     "The update scenario of a group of objects."
     size = new + obsolete + static
     if new_subject:
@@ -216,11 +211,7 @@ def _parse_update(row: LocatedValue, number: int) -> FactUpdate:  # number: of t
     )
 
 # %% ../../nbs/06_benchmark/18_wikifactdiff.ipynb #cell-043
-def _update_files(
-    source,  # a file, a folder, a name on the hub, wikifactdiff or wikifactdiff-new
-    release: str | None = None,  # wikifactdiff or wikifactdiff-new, where a folder or a hub has both
-    revision: str | None = None,  # of the hub
-) -> list:
+def _update_files(source, release: str | None = None, revision: str | None = None) -> list:
     "The files of updates that a name stands for."
     if release:
         check_choice(release, WIKIFACTDIFF_RELEASES, "release of WikiFactDiff")
@@ -324,12 +315,7 @@ def _number_in_words(value: str, names: dict, style: str) -> str:
     return f"{number} {names.get(unit, '')}".rstrip()
 
 # %% ../../nbs/06_benchmark/18_wikifactdiff.ipynb #263d8b00
-def _value_in_text(
-    value: str,  # as the tables hold it
-    value_type: str,
-    names: dict[str, str],  # label of each id
-    style: str = "published",  # one of _STYLES
-) -> str | None:  # None where it has no label
+def _value_in_text(value: str, value_type: str, names: dict[str, str], style: str = "published") -> str | None:
     "A value as a sentence states it."
     if value_type == "time":
         return _date_in_words(value, style)
@@ -363,11 +349,7 @@ def _mentioned(e, rules: Path):
     return nw.concat(parts).unique()
 
 # %% ../../nbs/06_benchmark/18_wikifactdiff.ipynb #1ff02da5
-def _named_entities(
-    e,  # an engine
-    snapshots,  # parsed, the one that counts more last
-    ids,  # frame with the column `id`
-) -> dict[str, _NamedEntity]:  # those that have a label
+def _named_entities(e, snapshots, ids) -> dict[str, _NamedEntity]:  # those that have a label
     "Labels, descriptions and kinds of some entities."
     found, ids = {}, e.keep(ids)
     for folder in snapshots:

@@ -101,11 +101,7 @@ def facts_to_compare(
     return chains + others[: n - len(chains)]
 
 # %% ../../nbs/06_benchmark/17_writers_compared.ipynb #cell-020
-def _comparison_requests(
-    rows: Iterable[dict],
-    kinds: Iterable[str] = REQUEST_KINDS,  # of questions
-    seed: int = 0,  # which persona asks
-) -> list[Request]:
+def _comparison_requests(rows: Iterable[dict], kinds: Iterable[str] = REQUEST_KINDS, seed: int = 0) -> list[Request]:
     "What every writer is asked for."
     kinds = [check_choice(kind, REQUEST_KINDS, "kind of question") for kind in kinds]
     known = [fact_requests(row) for row in rows]
@@ -141,11 +137,7 @@ def _compared_text(name: str, attempt: int, r: Request, t: WrittenText) -> _Comp
     return _ComparedText(*about, t.text, check and check.name, t.error)
 
 # %% ../../nbs/06_benchmark/17_writers_compared.ipynb #cell-026
-def _write_compared(
-    name: str,  # of the writer in the comparison
-    writer: Writer,
-    wanted: list[Request],
-) -> tuple[list[_ComparedText], list[Request]]:  # the texts, and every request that was made
+def _write_compared(name: str, writer: Writer, wanted: list[Request]) -> tuple[list[_ComparedText], list[Request]]:
     "The texts of a writer, with a second attempt where it can do better."
     first = list(zip(wanted, writer.write(wanted), strict=True))
     failed = [(r, check) for r, t in first if writer.repairs and (check := first_failed_check(r, t.text))]
@@ -165,12 +157,7 @@ def _wanted_hash(wanted: list[Request]) -> str:
     return hashlib.sha256(repr(wanted).encode()).hexdigest()[:16]
 
 # %% ../../nbs/06_benchmark/17_writers_compared.ipynb #cell-036
-def _run_stage(
-    stage: Stage,
-    path: Path,  # of the rows
-    record: type,
-    work: Callable,  # gives the rows, and what they have cost
-):
+def _run_stage(stage: Stage, path: Path, record: type, work: Callable):  # work: gives the rows, and their cost
     "Do a stage unless it is done without failures; the rows, and the counts."
     earlier = stage.manifest.counts if stage.done else None
     if not earlier or earlier["failed"]:

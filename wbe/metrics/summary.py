@@ -154,10 +154,7 @@ def with_outdated_match(
     return answers.assign(outdated_match=found)
 
 # %% ../../nbs/01_metrics/03_summary.ipynb #cell-025
-def _add_metrics(
-    frame: pd.DataFrame,  # of `read_scores`
-    names: Mapping | None = None,  # (edit id, axis) or (edit id, axis, probe) -> the names accepted as its answer
-) -> pd.DataFrame:
+def _add_metrics(frame: pd.DataFrame, names: Mapping | None = None) -> pd.DataFrame:
     "Each row with every metric that it has; the others are empty."
     exact = frame["exact_match"].astype(float)
     out = frame.assign(exact_match=exact, f1=np.nan, agreement=np.nan, kept=np.nan)
@@ -257,10 +254,7 @@ def state_matrix(
     return out.rename_axis("edited at", axis=0).rename_axis("asked after", axis=1)
 
 # %% ../../nbs/01_metrics/03_summary.ipynb #cell-052
-def _mean_over_earlier_edits(
-    matrix: pd.DataFrame,
-    change,  # from the accuracies since the edit (an array) and the accuracy now to a number
-) -> pd.Series:
+def _mean_over_earlier_edits(matrix: pd.DataFrame, change) -> pd.Series:
     "After each timestep T, the mean change over the edits of all timesteps t < T."
     matrix = matrix.loc[sorted(matrix.index), sorted(matrix.columns)]
     values, columns, out = matrix.to_numpy(float), {T: n for n, T in enumerate(matrix.columns)}, {}

@@ -204,11 +204,7 @@ def _scan_columns(engine, folder, name: str, columns):  # folder: of a parsed sn
 EVIDENCE_ROLES = ("truthy", "stated", "deprecated", "qualifier", "reference")
 
 
-def _statement_uses(
-    engine,
-    folder,  # of a parsed snapshot
-    keys,  # frame of the subjects and properties of the rows
-):
+def _statement_uses(engine, folder, keys):  # keys: subjects and properties
     "Subject, property, value and role of main values; `somevalue` and `novalue` are values like others."
     c, columns = nw.col, [*SUBJECT_PROPERTY, "value", "snak", "rank"]
     found = _scan_columns(engine, folder, "statements", columns).join(keys, on=SUBJECT_PROPERTY, how="inner")
@@ -291,12 +287,7 @@ def _decide_verdicts(frame):
     return _find_meant(frame).with_columns(verdict=verdict)
 
 # %% ../../nbs/04_wikidata/11_audit.ipynb #3f83da72
-def _mark_unread(
-    engine,
-    folder,  # of a parsed snapshot
-    rows,  # frame with subject and property
-    uses,  # of the snapshot
-):
+def _mark_unread(engine, folder, rows, uses):  # uses: of that snapshot
     "Add to rows whether the snapshot could not read their subject, or a value of their property."
     lost = unread_entities(engine, folder).select(subject=nw.col("id"), lost=nw.lit(True))
     odd = uses.filter(nw.col("value") == "unreadable").select(*SUBJECT_PROPERTY, odd=nw.lit(True)).unique()
@@ -304,10 +295,7 @@ def _mark_unread(
     return rows.with_columns(unread=nw.coalesce("lost", "odd", nw.lit(False))).drop("lost", "odd")
 
 # %% ../../nbs/04_wikidata/11_audit.ipynb #cell-049
-def _old_states(
-    rows,  # frame: row, subject, property, tag, meant_id, object_id, unread
-    uses,  # of the old snapshot
-):
+def _old_states(rows, uses):  # uses: of the old snapshot
     "For every row: what was stated before, and whether its tag says so."
     c, (same, another, none) = nw.col, OLD_STATES
     rows = rows.with_columns(now=nw.coalesce(c("meant_id"), c("object_id")))
@@ -341,13 +329,7 @@ def _needed_names(engine, new, uses, asked):
     return labels.filter(~nw.col("label").is_null()).select("id", "label")
 
 # %% ../../nbs/04_wikidata/11_audit.ipynb #cell-053
-def _row_verdicts(
-    engine,
-    rows,  # of `read_rows`
-    new,  # folder of the new snapshot
-    old=None,  # folder of the old snapshot
-    roles: bool = True,  # also look among qualifiers and references
-):
+def _row_verdicts(engine, rows, new, old=None, roles: bool = True):
     "The verdict of every readable row, as an Arrow table."
     c, group = nw.col, SUBJECT_PROPERTY
     with scratch_folder(prefix="wbe-audit-") as tmp:

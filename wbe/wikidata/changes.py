@@ -24,10 +24,7 @@ SUBJECT_PROPERTY = ["subject", "property"]
 TRIPLE_KEY = ["subject", "property", "value"]
 
 
-def _stated_values(
-    statements,  # frame of `Statement` rows
-    unknown: bool = False,  # also `somevalue` and `novalue`
-):
+def _stated_values(statements, unknown: bool = False):  # unknown: also `somevalue` and `novalue`
     "The values that a snapshot states with normal or preferred rank."
     stated = statements.filter(nw.col("rank") != "deprecated")
     return stated if unknown else stated.filter(nw.col("snak") == "value")
@@ -60,11 +57,7 @@ def _merge_facts(statements):
     return facts.select(*TRIPLE_KEY, "value_type", "start", "end", "point_in_time", "statement_id")
 
 # %% ../../nbs/04_wikidata/07_changes.ipynb #cell-016
-def _appeared_facts(
-    old,  # frame of `Statement` rows
-    new,  # the same of the newer snapshot
-    all_ranks: bool = False,  # every stated value instead of the truthy ones
-):
+def _appeared_facts(old, new, all_ranks: bool = False):
     "Facts that appear, with their tag and what was there before."
     best = _stated_values if all_ranks else truthy
     came = _merge_facts(best(new)).join(_stated_values(old).select(*TRIPLE_KEY), on=TRIPLE_KEY, how="anti")
@@ -95,13 +88,7 @@ def _names(labels, *columns: str):
     return named.select(nw.col("id").alias(id), nw.col("label").str.to_lowercase().alias(name))
 
 # %% ../../nbs/04_wikidata/07_changes.ipynb #cell-028
-def _renamed_values(
-    came,  # frame of facts that appear
-    old,  # frame of `Statement` rows of the older snapshot
-    old_labels,  # frame of `Label` rows
-    new_labels,  # the same of the newer snapshot
-    redirects,  # frame of `Redirect` rows
-):
+def _renamed_values(came, old, old_labels, new_labels, redirects):
     "The facts whose value replaces one with the same name, or one that redirects to it."
     items = came.filter(nw.col("value_type") == "item", nw.col("tag") == "update").select(*TRIPLE_KEY)
     before = _stated_values(old).select(*SUBJECT_PROPERTY, before=nw.col("value"))
@@ -154,11 +141,7 @@ def without_unread(
     return read.join(nw.concat(unreadable).unique(), on=SUBJECT_PROPERTY, how="anti")
 
 # %% ../../nbs/04_wikidata/07_changes.ipynb #931ea55d
-def _without_unnamed(
-    came,  # frame of facts that appear
-    rejected,  # frame with the `id` of each entity that the older snapshot could not give
-    old,  # frame of `Statement` rows of the older snapshot
-):
+def _without_unnamed(came, rejected, old):  # rejected: ids that the older one could not give
     "The facts that replace no value without a name."
     unnamed = _stated_values(old).join(rejected.select(value=nw.col("id")), on="value", how="semi")
     return came.join(unnamed.select(*SUBJECT_PROPERTY).unique(), on=SUBJECT_PROPERTY, how="anti")
@@ -185,10 +168,7 @@ class Change:
     previous_aliases: list[str] | None = col("its other names")
 
 # %% ../../nbs/04_wikidata/07_changes.ipynb #cell-040
-def _mark_new_subjects(
-    came,  # frame of facts that appear
-    newcomers,  # frame with the `id` of each new entity
-):
+def _mark_new_subjects(came, newcomers):
     "Mark the facts whose subject is among the new entities."
     flags = newcomers.select("id").with_columns(new_subject=nw.lit(True))
     marked = came.join(flags, left_on="subject", right_on="id", how="left")
@@ -207,10 +187,7 @@ def _mark_renamed(came, old, old_labels, new_labels, redirects, rejected):
     return marked.with_columns(nw.col("renamed").fill_null(False)).select(*schema(Change).names)
 
 # %% ../../nbs/04_wikidata/07_changes.ipynb #cell-045
-def _lacks_entities(
-    own: Path,  # folder of a parsed snapshot
-    pair,  # the folders of the older and the newer one
-) -> bool:
+def _lacks_entities(own: Path, pair) -> bool:  # folders of parsed snapshots
     "Whether a snapshot may hold entities that it does not give: it is damaged, or far smaller than the other one."
     known = [Manifest.of(folder, "parse") for folder in (own, *pair)]
     if known[0] and (known[0].counts.get("damage") or known[0].counts.get("unclosed")):
@@ -219,11 +196,7 @@ def _lacks_entities(
     return short is not None and short.folder == own
 
 
-def _unread_of(
-    e,  # an engine
-    own: Path,  # folder of a parsed snapshot
-    *pair,  # the folders of the two that are compared, the older one first
-):
+def _unread_of(e, own: Path, *pair):  # pair: the two that are compared, the older one first
     "A frame with the `id` of each entity that a snapshot could not give: any, where it lacks some or one is nameless."
     import pyarrow as pa
 

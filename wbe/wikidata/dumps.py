@@ -242,11 +242,7 @@ def checksum(self: Mirror, dump: Dump) -> str | None:
 _MOST_LOOKED_AT = 20  # snapshots
 
 
-def _complete_dumps(
-    mirror: Mirror,
-    kind: str = "json.gz",
-    verify: bool = True,  # only dumps with a published checksum
-) -> Iterator[Dump]:
+def _complete_dumps(mirror: Mirror, kind: str = "json.gz", verify: bool = True) -> Iterator[Dump]:
     "The complete dumps among the newest snapshots, the newest first."
     for day in mirror.snapshots(kind)[: -_MOST_LOOKED_AT - 1 : -1]:
         dump = mirror.file_or_none(day, kind)
@@ -323,11 +319,7 @@ class _PageMemory(Mirror):
         return self.pages[url]
 
 # %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-062
-def _choice_line(
-    whens,  # dates or words
-    found: dict,  # kind: a dump or None for every date
-    chosen: list[Dump],
-) -> str:
+def _choice_line(whens, found: dict, chosen: list[Dump]) -> str:  # found: by kind, None where there is none
     "What was chosen, and why not a preferred kind."
     picked = ", ".join(f"{d.name} ({w})" if dumps_back(w) is not None else d.name for w, d in zip(whens, chosen))
     lacking = {k: [str(w) for w, d in zip(whens, dumps) if d is None] for k, dumps in found.items()}
@@ -364,10 +356,7 @@ def _listed_sizes(page: str) -> dict[str, int]:
     return sizes
 
 # %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-072
-def _job_state(
-    text: str | None,  # of dumpstatus.json
-    name: str,  # of a file
-) -> tuple[str, int | None]:  # empty and None where it is not known
+def _job_state(text: str | None, name: str) -> tuple[str, int | None]:  # text: of dumpstatus.json
     "The state of the job that makes a file, like done or in-progress, and the file's size."
     try:
         for job in json.loads(text or "{}").get("jobs", {}).values():

@@ -290,12 +290,7 @@ class ParsedLines:
 class _LineSlice:
     "The tables of a few hundred lines."
 
-    def __init__(
-        self,
-        languages: tuple[str, ...],
-        roles: bool,
-        seen: set | None = None,  # ids of entities that were read before; is updated
-    ):
+    def __init__(self, languages: tuple[str, ...], roles: bool, seen: set | None = None):
         self.decoder, self.languages, self.with_roles = entity_decoder(languages), len(languages), roles
         self.statements, self.labels = _StatementColumns(), tuple([] for _ in schema(Label))
         self.properties, self.roles = [], []

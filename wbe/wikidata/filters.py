@@ -166,10 +166,7 @@ def _subject_dates(facts, statements):
     return dated.select("subject", "subject_date", subject_date_source=source)
 
 # %% ../../nbs/04_wikidata/10_filters.ipynb #cell-022
-def _add_dates(
-    facts,  # with tag, start and point_in_time
-    statements,  # of the new snapshot
-):
+def _add_dates(facts, statements):  # statements: of the new snapshot
     "Facts with `valid_from` and `valid_from_source`."
     dated = facts.join(_subject_dates(facts, statements), on="subject", how="left")
     known = {name: nw.when(~nw.col(name).is_null()).then(nw.lit(pid)) for name, pid in STATEMENT_DATES.items()}
@@ -204,11 +201,7 @@ LIVING_PROPERTIES = {  # by P-id: the label; asked in the present tense, and ove
 }
 
 # %% ../../nbs/04_wikidata/10_filters.ipynb #cell-029
-def _add_past(
-    facts,  # with subject, property and end
-    statements,  # of the new snapshot
-    until,  # date of the new snapshot; None: nothing is past
-):
+def _add_past(facts, statements, until):  # until: date of the new snapshot; None: nothing is past
     "Facts with `ended` and `of_the_dead`."
     if until is None:
         return facts.with_columns(ended=nw.lit(False), of_the_dead=nw.lit(False))
@@ -250,10 +243,7 @@ def _add_filter_columns(
     return out.with_columns(wiki_page=nw.col("subject_page").fill_null(False) | nw.col("object_page").fill_null(False))
 
 # %% ../../nbs/04_wikidata/10_filters.ipynb #cell-033
-def _apply_filters(
-    facts,  # with `_add_filter_columns`
-    kinds=("item",),  # types of values that are kept
-):
+def _apply_filters(facts, kinds=("item",)):  # facts: with `_add_filter_columns`
     "Facts with the name of the first filter that removes them (null for those that stay), and a flag per filter."
     conditions = filter_conditions(kinds)
     flags = {f"out_{i}": conditions[f.name].fill_null(False) for i, f in enumerate(FILTERS)}
@@ -273,9 +263,7 @@ def _fact_columns(frame):
     return frame.select(**{name: nw.col(column) for name, column in renamed.items()}).select(*schema(Fact).names)
 
 # %% ../../nbs/04_wikidata/10_filters.ipynb #cell-038
-def _funnel_rows(
-    counts: list[dict],  # per reason: the number of facts, and how many each filter removes
-) -> list[dict]:
+def _funnel_rows(counts: list[dict]) -> list[dict]:  # counts: per reason
     "The rows of the funnel: per filter what it removes, what is left, and what it would remove alone."
     left, out = sum(r["n"] for r in counts), []
     for i, f in enumerate(FILTERS):

@@ -40,12 +40,7 @@ def _text_lines(text: bytes) -> list[bytes]:
     return [*lines, text[at:]]
 
 # %% ../../nbs/04_wikidata/06_parse.ipynb #cell-008
-def _parse_batch(
-    batch: TextBatch,
-    language: str = "en",  # of labels, descriptions and aliases
-    fallback=FALLBACK,  # languages to try where there is no text in that one
-    roles: bool = False,  # also keep the values of qualifiers and references
-) -> ParsedLines:
+def _parse_batch(batch: TextBatch, language: str = "en", fallback=FALLBACK, roles: bool = False) -> ParsedLines:
     "Parse a batch of a dump."
     if not batch.xml:
         return parse_lines(_text_lines(batch.text), language, fallback, batch.first_line, roles)
@@ -138,10 +133,7 @@ def _parse_piece(batches: tuple[TextBatch, ...], language: str, fallback: tuple,
     return made | dict(position=batches[-1].position, xml=batches[-1].xml)
 
 # %% ../../nbs/04_wikidata/06_parse.ipynb #cell-054
-def _unique_piece(
-    piece: dict,  # of `_make_piece`
-    seen: _SeenIds,  # of the pieces before it; is updated
-) -> dict:
+def _unique_piece(piece: dict, seen: _SeenIds) -> dict:  # seen: of the pieces before; is updated
     "A piece without the entities that an earlier one has."
     again = seen.add(dict.fromkeys(piece["others"]["ids.txt"].decode().split()[::2]))
     if not again:
@@ -230,11 +222,7 @@ def _write_redirects(spool: Spool, folder: Path):
     write_table(folder / "redirects.parquet", to_table(table, Redirect))
 
 # %% ../../nbs/04_wikidata/06_parse.ipynb #cell-068
-def _retype_values(
-    source,  # Parquet file
-    target,  # Parquet file to write
-    types: dict,  # data type of each property
-):
+def _retype_values(source, target, types: dict):  # types: data type of each property
     "Copy a Parquet file with the value types that the properties have; those of unknown properties stay."
     file = pq.ParquetFile(source)
     want = file.schema_arrow

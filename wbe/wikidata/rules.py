@@ -154,11 +154,7 @@ def rule_conditions(f: _RuleTerms) -> dict:
     }
 
 # %% ../../nbs/04_wikidata/09_rules.ipynb #cell-027
-def _rule_features(
-    triples,
-    fresh,  # frame with the `id` of each new entity
-    known,  # the same for each entity of the old snapshot
-):
+def _rule_features(triples, fresh, known):  # fresh, known: the ids of new and of old entities
     "Triples with `new_subject`, `new_object`, `known`, and how many triples of the group are in F−, F0, F+."
     f = mark_members(mark_members(triples, fresh, "subject", "new_subject"), fresh, "value", "new_object")
     f = f.with_columns(new_object=nw.col("new_object") & (nw.col("value_type") == "item"))
@@ -405,11 +401,7 @@ def classify(
     return stage.manifest
 
 # %% ../../nbs/04_wikidata/09_rules.ipynb #b957e8be
-def _readable_groups(
-    e,  # an engine
-    folders,  # of the two parsed snapshots
-    cleaned,  # their cleaned triples
-) -> list:
+def _readable_groups(e, folders, cleaned) -> list:
     "The cleaned triples of the groups that both snapshots hold whole."
     statements = [e.scan(f / "statements.parquet") for f in folders]
     lost = nw.concat([unread_entities(e, *folders), *map(unread_classes, statements)]).unique()

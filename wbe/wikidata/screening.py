@@ -129,11 +129,7 @@ def _restricted_lists(statements, properties):
     return one.select("other_qualifiers").unique()
 
 # %% ../../nbs/04_wikidata/08_screening.ipynb #cell-028
-def _screen_statements(
-    statements,  # frame of `Statement` rows
-    labels,  # frame of `Label` rows
-    properties,  # frame with a row per property: id, functional, temporal, classes
-):
+def _screen_statements(statements, labels, properties):
     "Every statement with a column `dropped`: the first step that drops it, or nothing."
     relevant = _entities_with_article(statements, labels)
     restricted = _restricted_lists(statements, properties).with_columns(restricted=nw.lit(True))

@@ -28,11 +28,7 @@ class _DamagedData(Exception):
     "The compressed data ends here, too early."
 
 # %% ../../nbs/04_wikidata/03_text.ipynb #cell-009
-def _inflate_members(
-    read,  # gives the next compressed bytes
-    new,  # makes a decompressor
-    errors,  # exceptions that it raises
-):
+def _inflate_members(read, new, errors):  # read: gives bytes; new: makes a decompressor; errors: of it
     "Inflate compressed members that are joined end to end."
     inflate = None
     while data := read():
@@ -101,12 +97,7 @@ def _inflate_to_damage(
                 sent = 0
 
 # %% ../../nbs/04_wikidata/03_text.ipynb #cell-021
-def _inflate_file(
-    path: Path,
-    f,  # the file, opened
-    how,  # a decompressor and its exceptions
-    careful,  # the same for a damaged file
-):
+def _inflate_file(path: Path, f, how, careful):  # careful: the same as `how`, for a damaged file
     "The text of a gzip or Zstandard file."
     sent = 0
     try:
@@ -125,10 +116,7 @@ _MAGIC_PATTERNS = [
 ]
 
 # %% ../../nbs/04_wikidata/03_text.ipynb #cell-027
-def _find_magics(
-    data: bytes,
-    start: int = 1,  # they begin at byte `start - 1` or later
-) -> list[tuple[int, bool]]:
+def _find_magics(data: bytes, start: int = 1) -> list[tuple[int, bool]]:
     "The bit positions of all complete magic numbers, and whether a block begins there."
     out = []
     for is_block, shift, want, mask in _MAGIC_PATTERNS:
@@ -174,10 +162,7 @@ def _bit_runs(read):
         raise _DamagedData("the file ends in the middle of the compressed data")
 
 # %% ../../nbs/04_wikidata/03_text.ipynb #cell-039
-def _rejoin_block(
-    first: tuple,  # a part that does not inflate
-    waiting: deque,  # the parts after it, with the jobs of their threads
-) -> bytes:
+def _rejoin_block(first: tuple, waiting: deque) -> bytes:
     "The text of a block that was cut in two or three by chance."
     bits, n, _ = first
     for i, (more, m, _) in enumerate([part for part, _ in waiting][:2], 1):

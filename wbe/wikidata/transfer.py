@@ -30,11 +30,7 @@ _log = logging.getLogger("wbe.wikidata.transfer")
 class _PartialFile:
     "What has arrived of a file, beside its place, with a note of whose bytes they are."
 
-    def __init__(
-        self,
-        path: Path,  # of the file when it is complete
-        checksum: str | None = None,  # as published
-    ):
+    def __init__(self, path: Path, checksum: str | None = None):  # checksum: as published
         self.path, self.checksum = path, checksum
         self.part, self.beside = path.with_name(path.name + ".part"), path.with_name(path.name + ".part.json")
         try:

@@ -199,12 +199,7 @@ def _pieces_of_work(old: _PageIndex, new: _PageIndex, pairs: _PagePairs, size: i
         yield places
 
 # %% ../../nbs/05_wikipedia/04_comparison.ipynb #cell-028
-def _comparison_piece(
-    places,  # of the older and of the newer versions
-    old: str,  # the two files
-    new: str,
-    tables: bool,
-) -> tuple[dict, Counter]:
+def _comparison_piece(places, old: str, new: str, tables: bool) -> tuple[dict, Counter]:
     "The articles at some places as a piece of `articles.parquet`, and their counts."
     versions = []
     for path, some in zip((old, new), places):

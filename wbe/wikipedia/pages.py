@@ -106,10 +106,7 @@ def _checksum(text: bytes) -> str:
     return sha1_base36(text)
 
 # %% ../../nbs/05_wikipedia/01_pages.ipynb #cell-021
-def _read_page(
-    text: bytes,  # from `<page>` to `</page>`
-    with_text: bool = True,  # else only what stands around it
-) -> WikiPage:
+def _read_page(text: bytes, with_text: bool = True) -> WikiPage:  # with_text: else only what stands around it
     "A page from its XML; a damaged one raises `_BadPage`."
     at, last = text.find(b"<revision>"), text.rfind(b"<revision>")
     head, revision = text[:at] if at >= 0 else text, text[last:] if last >= 0 else b""
@@ -316,14 +313,7 @@ def _what_is_wrong(source: DumpText) -> str | None:
     return source.damage or ("it ends without its closing tag, so it was cut" if source.unclosed else None)
 
 # %% ../../nbs/05_wikipedia/01_pages.ipynb #8587c4a2
-def _append_pages(
-    files: PieceFiles,
-    sources: list[DumpText],
-    size: int,
-    piece,  # makes a piece of a batch
-    how: dict,  # of `parallel_map`
-    progress: bool,
-):
+def _append_pages(files: PieceFiles, sources: list[DumpText], size: int, piece, how: dict, progress: bool):
     "Read and append what is not there yet."
     desc = f"{'resuming' if files.done else 'reading'} {sources[0].path.name}"
     total = sum(s.size for s in sources)

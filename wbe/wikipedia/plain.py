@@ -75,11 +75,7 @@ def _outermost(text: str, marks):  # marks: a pattern of opening and closing mar
 _SEPARATOR = re.compile(r"\s*[;,]\s*")
 
 
-def _cut_pairs(
-    text: str,
-    pairs,  # of `_outermost`
-    is_dropped,  # of the text between the marks
-) -> str:
+def _cut_pairs(text: str, pairs, is_dropped) -> str:  # is_dropped: of the text between marks
     "The text without some of the pairs; a separator that would stand behind an opening bracket goes too."
     out, at = [], 0
     for start, end in pairs:
@@ -160,12 +156,7 @@ _TRAIL = re.compile(r"[a-z]*")
 
 
 @patch
-def add_link(
-    self: _TextBuilder,
-    target: str,
-    label: str,
-    after: str,  # the text after the link
-) -> int:  # how many characters of it belong to the link
+def add_link(self: _TextBuilder, target: str, label: str, after: str) -> int:  # characters after it that belong to it
     "Add a link."
     trail = _TRAIL.match(after)[0]
     start = self.length
@@ -267,10 +258,7 @@ def _read_line(text: str) -> tuple[str, tuple]:
     return builder.text(), tuple(builder.links)
 
 # %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-047
-def _plain_line(
-    text: str,  # wikitext without what `_without_nested` drops
-    keep_lines: bool = False,  # line breaks stay
-) -> tuple[str, list]:
+def _plain_line(text: str, keep_lines: bool = False) -> tuple[str, list]:  # keep_lines: line breaks stay
     "A line of wikitext as plain text, and its links."
     if keep_lines and "\n" in text:
         return "\n".join(_plain_line(line)[0] for line in text.split("\n")), []
@@ -461,10 +449,7 @@ def _table_paragraphs(tree):
             yield Paragraph(" | ".join(c for c in cells if c), "table")
 
 # %% ../../nbs/05_wikipedia/03_plain.ipynb #b8e629a0
-def _html_paragraphs(
-    html: str,
-    tables: bool = False,  # also the rows of tables, after the text
-) -> list[Paragraph]:
+def _html_paragraphs(html: str, tables: bool = False) -> list[Paragraph]:  # tables: also their rows, at the end
     "The paragraphs of an article from its HTML."
     tree = _html_tree(html)
     for element in tree.select(".reference, .noprint, style"):

@@ -88,9 +88,7 @@ def changed_source(article: ChangedText) -> SourceText:
     return SourceText(article.id, article.title, article.status, "\n".join(article.updated))
 
 # %% ../../nbs/05_wikipedia/06_texts.ipynb #e73e35b6
-def _token_encoder(
-    tokenizer,  # of transformers, of tokenizers, or a function from a text to ids
-) -> Callable:  # from a list of texts to lists of ids
+def _token_encoder(tokenizer) -> Callable:  # from a list of texts to lists of ids
     "A function that encodes texts without special tokens."
     if hasattr(tokenizer, "encode_batch"):
         return lambda texts: [e.ids for e in tokenizer.encode_batch(texts, add_special_tokens=False)]
@@ -244,13 +242,7 @@ def _diffset_texts(diffset: Diffset):
             yield SourceText(row.id, row.title, row.status, row.text)
 
 # %% ../../nbs/05_wikipedia/06_texts.ipynb #70fde21e
-def _write_once(
-    folder: Path,
-    name: str,  # of the file, without its ending
-    source: Path,  # what the texts are made from
-    texts,  # a function that gives them
-    lost: int = 0,  # how many could not be read
-):
+def _write_once(folder: Path, name: str, source: Path, texts, lost: int = 0):  # texts: a function that gives them
     "Write a file of texts, or do nothing when that is done."
     stage = Stage(folder, name, dict(version=1), [source])
     if not stage.done:

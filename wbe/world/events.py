@@ -129,13 +129,7 @@ def _change_value(s: CountryState, name: str, pid: str, value: int, e: Entity, q
     return True
 
 # %% ../../nbs/02_world/07_events.ipynb #cell-026
-def _new_value(
-    s: CountryState,
-    p: Entity,
-    pid: str,
-    kind: str,
-    foreign: float,  # probability of a value from any country
-) -> int | None:
+def _new_value(s: CountryState, p: Entity, pid: str, kind: str, foreign: float) -> int | None:
     "The id of some entity of a kind that `p` never had as a value of `pid`."
     held = {c.value for c in p.claims.get(pid, ())}
     if s.rng.chance(foreign):

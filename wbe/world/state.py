@@ -479,12 +479,7 @@ def _set_descriptions(e: Entity, country: str):
 ARTICLE_SHARES = _WORLD["article_shares"]  # kind: share of its entities that have an English article
 
 # %% ../../nbs/02_world/04_state.ipynb #933bd3d8
-def _set_sitelinks(
-    e: Entity,
-    country: str,
-    titles: set,  # that are taken
-    u: float,  # a random number from 0 to 1
-):
+def _set_sitelinks(e: Entity, country: str, titles: set, u: float):  # titles: that are taken
     "Link the entity to its article in the English Wikipedia, if it has one, and a quarter also to the German one."
     if u >= ARTICLE_SHARES.get(e.kind, 0.5) and e.kind not in WIKI_PAGE_KINDS:
         return

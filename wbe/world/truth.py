@@ -174,27 +174,14 @@ def _value_type(c: WorldClaim) -> str:
     return VALUE_TYPES[PROPERTIES[c.pid].datatype]
 
 # %% ../../nbs/02_world/11_truth.ipynb #cell-030
-def _statement_row(
-    e: Entity,
-    c: WorldClaim,
-    ranks: str,  # rank letters
-    truthy: str,  # truthy letters
-) -> tuple:
+def _statement_row(e: Entity, c: WorldClaim, ranks: str, truthy: str) -> tuple:
     "A row of the table of statements."
     snak = c.value.snaktype if isinstance(c.value, MissingValue) else "value"
     what = (c.guid, e.qid, c.pid, _value_text_form(c.value), _value_type(c), snak)
     return *what, ranks, truthy, c.true, _true_since(e, c), c.until, c.event or None, c.end_event or None
 
 # %% ../../nbs/02_world/11_truth.ipynb #cell-033
-def _change_row(
-    t: int,  # timestep
-    e: Entity,
-    c: WorldClaim,
-    tag: str,
-    before,  # truthy values before
-    event,
-    replaced=None,
-) -> tuple:
+def _change_row(t: int, e: Entity, c: WorldClaim, tag: str, before, event, replaced=None) -> tuple:
     "A row of the table of changes."
     late = event.real and event.day <= SNAPSHOTS[t - 1]
     new_subject = tag in ("new", "update") and e.added == t
@@ -202,13 +189,7 @@ def _change_row(
     return *what, event.id, event.kind, event.real, late, c.true, _true_since(e, c), c.guid
 
 # %% ../../nbs/02_world/11_truth.ipynb #cell-034
-def _change_rows(
-    e: Entity,
-    claims,  # these three as of `_claims_by_property`
-    ranks,
-    truthy,
-    events: dict,  # by id; the end of a page as "end of Q…"
-):
+def _change_rows(e: Entity, claims, ranks, truthy, events: dict):  # claims: as of `_claims_by_property`
     "The rows of the table of changes for one subject and property."
     rows = [x for x in zip(map(_value_text_form, (c.value for c in claims)), claims, ranks, truthy) if x[0] is not None]
     best = [{v for v, _, _, tr in rows if tr[t] == "t"} for t in range(LAST_SNAPSHOT + 1)]
@@ -271,13 +252,7 @@ def _nested_traps(e: Entity, c: WorldClaim, merged: set):  # merged: ids of even
                 yield "reference_value", max(t, c.added), pid, _value_text_form(v)
 
 # %% ../../nbs/02_world/11_truth.ipynb #cell-044
-def _claim_traps(
-    e: Entity,
-    c: WorldClaim,
-    ranks: str,  # rank letters
-    merged: set,  # ids of events that merged pages
-    who: dict,  # id: entity of this country
-):
+def _claim_traps(e: Entity, c: WorldClaim, ranks: str, merged: set, who: dict):  # who: by id
     "Kind, first snapshot, property and value of every trap that a claim is or contains."
     value, item = _value_text_form(c.value), isinstance(c.value, int)
     if isinstance(c.value, MissingValue):
@@ -314,14 +289,7 @@ def _event_traps(s: CountryState):
         yield kind, t, last, e.qid, *about, note
 
 # %% ../../nbs/02_world/11_truth.ipynb #cell-050
-def _property_rows(
-    out: dict,  # table: rows; to be extended
-    e: Entity,
-    columns: tuple,  # of `_claims_by_property`
-    events: dict,  # by id
-    merged: set,  # ids of events that merged pages
-    who: dict,  # id: entity of this country
-):
+def _property_rows(out: dict, e: Entity, columns: tuple, events: dict, merged: set, who: dict):  # out: table: rows
     "Add the statements, traps and changes of one subject and property."
     pid, claims, ranks, truthy = columns
     last = min(e.removed - 1, LAST_SNAPSHOT)

@@ -190,11 +190,7 @@ class _KindWriter:
 
     name = "by kind"
 
-    def __init__(
-        self,
-        default: Writer,  # of the other kinds
-        kinds: dict[str, Writer],  # by the kind of question
-    ):
+    def __init__(self, default: Writer, kinds: dict[str, Writer]):  # default: of the other kinds
         for kind in kinds:
             check_choice(kind, REQUEST_KINDS, "kind of question")
         self.default, self.kinds = default, kinds

@@ -39,10 +39,7 @@ def split_parameters(
     return (parts._replace(query="").geturl(), dict(parse_qsl(parts.query))) if parts.query else (base_url, None)
 
 # %% ../../nbs/03_writers/07_endpoint.ipynb #7e862303
-def _openai_client(
-    base_url: str | None = None,  # of the server; default: OPENAI_BASE_URL, or OpenAI's own
-    timeout: float = 60.0,  # seconds
-):
+def _openai_client(base_url: str | None = None, timeout: float = 60.0):  # base_url: OpenAI's own by default
     "A client of the `openai` package, with the key of the environment."
     try:
         from openai import OpenAI
@@ -114,12 +111,7 @@ _OTHER_LIMIT = {"max_tokens": "max_completion_tokens", "max_completion_tokens": 
 
 
 @patch
-def learn(
-    self: _Dialect,
-    body: dict,  # of the refused call
-    message: str,  # of the server
-    proven: bool,  # whether this server has accepted a call before
-) -> bool:
+def learn(self: _Dialect, body: dict, message: str, proven: bool) -> bool:  # body: of the refused call
     "Whether there is another form for a refused call; later bodies have it."
     for name, other in _OTHER_LIMIT.items():
         if name in body and name in message and other not in self.refused:
@@ -138,11 +130,7 @@ def learn(
 
 # %% ../../nbs/03_writers/07_endpoint.ipynb #7cb7f4c3
 @patch
-def ignores_format(
-    self: _Dialect,
-    body: dict,  # of a call
-    text: str | None,  # of the answer
-) -> bool:
+def ignores_format(self: _Dialect, body: dict, text: str | None) -> bool:
     "Whether the server ignores that an answer is to be JSON; later bodies do not ask for it."
     told, has_json = "response_format" in body, "{" in (text or "")
     self.json_seen = self.json_seen or (told and has_json)
@@ -291,11 +279,7 @@ def outcome_of_error(
     return _failure(f"malformed answer: the server sent no readable reply ({type(e).__name__})")
 
 # %% ../../nbs/03_writers/07_endpoint.ipynb #9f34abe1
-def _names_wrong_model(
-    e,  # an APIStatusError
-    model: str,  # that was asked for
-    proven: bool,  # whether this server has accepted a call before
-) -> bool:
+def _names_wrong_model(e, model: str, proven: bool) -> bool:  # proven: it accepted a call before
     "Whether a server refuses a call because of its model."
     quoted = rf"""['"`]{re.escape(model)}['"`]"""
     return e.status_code in (400, 422) and not proven and bool(re.search(quoted, _server_message(e)))
@@ -557,12 +541,7 @@ def is_cached(
 
 # %% ../../nbs/03_writers/07_endpoint.ipynb #cell-044
 @patch
-def _attempt(
-    self: Endpoint,
-    key: str,
-    prompt: ChatPrompt,
-    last: bool,  # no other attempt follows
-) -> CallOutcome | CachedAnswer | None:
+def _attempt(self: Endpoint, key: str, prompt: ChatPrompt, last: bool) -> CallOutcome | CachedAnswer | None:
     "The outcome of one attempt, or the cached answer, or None if another process is asking."
     body = self._body(prompt)
     most, call, outcome, dollars = self._cost_bound(body, prompt.version), None, None, 0.0

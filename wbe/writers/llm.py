@@ -47,13 +47,7 @@ def _read_state(path: Path) -> list[dict]:
 class _BatchJobs:
     "Batches under way, recorded in a state file."
 
-    def __init__(
-        self,
-        client,  # of the openai package
-        path,  # of the state file
-        poll: float = 30.0,  # seconds between two looks
-        tries: int = 5,  # attempts after the first, for every call of the API
-    ):
+    def __init__(self, client, path, poll: float = 30.0, tries: int = 5):  # poll: seconds; tries: after the first
         self.client, self.path, self.poll, self.tries = client.with_options(max_retries=tries), Path(path), poll, tries
         self.entries = _read_state(self.path)
         self.dropped = []  # ids of requests that were planned and never submitted
@@ -76,10 +70,7 @@ class _BatchJobs:
 
 # %% ../../nbs/03_writers/08_llm.ipynb #50fdc305
 @patch
-def plan(
-    self: _BatchJobs,
-    ids: dict,  # id of each request -> a note for its collection
-) -> dict:  # the entry of the batch
+def plan(self: _BatchJobs, ids: dict) -> dict:  # ids: with a note for the collection of each
     "Record that a batch of these requests is about to be submitted."
     self.entries.append(dict(file=None, batch=None, ids=ids))
     self._note()
@@ -120,11 +111,7 @@ def _batch_line(id: str, body: dict) -> str:
 
 # %% ../../nbs/03_writers/08_llm.ipynb #dad3ce87
 @patch
-def submit(
-    self: _BatchJobs,
-    entry: dict,  # from `plan`
-    bodies: dict[str, dict],  # by id; requests of the plan without a body are left out
-):
+def submit(self: _BatchJobs, entry: dict, bodies: dict[str, dict]):  # bodies: by id
     "Submit a planned batch."
     entry["ids"] = {id: entry["ids"][id] for id in bodies}
     content = "".join(_batch_line(id, body) for id, body in bodies.items()).encode()
@@ -140,10 +127,7 @@ class _StillRunning(WriterError):
 
 # %% ../../nbs/03_writers/08_llm.ipynb #5e0085f5
 @patch
-def finished(
-    self: _BatchJobs,
-    wait: float | None = None,  # seconds at most; None: as long as it takes
-) -> Iterator[tuple[dict, object]]:
+def finished(self: _BatchJobs, wait: float | None = None) -> Iterator[tuple[dict, object]]:
     "Wait until batches have ended; gives each with its entry, which the caller drops after collecting it."
     until = None if wait is None else time.monotonic() + wait
     while True:
@@ -296,11 +280,7 @@ def _book_batch_call(self: OpenAIWriter, key: str, prompt: ChatPrompt) -> dict |
 
 # %% ../../nbs/03_writers/08_llm.ipynb #cell-030
 @patch
-def _submit_batches(
-    self: OpenAIWriter,
-    batches: _BatchJobs,
-    todo: dict[str, Request],  # requests that are not under way
-) -> dict[str, CachedAnswer]:
+def _submit_batches(self: OpenAIWriter, batches: _BatchJobs, todo: dict[str, Request]) -> dict[str, CachedAnswer]:
     "Submit requests as far as the budget allows; returns the answers of those that will not be asked."
     keys, answers = list(todo), {}
     for at in range(0, len(keys), self.batch_size):
@@ -335,13 +315,7 @@ def _batch_outcome(
 
 # %% ../../nbs/03_writers/08_llm.ipynb #cell-033
 @patch
-def _settle_line(
-    self: OpenAIWriter,
-    key: str,
-    version: str,  # of the prompt
-    outcome: CallOutcome,
-    last: bool,  # no other attempt follows
-):
+def _settle_line(self: OpenAIWriter, key: str, version: str, outcome: CallOutcome, last: bool):
     "Record the cost and the answer of one line of a batch."
     call, most, _ = self._cache.call_in_batch(key) or (None, 0.0, None)
     dollars = self._dollars(outcome, most)
@@ -384,10 +358,7 @@ def _state(self: OpenAIWriter) -> Path:
 
 # %% ../../nbs/03_writers/08_llm.ipynb #cell-039
 @patch
-def _open_limit(
-    self: OpenAIWriter,
-    jobs: dict[str, Request],  # with the known ones: they have spent of the budget too
-):
+def _open_limit(self: OpenAIWriter, jobs: dict[str, Request]):  # jobs: with the known ones
     "Open the spending limit, and book what was spent before."
     if self._limit is None:
         self._limit = SpendingLimit(self.budget, self._cache.spent_by(self.job) if self.job else 0.0)

@@ -43,12 +43,7 @@ def _entity_kinds(statements, kinds):  # kinds: the frame of `kinds_table`
 EDIT_KEY_COLUMNS = ["subject_id", "property_id", "object_id"]
 
 
-def _join_columns(
-    frame,
-    other,  # with a column `id`
-    on: str,  # the column of `frame` that holds the id
-    **names,  # new name = column of `other`
-):
+def _join_columns(frame, other, on: str, **names):  # names: new name = column of `other`
     "A left join that takes columns of another frame under new names."
     import narwhals as nw
 
@@ -122,11 +117,7 @@ def edit_key(row: dict) -> str:
     return "/".join(row[k] for k in EDIT_KEY_COLUMNS)
 
 # %% ../../nbs/03_writers/05_requests.ipynb #cell-024
-def _kind_name(
-    row: dict,
-    who: str,  # subject, object, probe_subject …
-    property_id: str | None = None,  # decides where the kind of an object is unknown
-) -> str:  # one of ENTITY_KINDS
+def _kind_name(row: dict, who: str, property_id: str | None = None) -> str:  # property_id: where the kind is unknown
     number = row[f"{who}_kind"]
     if number is not None:
         return ENTITY_KINDS[number]
@@ -134,11 +125,7 @@ def _kind_name(
     return known.kind if known else "thing"
 
 # %% ../../nbs/03_writers/05_requests.ipynb #cell-026
-def _hop(
-    row: dict,
-    what: str,  # property, probe_property or property2
-    who: str,  # object, probe_object or object2
-) -> Hop:
+def _hop(row: dict, what: str, who: str) -> Hop:  # what: property, …; who: object, …
     "The hop of a row to one of its objects."
     pid = row[f"{what}_id"]
     label, description = row[f"{what}_label"] or row.get(what) or pid, row[f"{what}_description"] or ""
@@ -167,10 +154,7 @@ def update_request(
     return Request(f"{edit_key(fact)}/update", "update", fact["subject"], (hop,))
 
 # %% ../../nbs/03_writers/05_requests.ipynb #cell-032
-def _sample_persona(
-    id: str,  # of the request for the update
-    seed: int = 0,  # another seed, other personas
-) -> str:  # one of PERSONAS
+def _sample_persona(id: str, seed: int = 0) -> str:
     "A persona by the hash of an id."
     return PERSONAS[stable_hash(f"{seed}/{id}") % len(PERSONAS)]
 
@@ -293,11 +277,7 @@ def _user_message(text: str) -> dict:
     return dict(role="user", content=f"item: {_item_hash(text)}\n{text}")
 
 # %% ../../nbs/03_writers/05_requests.ipynb #210e6268
-def chat_prompt(
-    file: _PromptFile,
-    text: str,  # of the request
-    field: str = "question",  # of the JSON object that is the answer
-) -> ChatPrompt:
+def chat_prompt(file: _PromptFile, text: str, field: str = "question") -> ChatPrompt:  # field: of the JSON answer
     "A prompt: instructions, examples, and a request at the end."
     messages = [dict(role="system", content=file.instructions)]
     for given, right in file.examples:

@@ -103,10 +103,7 @@ _PERSON_LABEL, _PLACE_LABEL = (
 )
 
 # %% ../../nbs/03_writers/03_templates.ipynb #cell-026
-def _kind_of_label(
-    label: str,  # of a property
-    description: str = "",  # its first word counts where the label says nothing
-) -> str:  # one of ENTITY_KINDS
+def _kind_of_label(label: str, description: str = "") -> str:  # its first word counts as well
     "The probable kind of the objects of a property."
     head = re.split(r" (?:of|in|by|for|to|on|at|with|from|or|and|during) ", label)[0]
     head = "" if label.endswith((" of", " ID", " code")) else head  # what the subject is, or what tells it
@@ -134,10 +131,7 @@ def _first_capital(text: str) -> str:
     return text[0].upper() + text[1:]
 
 
-def _forms_of(
-    shape: str,  # a row of the table
-    **parts: str,  # of the label, and words that go with them
-) -> tuple[list[str], str, str]:
+def _forms_of(shape: str, **parts: str) -> tuple[list[str], str, str]:  # parts: of the label
     "Questions, noun phrase and statement of a label."
     word = lambda m: parts[m[1]] if m[1] in parts else _first_capital(parts[m[1].lower()])
     fill = lambda text: re.sub(r"<(\w+)>", word, text)
@@ -474,10 +468,7 @@ def _hop_forms(subject_kind: str, hops: tuple[Hop, ...]) -> list[_QuestionForms]
     return [question_forms(h.property_id, h.property, h.description, k, h.object_kind) for h, k in zip(hops, kinds)]
 
 # %% ../../nbs/03_writers/03_templates.ipynb #cell-133
-def _subject_at_edge(
-    texts: Iterable[str],  # forms
-    least: int,  # with fewer than these, all forms are taken
-) -> list[str]:
+def _subject_at_edge(texts: Iterable[str], least: int) -> list[str]:  # with fewer than `least`, all are taken
     "The forms with the subject at their beginning or end."
     at_edge = [t for t in texts if t.startswith("{s}") or t.endswith(("{s}", "{s}?"))]
     return at_edge if len(at_edge) >= least else list(texts)
