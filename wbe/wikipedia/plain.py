@@ -86,7 +86,7 @@ def _cut_pairs(text: str, pairs, is_dropped) -> str:  # is_dropped: of the text 
     return "".join([*out, text[at:]])
 
 # %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-019
-_TEMPLATE_NAME = re.compile(r"\{\{\s*([^|{}\[\]<>]*?)\s*(?:\||\}\}|\n|\Z)")
+_TEMPLATE_NAME = re.compile(r"\{\{\s*([^|{}\[\]<>]*?)\s*(?:\||\{\{|\}\}|\n|\Z)")
 _DROPPED_LINK = re.compile(r"\[\[\s*(?:file|image|media|category)\s*:|\[\[\s*[a-z]{2,3}(?:-[a-z]+)*:[^|\]]*\]\]", re.I)
 
 
@@ -100,15 +100,32 @@ def _is_dropped_link(link: str) -> bool:
     "Whether a link shows a file, names a category or leads to another language."
     return bool(_DROPPED_LINK.match(link))
 
+# %% ../../nbs/05_wikipedia/03_plain.ipynb #42ac19d8
+def _boxes_as_tables(text: str) -> str:
+    "The text with infoboxes as tables: a row for the name and the value of each parameter, files excepted."
+    import mwparserfromhell
+
+    out, at = [], 0
+    for start, end in _outermost(text, _BRACES):
+        if text[start + 2 : end].lstrip().lower().startswith("infobox"):
+            params = mwparserfromhell.parse(text[start:end]).nodes[0].params
+            named = [(str(p.name).strip(), str(p.value).strip()) for p in params if p.showkey]
+            rows = [f"|-\n! {k}\n| {v}\n" for k, v in named if v and not _FILE_NAME.search(v)]
+            out, at = [*out, text[at:start], "\n{|\n", *rows, "|}\n"], end
+    return "".join([*out, text[at:]])
+
 # %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-022
 _ARGUMENT = re.compile(r"\{\{\{[^{}]*\}\}\}")
 _MAGIC_WORD = re.compile(r"__[A-Z]+__")
+_FILE_NAME = re.compile(r"\.(?:jpe?g|png|svg|gif|tiff?|web[mp]|og[gv])\W*$", re.I)
 
 
 def _without_nested(text: str, tables: bool = False) -> str:
     "The text without templates that hold no text, tables, files and categories."
     if "{{{" in text:
         text = _ARGUMENT.sub("", text)
+    if tables:
+        text = _boxes_as_tables(text)
     if "{{" in text:
         text = _cut_pairs(text, _outermost(text, _BRACES), _has_no_text)
     if "{|" in text and not tables:
@@ -442,8 +459,8 @@ def _block_paragraphs(tree):
 
 # %% ../../nbs/05_wikipedia/03_plain.ipynb #470d1a14
 def _table_paragraphs(tree):
-    "The rows of all tables but boxes."
-    for row in tree.select("table.wikitable tr"):
+    "The rows of tables and infoboxes."
+    for row in tree.select("table.wikitable tr, table.infobox tr"):
         cells = [" ".join(cell.get_text(" ").split()) for cell in row.find_all(["td", "th"])]
         if any(cells):
             yield Paragraph(" | ".join(c for c in cells if c), "table")

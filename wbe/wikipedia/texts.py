@@ -275,7 +275,7 @@ def write_wiki_texts(
     work=None,  # folder for what is made on the way; `work` in that folder by default
     as_published: bool = False,  # diffsets with the faults of TemporalWiki's code
     articles: bool = True,  # also all articles of each day
-    tables: bool = False,  # what is new holds the rows of tables, too; boxes and lists of links never count
+    tables: bool = False,  # what is new holds the rows of tables and infoboxes, too; lists of links never count
     engine: str = "duckdb",  # or spark
     workers: int | None = None,  # processes; by default one for small dumps and one per core for large ones
     progress: bool = True,
