@@ -69,7 +69,7 @@ def test_cost(runs):
     assert choice.front_edit["rag"] and not choice.front_edit["rome"]
 
 
-def test_flattery_is_the_mean_of_the_differences(runs):
+def test_teacher_forcing_gap_is_the_mean_of_the_differences(runs):
     both = timesteps.teacher_forcing_gap(runs, ["update"]).set_index("editor")
     s = runs[1].scores
     s = s[(s.moment == "current") & (s.axis == "update")]
@@ -231,7 +231,7 @@ def test_words_on_generated_answers():
     three = shares_of(none=(0.1, 0.8, 0.1), rag=(0.8, 0.1, 0.1), ft=(0.1, 0.1, 0.8), wise=(0.4, 0.4, 0.2))
     assert kinds.summarise_generated(three) == [
         "How often the updated answer is generated, beside the outdated one, in points: clearly above the outdated "
-        "one: rag +70.0 [+60.0, +80.0]; not told apart from the outdated one: ft +0.0 [-10.0, +10.0], wise +0.0 "
+        "one: rag +70.0 [+60.0, +80.0]; not clearly different from the outdated one: ft +0.0 [-10.0, +10.0], wise +0.0 "
         "[-10.0, +10.0]; "
         "clearly below the outdated one: unedited model -70.0 [-80.0, -60.0] (n = 250).",
         "Forget without learning (the outdated answer less often than before, but seldom the updated one and mostly "
@@ -260,8 +260,8 @@ def test_words_on_forgetting_and_teacher_forcing():
     earlier = moved.assign(scored_at=1, change=0.9, low=0.8, high=1.0)
     assert timesteps.summarise_changes(pd.concat([moved, earlier])) == (
         "update, change of the same questions of earlier timesteps after the last one, in points: "
-        "clearly above right after the edit: wise +20.0 [+10.0, +30.0]; not told apart from right after the edit: rag "
-        "+0.0 [-10.0, +10.0]; clearly below right after the edit: rome -30.0 [-40.0, -20.0] (n = 300)."
+        "clearly above right after the edit: wise +20.0 [+10.0, +30.0]; not clearly different from right after the "
+        "edit: rag +0.0 [-10.0, +10.0]; clearly below right after the edit: rome -30.0 [-40.0, -20.0] (n = 300)."
     )
     both = table(editor=["rome", "rag", "none"], axis="update", exact_match=[0.1, 0.2, 0.3])
     both = both.assign(token_accuracy=[0.6, 0.5, 0.4], difference=[0.5, 0.3, 0.1])

@@ -57,9 +57,9 @@ def runs(folder):
 
 
 SENTENCES = (
-    "Lasting facts: 65.0% before any edit (n = 300). After 24 edits clearly below it: ft 43.0%; not told apart from "
-    "it: rag 65.0%; not yet: rome.",
-    "Lasting facts: 37.0% before any edit (n = 300). After 24 edits not told apart from it: rag 37.0%.",
+    "Lasting facts: 65.0% before any edit (n = 300). After 24 edits clearly below it: ft 43.0%; not clearly different "
+    "from it: rag 65.0%; not yet: rome.",
+    "Lasting facts: 37.0% before any edit (n = 300). After 24 edits not clearly different from it: rag 37.0%.",
 )
 
 

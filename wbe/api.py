@@ -145,9 +145,8 @@ def compare(
 
     found = _runs_of(runs or ["runs"])
     table = compare_runs(found, check_choice(metric, RUN_MEASURES, "measure"))
-    shown = [c for c in table if c[1] in _SHOWN or c == ("update", "earlier edits") and table[c].notna().any()]
-    if not table["lasting facts", "before"].any():  # the model knows none of them, so they show no damage
-        shown = [c for c in shown if c[0] != "lasting facts"]
+    shown = [c for c in table if c[1] in _SHOWN or c == ("update", "earlier edits")]
+    shown = [c for c in shown if table[c].notna().any() or c[0] == "edits"]  # also lasting facts that nobody knows
     return _with_intervals(found, metric) if intervals else table if all_columns else table[shown]
 
 # %% ../nbs/12_app/10_api.ipynb #49960f94

@@ -116,7 +116,7 @@ def _rate(per_second: float, unit: str) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    "Seconds as people say them: 45 s, 12 min, 3 h 20 min."
+    "Seconds for readers: 45 s, 12 min, 3 h 20 min."
     minutes = round(seconds / 60)
     if seconds < 90:
         return f"{seconds:.0f} s"

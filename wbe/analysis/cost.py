@@ -9,6 +9,8 @@ __all__ = ['edit_cost', 'format_edit_time', 'edit_cost_course', 'draw_edit_cost'
            'summarise_tasks']
 
 # %% ../../nbs/11_analysis/08_cost.ipynb #cell-002
+from itertools import product
+
 import numpy as np
 import pandas as pd
 
@@ -24,7 +26,6 @@ from wbe.analysis.style import (
     new_figure,
     panel_title,
     percent_axis,
-    spread_labels,
     text_colour,
     upper_limit,
 )
@@ -228,31 +229,36 @@ def trade_off(runs, axis: str = "update", metric: str = "exact_match") -> pd.Dat
     return out.loc[display_order(out.index)]
 
 # %% ../../nbs/11_analysis/08_cost.ipynb #cell-054
-def _overlapping_labels(
-    points,  # x and y of each label
-    width: float = 62,  # of a label, in points
-    height: float = 12,
-) -> list[list[int]]:
-    "Groups of points whose labels would overlap."
-    groups = []
-    touch = lambda p, q: abs(p[0] - q[0]) < width and abs(p[1] - q[1]) < height
-    for i, p in enumerate(points):
-        touching = [g for g in groups if any(touch(p, points[j]) for j in g)]
-        groups = [g for g in groups if g not in touching] + [sum(touching, []) + [i]]
-    return groups
+def _place_labels(
+    points,  # x and y of each point
+    widths,  # of the labels
+    height: float = 11,  # all in points
+    corner=(-np.inf, -np.inf),  # the lower left one of the panel
+) -> list[tuple[float, float]]:
+    "How far each label is from its point: near, on no point and no label before it, in the panel."
+    boxes, out = [], []
+    for (x, y), width in zip(points, widths):
+        found = []
+        for up, side in product((0, 6, -6, 11, -11, 17, -17, 23, -23), (7, -7 - width)):
+            box = (x + side, y + up - height / 2, x + side + width, y + up + height / 2)
+            hits = sum(box[0] - 3 < a < box[2] + 3 and box[1] - 2 < b < box[3] + 2 for a, b in points)
+            hits += sum(box[0] < b[2] and b[0] < box[2] and box[1] < b[3] and b[1] < box[3] for b in boxes)
+            hits += (box[0] < corner[0]) + (box[1] < corner[1])
+            found.append((hits, len(found), (side, up), box))
+        boxes.append(min(found)[3])
+        out.append(min(found)[2])
+    return out
 
 # %% ../../nbs/11_analysis/08_cost.ipynb #cell-056
 def label_points(ax, xs, ys, names):
-    "Write names beside points. Where points are close, the names move up or down."
+    "Write names beside points, where they cover neither points nor each other if possible."
     fig = ax.figure
     fig.draw_without_rendering()
     points = ax.transData.transform(np.column_stack([xs, ys])) * 72 / fig.dpi
-    moved = points[:, 1].copy()
-    for group in _overlapping_labels(points):
-        moved[group] = spread_labels(points[group, 1], 11)
-    for xy, (_, was), now, name in zip(zip(xs, ys), points, moved, names):
-        how = dict(textcoords="offset points", va="center", annotation_clip=False, fontsize=9)
-        ax.annotate(name, xy, (7, now - was), color=text_colour(look(name).colour), **how)
+    how = dict(textcoords="offset points", va="center", annotation_clip=False, fontsize=9)
+    places = _place_labels(points, [5.2 * len(name) for name in names], corner=ax.bbox.min * 72 / fig.dpi)
+    for xy, place, name in zip(zip(xs, ys), places, names):
+        ax.annotate(name, xy, place, color=text_colour(look(name).colour), **how)
 
 # %% ../../nbs/11_analysis/08_cost.ipynb #cell-057
 def _draw_front(ax, x: pd.Series, table: pd.DataFrame, front: str):

@@ -273,7 +273,7 @@ def draw_finding(
     table: pd.DataFrame,  # of `forgetting_table`
     before: pd.Series,  # of the unedited model, by axis
 ):
-    "Draw updates learnt against other facts kept: for each editor an arrow from just edited to the end."
+    "Draw updates learnt against other facts unchanged: for each editor an arrow from just edited to the end."
     names = [e for e in display_order(table.index.get_level_values("editor")) if e != "none"]
     start, end = ([table[c].get((e, a), np.nan) for e in names for a in _LEARNT_AND_KEPT] for c in table.columns[:2])
     start, end = np.reshape(start, (-1, 2)), np.reshape(end, (-1, 2))

@@ -35,7 +35,7 @@ def _edits_by_subject(edits: pd.DataFrame) -> dict[str, list[dict]]:
 
 # %% ../../nbs/11_analysis/07_hops.ipynb #cell-009
 def _second_fact(first: pd.Series, expected: str, by_subject: dict) -> dict:
-    "The edits that are the second fact of a question; `where` says why there is none."
+    "The edits that are the second fact of a question; `where` has the reason if there is none."
     about = by_subject.get(first.object_id or f"~{first.object}", [])
     pid = first.get(AXES["multi-hop"].of_answer("relation_id"))
     pid = pid if isinstance(pid, str) and pid else None

@@ -121,7 +121,7 @@ def _points(value: float, low: float, high: float) -> str:
 def format_leakage(
     table: pd.DataFrame,  # of `leakage`
 ) -> pd.DataFrame:
-    "Leakage in points with both intervals, and the shares of right answers behind it."
+    "Leakage in points with both intervals, and the shares of right answers of both."
     out = pd.DataFrame(index=table.index)
     for by in ("subject", "property"):
         bounds = zip(table.leakage, table[f"low, by {by}"], table[f"high, by {by}"])

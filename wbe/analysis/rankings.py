@@ -106,7 +106,7 @@ def _criterion_rows(
     runs,
     name: str,  # of a criterion
 ) -> pd.DataFrame:
-    "The rows behind a criterion: editor, subject_id, value, part, sign; none where the runs do not have them."
+    "The rows of a criterion: editor, subject_id, value, part, sign; none where the runs do not have them."
     c = _CRITERIA[check_choice(name, _CRITERIA, "criterion")]
     if c.against:
         return _leakage_rows(runs, c)
@@ -128,7 +128,7 @@ def _criterion_values(
 
 # %% ../../nbs/11_analysis/16_rankings.ipynb #cell-027
 def _ranked_rows(runs, names: Iterable[str]) -> tuple[list, dict]:
-    "The editors in their order, and the rows behind each criterion that all of them have."
+    "The editors in their order, and the rows of each criterion that all of them have."
     runs = _ranked_runs(runs)
     editors = display_order(name for name, _ in labelled_runs(runs))
     rows = {name: _criterion_rows(runs, name) for name in names}
@@ -371,7 +371,7 @@ def summarise_orders(
     own, changed = orders[orders.criterion == base], _changed_orders(orders, base)
     if own.empty:
         return "The runs lack the editors whose order papers report."
-    words = {"above": "clearly hold", "below": "are clearly turned", "not told apart": "are not told apart"}
+    words = {"above": "clearly hold", "below": "are clearly turned", "unclear": "are unclear"}
     words["too few"] = f"have too few questions (n = {own.n.min()})"
     counts = ", ".join(f"{n} {words[kind]}" for kind in words if (n := (own.kind == kind).sum()))
     out = [f"Of {len(own)} orders that papers report, by {base} accuracy on updates (n = {own.n.max():,}): {counts}."]

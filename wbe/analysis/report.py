@@ -49,7 +49,7 @@ def show_figure(
     fig,
     alt: str,  # a description of the figure
     name: str,  # of the files
-    behind: Mapping | None = None,  # what its points select (see `_point_selection`), if questions are behind them
+    behind: Mapping | None = None,  # what its points select (see `_point_selection`), if they have questions
     called: Mapping[str, str] | None = None,  # of `shown_labels`
 ):
     "Show a figure; its points show their values, and lead to their questions."
@@ -314,7 +314,7 @@ def _range(values) -> str:
 
 # %% ../../nbs/11_analysis/14_report.ipynb #cell-052
 def _run_facts(config: dict) -> dict:
-    "What the top of the page says about one run."
+    "A run's text at the top of the page."
     bench = config["benchmark"]
     edits = sum(bench["edits"].values()) if bench.get("edits") else None
     names = dict(Model=tables.model_text(config["model"]), Benchmark=bench["name"], Protocol=config.get("protocol"))
@@ -415,7 +415,7 @@ def _questions_html(packed: PackedQuestions) -> str:
     some = f"{packed.questions:,} of {packed.all_questions:,} questions, sampled with seed {packed.seed}"
     sampled = [f"{some}: all would make this file too large. Means of a selection differ a little from those above."]
     note = page_note(sampled, "A sample") if packed.is_sample else ""
-    head = '<h2 id="questions-title" tabindex="-1">The questions behind the numbers</h2>'
+    head = '<h2 id="questions-title" tabindex="-1">The questions of the numbers</h2>'
     state = '<p id="questions-state" role="status">The table of questions needs JavaScript.</p>'
     body = '<div id="questions-body" hidden><form id="filters"></form><div id="questions-table"></div></div>'
     return f'<section id="questions">{head}{_text_html(_QUESTIONS_INTRO)}{note}{state}{body}</section>'

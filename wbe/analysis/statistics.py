@@ -333,7 +333,7 @@ def _draw_facts_per_year(ax, facts: pd.DataFrame):
     ax.set(yscale="log", ylabel="facts", xlabel="year in which the fact began", ylim=(0.5, found.max() * 2))
     ax.yaxis.set_major_formatter("{x:,.0f}")
     share = facts["first"].notna().mean()
-    panel_title(ax, f"a  When the facts began ({share:.0%} say so)")
+    panel_title(ax, f"a  When the facts began ({share:.0%} have a date)")
 
 # %% ../../nbs/11_analysis/03_statistics.ipynb #d5cdf027
 _DATE_EDGES = (None, "2010-01-01", "2016-01-01", "2020-01-01", "2023-01-01")

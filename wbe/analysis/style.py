@@ -279,7 +279,7 @@ def draw_line(
     shade: float = 0.16,  # opacity of the band; less where many bands overlap
     **options,  # for `Axes.plot`
 ):
-    "Draw a line and, behind it, the band between `low` and `high`."
+    "Draw a line over the band between `low` and `high`."
     how, few = look(name), len(np.atleast_1d(x)) <= 20
     if low is not None and high is not None:
         x_, low, high = (np.asarray(v, float) for v in (x, low, high))

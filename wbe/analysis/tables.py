@@ -223,7 +223,7 @@ def describe_shorter_runs(runs) -> list[str]:
     return [f"{name}: {n:,} of {most:,} edits; {_SHORTER}" for name, n in planned.items() if n < most]
 
 # %% ../../nbs/11_analysis/02_tables.ipynb #0e6ff78d
-_PLAN_PARTS = ("sample", "seed", "axes")  # settings that decide which questions are behind the numbers
+_PLAN_PARTS = ("sample", "seed", "axes")  # settings that decide which questions the numbers are from
 
 
 def _protocol_of_run(config: dict, edits: bool = True) -> dict:

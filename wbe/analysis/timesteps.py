@@ -134,12 +134,12 @@ def draw_means(
 
 # %% ../../nbs/11_analysis/06_timesteps.ipynb #cell-016
 def _summarise_axis(axis: str, rows: pd.DataFrame, numbers: bool) -> str:
-    "The best editor on an axis, those that are not told apart from it, and the verdict on each editor."
+    "The best editor on an axis, those that are not clearly different from it, and the verdict on each editor."
     best, n = rows.iloc[0], before_text(rows.n, "{:,}".format)
     if best.value == 0 and rows.before.max() == 0:
         return f"{axis}: no editor answers any question, and the unedited model answers none (n = {n})."
-    same = f"not told apart from {best.editor}"
-    near = [r.editor for r in rows[1:].itertuples() if r.beside_best and r.beside_best.kind == "not told apart"]
+    same = f"not clearly different from {best.editor}"
+    near = [r.editor for r in rows[1:].itertuples() if r.beside_best and r.beside_best.kind == "unclear"]
     text = f"{axis}: best {best.editor} ({format_percent(best.value)}, unedited {format_percent(best.before)}, n = {n})"
     text += f", {same}: {', '.join(near)}" if near else ""
     return f"{text}; {list_verdicts(zip(rows.editor, rows.verdict), numbers=numbers)}."

@@ -217,7 +217,7 @@ def _unchanged_rows(series: _EvolvingSeries, writer, checker, use: dict, progres
 
 # %% ../../nbs/06_benchmark/16_evolving_series.ipynb #cell-034
 def _lasting_rows(series: _EvolvingSeries, rows: list[EvolvingQuestion]) -> list[dict]:
-    "The facts behind unchanged questions; none for questions from passages."
+    "The facts of unchanged questions; none for questions from passages."
     ids = {(r.subject_id, r.property_id, r.object_id) for r in rows if r.category == "unchanged"}
     path = series.folder / "work" / "candidates.parquet"
     candidates = read_table(path, Fact).to_pylist() if series.settings["source"] == "facts" else []
@@ -232,7 +232,7 @@ def _write_unchanged(
     memory: str | None = None,
     progress: bool = True,
 ):
-    "Write the questions about what no timestep changes, those for tuning, and the facts behind the former."
+    "Write the questions about what no timestep changes, those for tuning, and the facts of the former."
     out, s = series.steps[-1].work / "unchanged", series.settings
     params = dict(writer=writer.key(), checker=checker and checker.key(), version=1)
     params |= {k: s[k] for k in ("unchanged", "tuning", "seed")}

@@ -47,7 +47,7 @@ def changed_pairs(
     e,  # an engine
     path,  # a file of facts or changes
 ):
-    "The subjects and properties that a file says change, as a lazy frame; of static.parquet those that have ended."
+    "The subjects and properties that change in a file, as a lazy frame; of static.parquet those that have ended."
     frame = e.scan(path)
     names = frame.collect_schema().names()
     columns = ("subject_id", "property_id") if "subject_id" in names else ("subject", "property")

@@ -163,7 +163,7 @@ _PERFECT = re.compile(r"has (\w+ed|been|written|won|held|given|taken|made|led|su
 
 # %% ../../nbs/06_benchmark/14_near_probes.ipynb #322fcef5
 def _negate_verb(rest: str) -> str | None:  # None where no rule applies; rest: what follows the subject
-    "A statement behind its subject, with 'not'."
+    "A statement after its subject, with 'not'."
     verb, _, after = rest.partition(" ")
     after = f" {after}" if after else ""
     if verb in _AUXILIARIES:

@@ -38,7 +38,7 @@ def _write_timestep(table, paths: list[Path]):  # paths: the JSON file, the Parq
 
 
 def _has_rows(path: Path, table) -> bool:
-    "Whether a JSON file is that of a timestep: a process that was killed has written it, and not said so."
+    "Whether a JSON file is that of a timestep: a killed process has written it, but not its record."
     with TemporaryDirectory() as folder:
         _write_timestep(table, fresh := [Path(folder) / "a.json", Path(folder) / "a.parquet"])
         return path.exists() and filecmp.cmp(path, fresh[0], shallow=False)
@@ -192,7 +192,7 @@ their question has several right answers. The published release keeps such edits
 
 
 def _left_out_text(counts: dict, namesakes: str) -> str:
-    "What the card says about changes that are no edits."
+    "The card's text on changes that are no edits."
     if not counts:
         return ""
     removed = "; ".join(f"{name}: {n:,}" for name, n in counts.items() if n and name != "namesakes")

@@ -328,7 +328,7 @@ def _describe_columns(match: ColumnMatch) -> Iterator[str]:
         meaning = FIELD_MEANINGS.get(name)
         yield f"  {', '.join(columns)} → {name}{f' ({meaning})' if meaning else ''}"
     if match.unread:
-        yield f"  kept, not read: {', '.join(match.unread)}"
+        yield f"  not used: {', '.join(match.unread)}"
 
 # %% ../../nbs/06_benchmark/12_validator.ipynb #1e20b6bb
 def _describe_questions(axes: Counter, timesteps: Counter) -> Iterator[str]:  # edits per timestep

@@ -327,7 +327,7 @@ def _value_in_text(value: str, value_type: str, names: dict[str, str], style: st
 
 # %% ../../nbs/06_benchmark/18_wikifactdiff.ipynb #1ce0f418
 class _NamedEntity(NamedTuple):
-    "What a row says of an entity."
+    "What a row has of an entity."
 
     label: str
     description: str | None
@@ -484,7 +484,7 @@ def _use_same_popularity(e, rules: Path, snapshots, views):
     "Classify again if the popularity of subjects is not from the page views that neighbours will have."
     known = Manifest.of(rules, "rules")
     if known is None:
-        return  # `find_neighbours` says what is missing
+        return  # `find_neighbours` raises what is missing
     seen = {Path(p).name for p in known.inputs if Path(p).suffix in (".bz2", ".gz")} - {"rejected.jsonl.gz"}
     if seen and not views:
         raise BadArgument(f"{rules}: subjects have the page views of {', '.join(sorted(seen))}; give --views, too")
@@ -506,7 +506,7 @@ def write_fact_updates(
     k: int = 10,  # neighbours
     n: int = 500,  # entities that are looked through for them
     views=(),  # page-view files
-    style: str = "published",  # how dates and numbers are said: published or grouped
+    style: str = "published",  # how dates and numbers are written: published or grouped
     seed: int = 0,  # of random facts, and of the templates of neighbours
     engine="duckdb",
     force: bool = False,

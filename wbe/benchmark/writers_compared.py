@@ -190,7 +190,7 @@ def _compared_texts(folder: Path, name: str, writer: Writer, wanted: list[Reques
 # %% ../../nbs/06_benchmark/17_writers_compared.ipynb #cell-041
 @dataclass
 class _QuestionVerdict:
-    "What a judge says about a question."
+    "A judge's verdict on a question."
 
     writer: str = col("the writer, as it was named for the comparison")
     id: str = col("of the request")

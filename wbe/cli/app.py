@@ -43,7 +43,7 @@ class Setting(NamedTuple):
 
     @property
     def shown_default(self) -> str:
-        "The default as people read it; empty where the help says it."
+        "The default for readers; empty where the help has it."
         if self.default is None or self.default is False or self.default in (inspect.Parameter.empty, (), [], {}, ""):
             return ""
         return ",".join(map(str, self.default)) if isinstance(self.default, (tuple, list)) else str(self.default)
@@ -62,7 +62,7 @@ def _plain_kind(annotation, default):
 
 # %% ../../nbs/12_app/03_app.ipynb #04fd1346
 _INSIDE = ("progress", "warn", "work", "pieces", "writer_options", "edited_at")  # for calls in Python
-_EVERYWHERE = dict(  # what a parameter means wherever it says nothing
+_EVERYWHERE = dict(  # what a parameter means where it has no comment
     engine="duckdb (this machine) or spark",
     memory="memory limit of the engine, like 4GB; half of the machine's memory by default",
     workers="number of processes; one per core for large dumps by default",
@@ -203,7 +203,7 @@ _YES_NO = "--roles --insist --force --quick --chains --yes --cot --recall --shar
 
 
 def _todays_command(old: str, words: list[str]) -> list[str]:
-    "The words of an earlier command behind today's name."
+    "The words of an earlier command, by today's name."
     places = [n for n, w in enumerate(words) if not w.startswith("-")]
     places = [n for n in places if not n or not words[n - 1].startswith("-") or words[n - 1] in _YES_NO]
     wanted = _OLD_COMMANDS[old].count("{")
@@ -353,7 +353,7 @@ def _flag(s: Setting, panel: str | None = None, has_default: bool = True) -> ins
 
 # %% ../../nbs/12_app/03_app.ipynb #4fcf5066
 class _Command:
-    "A function as a command: arguments before `/`, flags before `*`, settings behind it."
+    "A function as a command: arguments before `/`, flags before `*`, settings after it."
 
     def __init__(self, function: Callable, settings, plan: dict):
         self.run, self.settings, self.plan = function, settings, plan

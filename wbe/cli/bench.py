@@ -54,7 +54,7 @@ def _fetch(
 ):
     """Download a dump and verify it, or list what there is. A stopped download continues.
 
-    In the end the file is right, or there is an error and no file. `wbe data evolve` wants a dump of each kind for
+    In the end the file is right, or there is an error and no file. `wbe data evolve` needs a dump of each kind for
     every day.
 
     For example:  wbe fetch 2024-02-01 -o dumps
@@ -505,7 +505,7 @@ def _validate(
 ):
     """Check every row of a benchmark: a release, or a table of one's own. Exits with 1 when there are errors.
 
-    Of a table it says which column was taken for which field, and how many questions each axis has. Names of columns
+    Of a table it lists which column was taken for which field, and how many questions each axis has. Names of columns
     like question, answer, prompt and target_new are known.
 
     For example:  wbe validate mine.csv --map frage=question

@@ -379,8 +379,8 @@ def _writers(
     """Give the same facts to several writers of questions, and compare what they write.
 
     The table has the share of texts that pass the checks at once and after feedback, the share that a judge calls
-    right, words, tokens, dollars and seconds. Every text is kept, with the reason why it failed. What was paid for is
-    kept too: the same command continues where it was stopped.
+    right, words, tokens, dollars and seconds. Every text is stored, with the reason why it failed, and
+    paid only once: the same command continues where it was stopped.
 
     For example:  wbe data writers bench -w template -w openai:gpt-4o-mini --judge openai:gpt-4o --budget 2
     """

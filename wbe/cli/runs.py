@@ -26,7 +26,7 @@ from ..runs.plan import OLD_SETTINGS, PLAN_FLAGS, PLAN_PARTS, SCHEDULES, read_pl
 def _print_answers(
     answers,  # of `ask_benchmark`
     model: str,
-    folder: Path | None,  # where they are kept
+    folder: Path | None,  # where they are stored
     out: TableOutput,
 ):
     "Print the scores of a model, keep its answers, and say where they are."
@@ -413,8 +413,8 @@ def _print_estimate(file: Path, measured: list[Path] | None, out: TableOutput):
 # %% ../../nbs/12_app/05_runs.ipynb #e191cec5
 @command("runs")
 def _sweep(
-    file: Path,  # TOML file: folder, [common] settings, and [[run]] tables. A list stands for one run for each of its
-    # values; a setting that is a list itself (axes, MEMIT's layers) is one value, and a list of such lists stands for
+    file: Path,  # TOML file: folder, [common] settings, and [[run]] tables. A list makes one run for each of its
+    # values; a setting that is a list itself (axes, MEMIT's layers) is one value, and a list of such lists makes
     # one run for each
     /,
     jobs: int = 1,  # number of runs at a time
@@ -427,7 +427,7 @@ def _sweep(
 ):
     """Carry out many runs from one file. Repeated, it does what is left.
 
-    A run that fails does not stop the others. A run that another process works on is left alone.
+    A run that fails does not stop the others. A run of another process is left alone.
     One sweep comes with wbe: paper, the whole study of the WikiBigEdit paper.
 
     For example:  wbe sweep sweep.toml --jobs 2
@@ -740,7 +740,7 @@ def _print_textless(runs: list, table, metric: str, out: TableOutput):
 # %% ../../nbs/12_app/05_runs.ipynb #da539d85
 def print_comparison(
     runs: list,
-    metric: str | None = None,  # one of RUN_MEASURES; by default as `text_measure` says
+    metric: str | None = None,  # one of RUN_MEASURES; by default that of `text_measure`
     out: TableOutput | None = None,  # where the table goes
     against: str | None = None,  # the run whose answers others are compared with; the unedited model by default
 ):
@@ -826,8 +826,8 @@ def _compare(
     """Compare runs in one table.
 
     The table holds every axis just after the edits and for earlier edits at the end, facts that should stay, and
-    seconds per edit. Below it stands how each run differs from the unedited model, or from one run, on the same
-    questions: clearly above, clearly below, not told apart, or too few questions (under 200).
+    seconds per edit. Below it: how each run differs from the unedited model, or from one run, on the same
+    questions: clearly above, clearly below, not clearly different, or too few questions (under 200).
 
     For example:  wbe compare wbe-demo/runs --table runs.csv
     """
@@ -901,7 +901,7 @@ _JUDGED_NAMES = dict(
 
 
 def _print_judged(runs: list, out: TableOutput):
-    "What a judge said about runs, and why answers have no verdict."
+    "A judge's verdicts on runs, and why answers have no verdict."
     import pandas as pd
 
     from wbe.metrics.answers import MEASURES
@@ -957,7 +957,7 @@ def _judge(
     """Ask a language model whether the generated answers of runs are right.
 
     It is shown the question, the expected and the given answer, never the name of an editor. It reads every pair twice,
-    with the order of the answers turned; an answer counts as right if both readings say so. What was paid for is kept,
+    with the order of the answers turned; an answer counts as right if both readings say so. Paid answers are stored,
     so a judgement that was stopped continues. `wbe compare` and `wbe report` show the verdicts.
 
     With --marks it reads answers that a person has read, and the agreement of both is printed: a test of the judge.

@@ -192,7 +192,7 @@ def _kind_and_file(text: str) -> tuple[str, str]:
 
 # %% ../../nbs/12_app/02_tables.ipynb #b08dd1b6
 class TableOutput:
-    "What a command tells: tables and lines for people, or the tables for programs."
+    "The output of a command: tables and lines for people, or the tables for programs."
 
     def __init__(
         self,

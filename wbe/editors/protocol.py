@@ -126,7 +126,7 @@ def trained_under(
 # %% ../../nbs/09_editors/04_protocol.ipynb #58ddb70d
 @cache
 def preset_tables() -> dict:
-    "What presets.toml says of models, editors and trainings."
+    "The tables of presets.toml: models, editors and trainings."
     return tomllib.loads((files("wbe.editors") / "presets.toml").read_text(encoding="utf-8"))
 
 # %% ../../nbs/09_editors/04_protocol.ipynb #dfd42df8
@@ -472,7 +472,7 @@ def use_recorded(
 
 # %% ../../nbs/09_editors/04_protocol.ipynb #cell-044
 def _describe_model(lm: LM) -> dict:
-    "What a result says about its model."
+    "A result's record of its model."
     return dict(
         name=str(lm.name),
         revision=lm.revision,
@@ -573,7 +573,7 @@ def check_for(
 # %% ../../nbs/09_editors/04_protocol.ipynb #cell-055
 @patch
 def _checked_requests(self: Editor, requests) -> list[EditRequest]:
-    "The requests, without their probes unless the editor is a ceiling that sees them."
+    "The requests, without their probes unless the editor is an upper bound that sees them."
     requests = check_requests(requests, self.needs_subject)
     if not requests:
         raise BadArgument(f"{self.name}: no edits were given")

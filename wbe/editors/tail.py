@@ -54,7 +54,7 @@ def _skipping_forward(
 @contextmanager
 def from_layer(
     lm: LM,
-    layer: int,  # the number of layers behind the last is allowed, too: then only norm and head are left
+    layer: int,  # the number of layers after the last is allowed, too: then only norm and head are left
     hidden: torch.Tensor,  # the input of the layer
     rests: list,  # for each block below what it returns beside hidden states
 ):
@@ -211,7 +211,7 @@ def trim_texts(
     positions: list[tuple[int, int]],  # (text, position): where logits are wanted
     starts: list[int] | None = None,  # for each text the first position that may change, which stays
 ) -> list[list[int]]:
-    "Texts without the tokens behind their last wanted position; a text without one stays as it is."
+    "Texts without the tokens after their last wanted position; a text without one stays as it is."
     ends = dict(sorted(positions))  # of equal texts the last position wins
     firsts = starts or [0] * len(texts)
     return [t[: max(ends[r], b) + 1] if r in ends else t for r, (t, b) in enumerate(zip(texts, firsts))]

@@ -325,7 +325,7 @@ def _try_setting(lm: LM, ed: Editor, values: dict, batches: list, ask: Callable)
         tried.prepare(lm)
         with edited(lm, tried, batches):
             shares = ask()
-    except (BadArgument, EditError, ArithmeticError, torch.linalg.LinAlgError) as e:  # memory that is full says nothing
+    except (BadArgument, EditError, ArithmeticError, torch.linalg.LinAlgError) as e:  # full memory decides nothing
         return dict(values=values, score=0.0, reason=f"{type(e).__name__}: {e}", seconds=time.perf_counter() - start)
     return dict(values=values, **shares, score=_trial_score(shares), seconds=time.perf_counter() - start)
 
@@ -366,7 +366,7 @@ def tune(
     left, start = grid[len(trials) :], time.perf_counter()
     _, unedited = _shares(lm, questions, protocol)
     asked = time.perf_counter() - start
-    with suppress(Exception):  # the first setting says what is wrong
+    with suppress(Exception):  # the first setting raises what is wrong
         ed.prepare(lm)
     each = warm_up_edit(lm, ed, next(iter(requests.values()))) if left else 0.0
     seconds = format_duration(_tuning_seconds(ed, lm, left, each, asked, len(requests)))

@@ -90,7 +90,7 @@ def forced_answers(
 
 # %% ../../nbs/07_lm/06_passes.ipynb #cell-022
 def _counts_behind_padding(lm: LM) -> bool:
-    "Whether the table of positions has a row for padding, behind which counting begins."
+    "Whether the table of positions has a row for padding, after which counting begins."
     tables = (m for name, m in lm.base.named_modules() if "position" in name and isinstance(m, torch.nn.Embedding))
     return any(table.padding_idx is not None for table in tables)
 

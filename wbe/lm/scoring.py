@@ -206,7 +206,7 @@ class Scores:
 # %% ../../nbs/07_lm/09_scoring.ipynb #cell-034
 @patch
 def measured(self: Scores):
-    "What a `Score` says of each answer, as a data frame."
+    "The fields of a `Score`, one row an answer, as a data frame."
     frame = self.table.to_pandas().rename(columns={"text": "answer"})
     return frame[[name for name in schema(Score).names if name in frame]]
 
@@ -436,7 +436,7 @@ def by_cutoff(
 ):
     "The measures of stable, evolved and uncharted questions, per axis; a change counts on the day of its snapshot."
     kind, f = cutoff_slices(self.frame, cutoff or self.about.get("cutoff")), self.frame
-    outdated = f.outdated_match.where(kind == "evolved")  # elsewhere the answer before says nothing about the cut-off
+    outdated = f.outdated_match.where(kind == "evolved")  # others show nothing of the cut-off
     return summarise(f.assign(slice=kind, outdated_match=outdated), by=("slice", "axis"))
 
 # %% ../../nbs/07_lm/09_scoring.ipynb #5ecf3fab

@@ -173,16 +173,16 @@ class PairedVerdict:
 
     @property
     def kind(self) -> str:
-        "above, below, not told apart, or too few."
+        "above, below, unclear, or too few."
         if self.n < MIN_QUESTIONS:
             return "too few"
-        return "not told apart" if not self.p < 0.05 else "above" if self.difference > 0 else "below"
+        return "unclear" if not self.p < 0.05 else "above" if self.difference > 0 else "below"
 
     def text(self, other: str = "the unedited model") -> str:
         "One of the four sentences."
         if self.kind == "too few":
             return f"too few questions (n = {self.n})"
-        return f"not told apart from {other}" if self.kind == "not told apart" else f"clearly {self.kind} {other}"
+        return f"not clearly different from {other}" if self.kind == "unclear" else f"clearly {self.kind} {other}"
 
     def __repr__(self) -> str:
         p = "" if math.isnan(self.p) else ", p < 0.001" if self.p < 0.001 else f", p = {self.p:.3f}"

@@ -50,7 +50,7 @@ class Checkpoint:
 
     @property
     def current(self) -> dict | None:
-        "What `current.json` says: key, edits done, timestep; None without a checkpoint."
+        "The content of `current.json`: key, edits done, timestep; None without a checkpoint."
         path = self.folder / "current.json"
         return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
@@ -126,7 +126,7 @@ def save(
     lm: LM,
     edits_done: int,  # rows of the benchmark so far
     timestep: int,
-    **position,  # what else `current.json` should say of the position
+    **position,  # what else `current.json` should hold of the position
 ):
     "Write a checkpoint and remove the one before."
     key = f"{edits_done:08d}-{timestep:03d}"
@@ -171,7 +171,7 @@ def _restore_weights(
 def restore(
     self: Checkpoint,
     lm: LM,  # a fresh model
-) -> dict | None:  # what `current.json` says; None without a checkpoint
+) -> dict | None:  # the content of `current.json`; None without a checkpoint
     "Bring a fresh model to where the last checkpoint was."
     now = self.current
     if now is None:
@@ -212,7 +212,7 @@ class _Health:
 def row(
     self: _Health, edits_done: int
 ) -> dict:  # columns for the table of batches; empty unless the plan asks for them
-    "The perplexity after a batch; the first one that is too high is told to the callbacks."
+    "The perplexity after a batch; the first one that is too high goes to the callbacks."
     if self.check is None:
         return {}
     row, limit = self.check.row(self.job.lm), self.job.plan.broken
@@ -255,7 +255,7 @@ class _Effect:
         return list(found["log_probability"]) if items else []
 
     def after(self, items: list, before: list):
-        "Look at them again; once all first edits are made, tell the callbacks if they had no effect."
+        "Look at them again; once all first edits are made, call the callbacks if they had no effect."
         if not items:
             return
         self.moves += [abs(new - old) for new, old in zip(self.ask(items), before)]

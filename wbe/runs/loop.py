@@ -66,7 +66,7 @@ def begin(self: BenchmarkStudy):
     self.asker.keep_questions()
 
 # %% ../../nbs/10_runs/07_loop.ipynb #aa99d353
-_ESTIMATE_AFTER = 60.0  # seconds; a run with less left says nothing
+_ESTIMATE_AFTER = 60.0  # seconds; a run with less left reports nothing
 
 
 @patch
@@ -77,14 +77,14 @@ def _time_edit(self: BenchmarkStudy) -> list[dict]:
     n, count = next(iter(self.planned.items()))
     requests, _ = _step_requests(self.bench[n - 1], min(count, 8), self.editor.needs_subject, self.editor.sees_probes)
     self.editor.progress = self.progress
-    with suppress(Exception):  # the first batch says what is wrong
+    with suppress(Exception):  # the first batch raises what is wrong
         self.editor.prepare(self.lm)
     return [dict(edits=1, refused=0, seconds=warm_up_edit(self.lm, self.editor, r)) for r in requests if r][:1]
 
 
 @patch
 def estimate(self: BenchmarkStudy):
-    "Tell how long the run will take; once before the first batch, and once after it."
+    "Report how long the run will take; once before the first batch, and once after it."
     what = "all" if self.timed or self.editor is None else "before"
     if what in self.estimates or self.rank != 0 or time.monotonic() - self.started < _ESTIMATE_AFTER:
         return

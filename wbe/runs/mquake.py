@@ -53,7 +53,7 @@ def read_instances(
     if repeated:
         raise BadArgument(f"{path}: {len(repeated)} case_ids come twice, such as {repeated[0]}; number the instances")
     if not found:
-        raise BadArgument(f"{path}: no instance says that its style is {style}; leave the style out")
+        raise BadArgument(f"{path}: no instance has the style {style}; leave the style out")
     return found
 
 # %% ../../nbs/10_runs/09_mquake.ipynb #cell-009
@@ -249,7 +249,7 @@ def _ask_singles(lm: LM, asked: list[tuple[str, str]], under, examples: dict, n:
 # %% ../../nbs/10_runs/09_mquake.ipynb #cell-041
 @dataclass
 class _ChainAnswers:
-    "What was said to the questions of chains, and which edits were shown for each."
+    "The answers to the questions of chains, and which edits were shown for each."
 
     said: dict  # question: answer
     shown: dict | None = None  # question: facts, as sentences and as (question, answer); None: nothing is retrieved

@@ -119,7 +119,7 @@ def _imported(place: str) -> type:
 
 @dataclass(frozen=True)
 class Schedule:
-    "How edits and questions follow each other, and which classes say the rest."
+    "How edits and questions follow each other, and which classes do the rest."
 
     size: int | None  # edits that are made before questions are asked (a group); None: a timestep, or as the plan says
     restore: bool  # whether the unedited model is restored after each group
@@ -311,7 +311,8 @@ def name(self: RunPlan) -> str:
     }
     text = json.dumps(other, sort_keys=True, default=str)
     suffix = f"-{hashlib.sha256(text.encode()).hexdigest()[:6]}" if other else ""
-    bench = Path(self.benchmark).resolve().name if isinstance(self.benchmark, (str, Path)) else "rows"
+    path = Path(self.benchmark).resolve() if isinstance(self.benchmark, (str, Path)) else Path("rows")
+    bench = path.stem if path.is_file() else path.name
     schedule = "" if self.schedule == "timesteps" else f"{self.schedule}-"
     return _safe_name(f"{schedule}{self.editor}-{_model_name(self.model)}-{bench}{suffix}")
 

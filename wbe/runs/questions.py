@@ -181,7 +181,7 @@ def select_questions(
     plan: RunPlan,
     edited: dict,  # ids of the edits made so far (the keys); for `after`, of those that were made last
 ):
-    "The questions of a moment; the column `moment` says before, current, past, curve, ahead or after."
+    "The questions of a moment; the column `moment` is before, current, past, curve, ahead or after."
     if moment == "before":
         return questions[questions.asked_of == scored_at].assign(moment="before")
     if moment == "after":

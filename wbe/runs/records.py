@@ -725,7 +725,7 @@ def _comparison_row(run: Run, metric: str, moments: list[str]) -> dict:
     nan, means, batches = float("nan"), run.means(metric), run.batches
     row = {(axis, k): means.loc[axis, k] for axis in means.index for k in moments if k in means}
     shown = "exact_match" if metric == "normalised_match" else metric  # lasting facts have no names
-    lasting = _lasting_values(run.ability, shown)
+    lasting = [] if _unknown_lasting(run) else _lasting_values(run.ability, shown)
     row["lasting facts", "before"] = lasting[0] if lasting else nan
     row["lasting facts", "at the end"] = lasting[-1] if lasting and reached_end(run) else nan
     row |= _ability_columns(run, metric)

@@ -584,7 +584,7 @@ def notify(
     event: str,  # begun, asked, kept, resumed, estimated or finished
     **data,
 ):
-    "Tell the callbacks what has happened."
+    "Call the callbacks with an event."
     for callback in self.callbacks:
         callback(event, data)
 

@@ -29,7 +29,7 @@ from ..writers.templates import persona_questions, phrasings
 
 # %% ../../nbs/08_tiny/01_facts.ipynb #cell-005
 class TrainingFact(NamedTuple):
-    "What a snapshot says about a subject."
+    "The facts of a subject in a snapshot."
 
     subject_id: str
     subject: str  # English label

@@ -280,7 +280,7 @@ def _split_text(
     mark: bytes,  # after which it may be split
     size: int,  # wanted bytes of the first part
 ) -> tuple[bytes, list[bytes]]:  # the first part, empty if there is no mark yet, and the rest
-    "Split text after the last mark before `size`, or else after the first one behind it."
+    "Split text after the last mark before `size`, or else after the first one after it."
     before = n - len(held[-1])
     at = held[-1].rfind(mark, 0, size - before) if before < size else -1
     if at < 0:

@@ -275,7 +275,7 @@ class _ArchiveText(DumpText):
                     while file and (block := file.read(READ_BYTES)):
                         yield block
                     yield b"\n"
-            for _ in text:  # damage behind the archive's end is damage, too
+            for _ in text:  # damage after the archive's end is damage, too
                 pass
         except tarfile.TarError as e:
             self.damage = self.damage or f"the archive is broken ({str(e).lower()})"

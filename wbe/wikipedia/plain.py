@@ -76,7 +76,7 @@ _SEPARATOR = re.compile(r"\s*[;,]\s*")
 
 
 def _cut_pairs(text: str, pairs, is_dropped) -> str:  # is_dropped: of the text between marks
-    "The text without some of the pairs; a separator that would stand behind an opening bracket goes too."
+    "The text without some of the pairs; a separator that would follow an opening bracket goes too."
     out, at = [], 0
     for start, end in pairs:
         if is_dropped(text[start:end]):
@@ -234,7 +234,7 @@ def _template_values(template) -> dict:
 
 # %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-042
 def _add_node(builder: _TextBuilder, node, after: str) -> int:
-    "Add a node of a parsed text; how many characters of the text behind it belong to it."
+    "Add a node of a parsed text; how many characters of the text after it belong to it."
     kind = type(node).__name__
     if kind == "Wikilink":
         label = str(node.title).lstrip(": ") if node.text is None else _plain_line(str(node.text))[0].rpartition("|")[2]

@@ -74,7 +74,7 @@ def file_names(self: WorldPlan) -> list[str]:
     return dumps + articles + views + [f"truth/{name}.arrows" for name in TRUTH_TABLES if self.truth]
 
 # %% ../../nbs/02_world/12_files.ipynb #cell-011
-def _compress(name: str, text: str) -> bytes:  # name: of the file; its ending says how
+def _compress(name: str, text: str) -> bytes:  # name: of the file; its ending gives the compression
     "A text as a compressed member of a file."
     data = text.encode()
     return gzip.compress(data, 6, mtime=0) if name.endswith(".gz") else bz2.compress(data, 9)

@@ -344,7 +344,7 @@ def add_claim(
     rank: str = "normal",
     dated: int = 11,  # precision of the times; 0: the wiki does not state them
     quals=(),  # further qualifiers
-    event: str = "",  # id of the event behind it
+    event: str = "",  # id of the event that caused it
     true: bool = True,
     refs=None,  # references; by default at random
 ) -> WorldClaim:

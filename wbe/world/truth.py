@@ -65,12 +65,12 @@ class _WorldChange:
     value_type: str = col("item, time, quantity, …")
     tag: str = col(
         "new: the subject had no value for the property; update: it had others; "
-        "removed: nothing non-deprecated says it any more; ended: it is still said, but now with an end time"
+        "removed: no non-deprecated statement has it any more; ended: one still does, but now with an end time"
     )
     previous: list[str] = col("the truthy values before")
     replaced: str | None = col("the value whose place it took; empty for one that came in addition")
     new_subject: bool = col("whether the subject itself is new in this snapshot")
-    event: str = col("id of the event behind it")
+    event: str = col("id of the event that caused it")
     kind: str = col("kind of the event")
     real: bool = col("whether something happened in the world, not only in the wiki")
     late: bool = col("whether it happened before the older snapshot, and the wiki heard of it late")

@@ -233,7 +233,7 @@ def make_kind_writer(
 
     def make(about: dict) -> Writer:
         key = json.dumps(about, sort_keys=True)
-        if key not in made:  # a single writer gets the options in any case: it says which of them it does not know
+        if key not in made:  # a single writer gets the options in any case, and refuses those that it does not know
             made[key] = make_writer(**about, **(options if only or about["name"] == "openai" else {}))
         return made[key]
 

@@ -65,7 +65,7 @@ def redact_key(text) -> str:
 
 # %% ../../nbs/03_writers/07_endpoint.ipynb #44aab3ba
 def _response_formats(form: AnswerForm) -> tuple:
-    "What a server can be told about the form of an answer, the strictest first."
+    "How a server can be asked for a form of answer, the strictest first."
     text = dict(type="string")
     value = text | (dict(enum=list(form.choices)) if form.choices else {})
     schema = dict(type="object", properties={"item": text, form.field: value}, required=["item", form.field])
@@ -83,7 +83,7 @@ class _Dialect:
         self.formats, self.format = _response_formats(form), 0  # the format in use is an index
         self.limit = "max_completion_tokens" if openai else "max_tokens"  # name of the limit of tokens
         self.refused = set()  # names of parameters
-        self.json_seen = False  # whether an answer was JSON, as it was told to be
+        self.json_seen = False  # whether an answer was JSON, as requested
 
 # %% ../../nbs/03_writers/07_endpoint.ipynb #11a696a1
 @patch
@@ -222,7 +222,7 @@ def _detail_text(detail) -> str:
 
 # %% ../../nbs/03_writers/07_endpoint.ipynb #76bc954c
 def _server_message(e) -> str:  # e: an APIStatusError
-    "What a server says about a call that failed."
+    "A server's message about a call that failed."
     body = e.body.get("error", e.body) if isinstance(e.body, dict) else e.body
     if isinstance(body, dict):
         body = body.get("message") or _detail_text(body.get("detail") or "")

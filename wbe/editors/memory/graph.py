@@ -548,7 +548,7 @@ def _ends(self: FactGraph, f: GraphFact) -> list[str]:
     return [node for node in named if not f.object_id or node.startswith("~")]
 
 # %% ../../../nbs/09_editors/memory/07_graph.ipynb #cell-028
-_NEAR_TIE = 1.0  # of evidence: a path that is behind the best one by no more may still come first
+_NEAR_TIE = 1.0  # of evidence: a path that is below the best one by no more may still come first
 
 
 @patch

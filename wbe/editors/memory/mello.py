@@ -307,7 +307,7 @@ class MelloHParams(HParams):
 
 # %% ../../../nbs/09_editors/memory/09_mello.ipynb #cell-043
 class MelloEditor(Editor):
-    "Sub-questions, each with the nearest edit behind it."
+    "Sub-questions, each followed by the nearest edit."
 
     name, HParams, needs_subject, causal, own_answers, only_prompts = "mello", MelloHParams, False, False, True, True
 

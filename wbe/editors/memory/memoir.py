@@ -272,7 +272,7 @@ class Memoir(Editor):
 # %% ../../../nbs/09_editors/memory/12_memoir.ipynb #cell-047
 @patch
 def _texts(self: Memoir, lm: LM, r: EditRequest, h: MemoirHParams) -> list[EncodedItem]:
-    "The texts on which an edit is trained: alone, and with `contexts` behind generated texts."
+    "The texts on which an edit is trained: alone, and with `contexts` after generated texts."
     coded = encode_items(lm, [QAItem(r.question, r.answer, id=r.id)], h.under)
     if h.contexts:
         p = get_protocol(h.under).render(r.question, tokenizer=lm.tokenizer)

@@ -187,7 +187,7 @@ def _part_device(lm: LM, part: str, layer: int) -> torch.device:
 def close(self: RoutedLayer):
     "Remove the hooks from the model."
     if self.idle:
-        raise RuntimeError(f"the edited layer of {self.lm.name} is set aside by `_without_attached`; leave that first")
+        raise RuntimeError(f"the edited layer of {self.lm.name} is off inside `_without_attached`; leave that first")
     for hook in self.hooks:
         hook.remove()
     _set_needs(self.lm, *self.unwrapped)

@@ -268,7 +268,7 @@ class _WiseTraining:
 # %% ../../../nbs/09_editors/memory/06_wise.ipynb #cell-045
 @patch
 def _coded(self: _WiseTraining, lm: LM, requests: list[EditRequest]) -> list:
-    "The texts of the edits as tokens, in each protocol; with `contexts` also behind generated texts."
+    "The texts of the edits as tokens, in each protocol; with `contexts` also after generated texts."
     items = [QAItem(r.question, r.answer, id=r.id) for r in requests]
     if not self.h.contexts:
         return [c for protocol in self.h.protocols for c in encode_items(lm, items, protocol)]

@@ -142,7 +142,7 @@ def _texts_in_contexts(
     contexts: list[str],  # an empty one for the bare question
     p: Protocol,
 ) -> list[RenderedPrompt]:
-    "The prompts of a question behind each context."
+    "The prompts of a question after each context."
     if not p.chat:
         prompt = p.render(r.question)
         return [prompt._replace(text=c + prompt.text) for c in contexts]
@@ -161,7 +161,7 @@ def encode_in_contexts(
     contexts: list[str],  # an empty one for the bare question
     protocol="zero-shot",  # of the question
 ) -> list[SubjectEncoding]:
-    "A request behind each context, as tokens."
+    "A request after each context, as tokens."
     p, question = get_protocol(protocol), one_line(r.question)
     texts = _texts_in_contexts(lm, r, contexts, p)
     end = subject_span(one_line(r.subject), question)[1]
@@ -354,7 +354,7 @@ def at_subjects(
     self: _ValueObjective,
     activations: torch.Tensor,  # of the part: what it was given, or its output
 ) -> list[torch.Tensor]:  # for each request (contexts, width), in float32
-    "Activations at the subject's last token, behind each context."
+    "Activations at the subject's last token, after each context."
     rows, columns = (x[: -self.n].to(activations.device) for x in (self.rows, self.columns))
     return list(activations[rows, columns].float().split(self.contexts))
 

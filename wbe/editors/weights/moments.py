@@ -442,7 +442,7 @@ class KeyValueEditor(Editor):
         **more,
     ):
         super().__init__(*args, **more)
-        self.corpus, self.cache, self.said = corpus, cache, False  # said: whether the run was told of its moments
+        self.corpus, self.cache, self.said = corpus, cache, False  # said: whether the run was warned about its moments
 
     def check_installed(self):
         if isinstance(self.corpus, (str, os.PathLike)) and not _moments_file(self.corpus):

@@ -56,7 +56,7 @@ class ROME(KeyValueEditor):
         return [hparams.layer] if hparams.adjust else []
 
     def _key_and_value(self, found: TargetValues) -> tuple:  # the mean key, the key in Λ, and its value
-        "The key of a request behind its contexts."
+        "The key of a request after its contexts."
         keys, outputs = found.inputs[0], found.outputs[0]
         mean = keys.mean(0)
         return (mean, mean, outputs.mean(0)) if self.same_key else (mean, keys[0], outputs[0])
