@@ -14,34 +14,11 @@ from itertools import product
 import numpy as np
 import pandas as pd
 
-from wbe.analysis.style import (
-    GREY,
-    display_order,
-    draw_editor_lines,
-    draw_line,
-    finish_panels,
-    label_lines,
-    line_panels,
-    look,
-    new_figure,
-    panel_title,
-    percent_axis,
-    text_colour,
-    upper_limit,
-)
-from wbe.analysis.tables import (
-    as_run_list,
-    before_text,
-    changes_at_end,
-    format_cell,
-    format_percent,
-    labelled_runs,
-    last_in_time,
-    list_changes,
-    match_unedited,
-    metric_label,
-    pool_scores,
-)
+from .style import GREY
+from .style import display_order, draw_editor_lines, draw_line, finish_panels, label_lines, line_panels
+from .style import look, new_figure, panel_title, percent_axis, text_colour, upper_limit
+from .tables import as_run_list, before_text, changes_at_end, format_cell, format_percent, labelled_runs
+from .tables import last_in_time, list_changes, match_unedited, metric_label, pool_scores
 from .timesteps import ability_table, mean_accuracy
 from ..metrics.intervals import bootstrap_interval
 from ..records import BadArgument
@@ -229,13 +206,8 @@ def trade_off(runs, axis: str = "update", metric: str = "exact_match") -> pd.Dat
     return out.loc[display_order(out.index)]
 
 # %% ../../nbs/11_analysis/08_cost.ipynb #cell-054
-def _place_labels(
-    points,  # x and y of each point
-    widths,  # of the labels
-    height: float = 11,  # all in points
-    corner=(-np.inf, -np.inf),  # the lower left one of the panel
-) -> list[tuple[float, float]]:
-    "How far each label is from its point: near, on no point and no label before it, in the panel."
+def _place_labels(points, widths, height: float = 11, corner=(-np.inf, -np.inf)) -> list[tuple[float, float]]:
+    "How far each label is from its point, in points: near, on no point and no label before it, in the panel."
     boxes, out = [], []
     for (x, y), width in zip(points, widths):
         found = []

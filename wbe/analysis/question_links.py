@@ -116,13 +116,9 @@ def decay_links(
 def before_links(called: Mapping[str, str]) -> Callable:
     "The links of scores by what the unedited model had right (of `split_table`): to the questions of a group."
     columns = AXIS_COLUMNS | dict(edits=AXIS_COLUMNS["update"])
-
-    def link(row, column):
-        name, group = row
-        change = ",".join(f"{group.split()[0]} → {now}" for now in ("right", "wrong"))
-        return cell_links({c: s | dict(change=change) for c, s in columns.items()}, called)(name, column)
-
-    return link
+    changes = lambda group: ",".join(f"{group.split()[0]} → {now}" for now in ("right", "wrong"))
+    link = lambda row, c: cell_links({c: columns[c] | dict(change=changes(row[1]))}, called)(row[0], c)
+    return lambda row, column: link(row, column) if column in columns else None
 
 # %% ../../nbs/11_analysis/13_question_links.ipynb #cell-024
 def timestep_links(
