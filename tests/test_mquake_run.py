@@ -129,13 +129,21 @@ def test_the_limit_on_popularity_and_the_relations_reach_the_chains_and_nothing_
     )
     (tmp_path / "work/chains").mkdir(parents=True)
     (tmp_path / "release").mkdir()
-    step = SimpleNamespace(name="t", facts=(1, 2), work=tmp_path / "work", parsed=tmp_path, older=tmp_path)
-    for settings in (dict(seed=0), dict(seed=0, popular=0.2), dict(seed=0, relations="mquake")):
+    step = SimpleNamespace(
+        name="20240201_20240220", facts=(1, 2), work=tmp_path / "work", parsed=tmp_path, older=tmp_path
+    )
+    monkeypatch.setattr(series, "WikipediaSnapshot", Path)
+    monkeypatch.setattr(series, "count_links", lambda pages, path: (pages, path))
+    linked = dict(seed=0, popular=0.2, links=tmp_path)
+    for settings in (linked, dict(seed=0), dict(seed=0, popular=0.2), dict(seed=0, relations="mquake")):
         series._build_chains(SimpleNamespace(settings=settings, folder=tmp_path), step, None, {})
-    *other, relations = calls
+    by_links, *other, relations = calls
+    assert by_links["views"] == (tmp_path / "work/pages_20240220", tmp_path / "work/chains/links.parquet")
     assert other == [dict(seed=0), dict(seed=0, popular=0.2, labels=tmp_path / "labels.parquet")]
     assert {*relations["kind"]} == {*MQUAKE_RELATIONS} and len(MQUAKE_RELATIONS) == 37
-    assert sorted(p.name for p in (tmp_path / "release").iterdir()) == ["chains_t_CF.json", "chains_t_T.json"]
+    assert sorted(p.name for p in (tmp_path / "release").iterdir()) == [
+        f"chains_{step.name}_{s}.json" for s in ("CF", "T")
+    ]
 
 
 def test_weights_are_unedited_after_every_group(chains, tmp_path):

@@ -22,6 +22,7 @@ from .rows import write_json_rows
 from ..engine import open_engine
 from ..records import BadArgument, col, read_table, to_table
 from ..store import Manifest, Stage, scratch_folder, write_table
+from ..wikidata.rules import entity_popularity
 from ..writers.base import Hop, Request, Writer
 from ..writers.checks import first_failed_check
 from ..writers.properties import object_kind
@@ -235,28 +236,32 @@ def _compatible_chains(chains: list[Chain], size: int) -> list[Chain]:  # size: 
     return out
 
 # %% ../../nbs/06_benchmark/05_chains.ipynb #cell-040
-def _popular_facts(e, known, labels, share: float):  # share: of the entities
+def _popular_facts(e, known, seen, share: float):  # seen: popularity by id; share: of the entities
     "The facts of which both ends are popular."
     ends = nw.concat([known.select(id=nw.col(c)) for c in ("subject_id", "object_id")]).unique()
-    linked = labels.join(ends, on="id", how="semi").group_by("sitelinks").agg(n=nw.len())
-    counts = sorted(e.collect(linked).to_pylist(), key=lambda r: -r["sitelinks"])
-    room, least = share * sum(r["n"] for r in counts), counts[0]["sitelinks"] if counts else 0
+    linked = seen.join(ends, on="id", how="semi").group_by("popularity").agg(n=nw.len())
+    counts = sorted(e.collect(linked).to_pylist(), key=lambda r: -r["popularity"])
+    if counts and not counts[0]["popularity"]:
+        raise BadArgument("popular: none of the entities has a page or a link")
+    room, least = share * sum(r["n"] for r in counts), counts[0]["popularity"] if counts else 0
     for r in counts:
         room -= r["n"]
-        least = r["sitelinks"] if room >= 0 else least
-    chosen = labels.filter(nw.col("sitelinks") >= least).select("id")
+        least = r["popularity"] if room >= 0 else least
+    chosen = seen.filter(nw.col("popularity") >= least).select("id")
     for end in ("subject_id", "object_id"):
         known = known.join(chosen, left_on=end, right_on="id", how="semi")
     return known
 
 # %% ../../nbs/06_benchmark/05_chains.ipynb #cell-044
-def _collect_chains(e, inputs: list[Path], work: Path, params: dict, kind, labels=None) -> list[Chain]:
+def _collect_chains(e, inputs: list[Path], work: Path, params: dict, kind, labels=None, views=None) -> list[Chain]:
     "The chains of a timestep, real ones first."
     facts, static, *old = inputs
     known, before = work / "known.parquet", work / "before.parquet"
     order = [*PAIR_COLUMNS, "object_id"]
     after = chain_facts_after(e, e.scan(static), e.scan(facts), kind)
-    after = _popular_facts(e, after, e.scan(labels), params["popular"]) if labels else after
+    if labels:
+        seen = entity_popularity(e.scan(labels), e.scan(views) if views else None)
+        after = _popular_facts(e, after, seen, params["popular"])
     e.write(after, known, order)
     unclear = multi_valued_pairs(e.scan(old[0]), e.scan(known).select(*PAIR_COLUMNS)) if old else None
     e.write(chain_facts_before(e.scan(known), unclear), before, order)
@@ -291,6 +296,7 @@ def find_chains(
     kind=KIND_OF_PROPERTY,  # property -> kind of its objects
     popular: float | None = None,  # share of the entities, those with most pages, that a chain may pass through
     labels=None,  # labels.parquet of the newer snapshot, which knows the pages; for `popular`
+    views=None,  # Parquet file of titles and views, or links (`count_links`), in place of pages; for `popular`
     engine: str = "duckdb",
     memory: str | None = None,
 ) -> Manifest:
@@ -303,13 +309,13 @@ def find_chains(
     params = dict(longest=longest, fan=fan, most=most, invented=invented, seed=seed)
     labels = Path(labels) if popular else None
     params |= dict(popular=popular) if popular else {}
-    read = [*inputs, labels] if labels else inputs
+    read = [*inputs, *filter(None, (labels, views and Path(views)))]
     stage = Stage(out, "chains", params | dict(kind=dict(sorted(kind.items())), version=1), read)
     if stage.done:
         return stage.manifest
     with stage, open_engine(engine, memory) as e:
         with scratch_folder(out, ".chains-") as work:
-            chains = _collect_chains(e, inputs, work, params, kind, labels)
+            chains = _collect_chains(e, inputs, work, params, kind, labels, views)
         write_table(path, to_table(chains, Chain))
         stage.outputs.append(path)
         stage.counts |= _count_chains(chains, longest)

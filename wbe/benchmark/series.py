@@ -30,6 +30,8 @@ from ..store import Manifest, StoreError, atomic_write, lock, make_folder, write
 from ..wikidata.build import build_facts, dump_date, locate_dumps
 from ..wikidata.dumps import WIKIMEDIA
 from ..wikidata.entities import FALLBACK
+from ..wikipedia.pages import WikipediaSnapshot
+from ..wikipedia.texts import count_links
 from ..world.files import World
 from ..writers.base import WRITERS, check_kinds, make_kind_writer
 
@@ -213,6 +215,9 @@ def _build_chains(series: Series, step: SeriesStep, writer, use: dict):  # use: 
     out = step.work / "chains"
     labels, popular = step.parsed / "labels.parquet", series.settings.get("popular")
     limit = dict(popular=popular, labels=labels) if popular else {}
+    if texts := series.settings.get("links"):
+        pages = WikipediaSnapshot(Path(texts) / "work" / f"pages_{step.name[-8:]}")
+        limit["views"] = count_links(pages, make_folder(out) / "links.parquet")
     if series.settings.get("relations") == "mquake":
         limit["kind"] = {p: KIND_OF_PROPERTY[p] for p in MQUAKE_RELATIONS}
     find_chains(*step.facts, out, step.older / "statements.parquet", seed=series.settings["seed"], **use, **limit)
@@ -415,11 +420,13 @@ def _check_settings(settings: dict, engine: str):
     popular = settings.get("popular")
     if popular is not None and not (0 < popular <= 1 and settings["chains"]):
         raise BadArgument(f"popular is for chains, a share above 0 and up to 1: give chains, too; not {popular}")
+    if (links := settings.get("links")) and not (popular and (Path(links) / "work").is_dir()):
+        raise BadArgument(f"links is for popular, a folder of wbe data texts; not {links} with {popular}")
 
 
 def _series_settings(writer: dict, settings: dict, more: dict, engine: str) -> dict:
     "All settings of a series, checked; of `more` what is not as usual, so that the plans of older ones stay the same."
-    usual = dict(popular=None, statements=False, values=False, every_pair=False, relations="all")
+    usual = dict(popular=None, statements=False, values=False, every_pair=False, relations="all", links="")
     settings = dict(writer=public_writer(writer)) | settings | {k: v for k, v in more.items() if v != usual[k]}
     _check_settings(settings, engine)
     return settings
@@ -450,6 +457,7 @@ def make_benchmark(
     ended: str = "drop",  # facts that ended before the newer snapshot, or with a life: drop or keep
     insist: bool = False,  # use dumps that are damaged or not whole
     popular: float | None = None,  # share of the entities, those with most pages, that a chain may pass through
+    links: str = "",  # with popular: a folder of wbe data texts, whose articles' links count in place of pages
     statements: bool = False,  # also sentences that the answers complete, in two columns
     values: bool = False,  # also facts whose value is a date or a quantity; the paper has entities only
     relations: str = "all",  # of chains: all, or mquake, the 37 of its paper
@@ -461,6 +469,7 @@ def make_benchmark(
     settings = dict(closeness=closeness, chains=chains, title=title, source=source, seed=seed, language=language)
     settings |= dict(fallback=list(fallback), namesakes=namesakes, doubtful=doubtful, ended=ended)
     more = dict(popular=popular, statements=statements, values=values, every_pair=every_pair, relations=relations)
+    more["links"] = str(links)
     settings = _series_settings(writer, settings, more, engine)
     _open_series(folder, settings)
     files = locate_dumps(dumps, folder / "dumps", mirror, kind, progress, log)

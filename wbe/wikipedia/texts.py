@@ -4,28 +4,30 @@
 
 # %% auto #0
 __all__ = ['ROWS_PER_PIECE', 'PUBLISHED_PIECE', 'SourceText', 'write_in_pieces', 'write_texts', 'snapshot_articles',
-           'changed_source', 'shuffled_by_id', 'pack_texts', 'DumpsOfDay', 'dumps_by_day', 'parse_articles',
-           'write_wiki_texts', 'texts_table']
+           'changed_source', 'count_links', 'shuffled_by_id', 'pack_texts', 'DumpsOfDay', 'dumps_by_day',
+           'parse_articles', 'write_wiki_texts', 'texts_table']
 
 # %% ../../nbs/05_wikipedia/06_texts.ipynb #cell-002
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from urllib.parse import unquote
 
 import pyarrow.parquet as pq
 
 from ..engine import check_engine
 from ..records import BadArgument, col, schema, to_table
-from ..store import Manifest, Stage, atomic_write, lock, make_folder
+from ..store import Manifest, Stage, atomic_write, lock, make_folder, write_table
 from ..texts import stable_hash
 from ..wikidata.build import check_pair, check_snapshot, dump_date
 from .comparison import compare_wikipedia
 from .diffs import ChangedText, Diffset, write_diffset
 from .pages import WikipediaSnapshot, parse_wikipedia
-from .plain import page_paragraphs
+from .plain import _link_target, page_paragraphs
 
 # %% ../../nbs/05_wikipedia/06_texts.ipynb #cell-005
 @dataclass
@@ -86,6 +88,27 @@ def snapshot_articles(
 def changed_source(article: ChangedText) -> SourceText:
     "What is new in an article of a changed set."
     return SourceText(article.id, article.title, article.status, "\n".join(article.updated))
+
+# %% ../../nbs/05_wikipedia/06_texts.ipynb #f88dc7ee
+_LINK = re.compile(r'\[\[([^\[\]|{}<>\n]+)|href="\./([^"]+)"')
+
+
+def count_links(snapshot: WikipediaSnapshot, path) -> Path:  # path: Parquet file to write
+    "Write how many articles link to each title, in the columns of page views (title, views)."
+    import pyarrow as pa
+
+    counts, leads = Counter(), {}
+    with pq.ParquetFile(snapshot.path) as file:
+        for batch in file.iter_batches(1000, columns=["title", "redirect", "wikitext"]):
+            for page in batch.to_pylist():
+                if page["redirect"]:
+                    leads[page["title"]] = _link_target(page["redirect"])
+                found = _LINK.findall(page["wikitext"] or "")
+                counts.update({_link_target(wiki or unquote(html)) for wiki, html in found} - {page["title"]})
+    for title, to in leads.items():
+        counts[to] += counts.pop(title, 0)
+    write_table(path, pa.table(dict(title=[*counts], views=pa.array(counts.values(), pa.int64()))))
+    return Path(path)
 
 # %% ../../nbs/05_wikipedia/06_texts.ipynb #e73e35b6
 def _token_encoder(tokenizer) -> Callable:  # from a list of texts to lists of ids
