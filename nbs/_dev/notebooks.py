@@ -251,7 +251,7 @@ PRIVATE_WORDS = {
     r"\b(?:is|are|was|were) set aside\b": "skipped, with a reason",
     r"\bunder the protocol\b|\bquestions are put\b": "with the protocol, asked",
     r"\bdrawn by a seed\b": "sampled with a seed",
-    r"\btold apart by\b": "distinguished by",
+    r"\b(?:told apart by|not told apart)\b": "distinguished by, not clearly different",
     r"\bfilled up\b": "padded",
 }
 
