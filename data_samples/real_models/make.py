@@ -49,7 +49,7 @@ def run(args):
     if not (args.output / "rows.jsonl").exists():
         write_rows(args.rows, args.output / "rows.jsonl", args.order)
     common = dict(benchmark=str(args.output / "rows.jsonl"), model=args.model, timesteps=f"2-{args.timesteps + 1}")
-    common |= {} if args.like else dict(tune=32)
+    common |= {} if args.like else dict(tune=args.tune)
     common |= dict(axes=["update", "rephrase", "locality"], generate=["update", "rephrase", "locality"])
     common |= dict(sample=30, ask_lasting=200, threads=1, device=args.device, dtype="float32")
     common |= dict(texts=args.texts) if args.texts else {}
@@ -95,7 +95,8 @@ def keep(args):
         }
         edits = dict(made=int(r.batches.edits.sum()), seconds=float(r.batches.seconds.sum())) if len(r.batches) else {}
         hparams = {k: Path(v).name if k == "embedder" else v for k, v in r.config["hparams"].items()}
-        about[r.name] = dict(editor=r.editor, hparams=hparams, tuned=r.config.get("tuned"), edits=edits)
+        tuned = r.config.get("tuned") or about.get(r.name, {}).get("tuned")  # of the first run
+        about[r.name] = dict(editor=r.editor, hparams=hparams, tuned=tuned, edits=edits)
         about[r.name] |= dict(model=model, name=Path(r.config["model"]["name"]).name, protocol=r.config["protocol"])
         about[r.name] |= dict(device=r.config["hardware"]["gpu"] or "CPU")
     (HERE / "runs.json").write_text(json.dumps(dict(sorted(about.items())), indent=1) + "\n", encoding="utf-8")
@@ -112,6 +113,7 @@ def main():
     run_parser.add_argument("--timesteps", type=int, default=10, help="how many timesteps of a hundred edits")
     run_parser.add_argument("--order", type=int, default=1, help="of the edits: 1, that of the file, or a seed")
     run_parser.add_argument("--like", type=Path, help="a folder whose tuning is taken")
+    run_parser.add_argument("--tune", type=int, default=32, help="edits on which hyper-parameters are chosen")
     run_parser.add_argument("--editors", default=",".join(EDITORS))
     run_parser.add_argument("--device", default="auto", help="cpu, cuda, …")
     run_parser.add_argument("--texts", help="a file of paragraphs, one a line")

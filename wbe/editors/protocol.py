@@ -470,6 +470,12 @@ def use_recorded(
     self.hparams = self.HParams(**{k: _lists_to_tuples(v) for k, v in hparams.items() if k in known})
     self.overrides = {}
 
+
+@patch
+def remark(self: Editor, lm: LM) -> str:
+    "What a run says in its first lines about the hyper-parameters for a model; nothing in most cases."
+    return ""
+
 # %% ../../nbs/09_editors/04_protocol.ipynb #cell-044
 def _describe_model(lm: LM) -> dict:
     "A result's record of its model."

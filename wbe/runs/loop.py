@@ -112,6 +112,7 @@ def parts(
     count = dict(edits=sum(self.planned.values()), questions=len(self.asker.questions))
     trained = ", ".join(self.editor.hparams_for(self.lm).protocols) if self.editor else ""
     about = dict(editor=self.plan.editor, model=str(self.lm.name), trained=trained, protocol=self.plan.protocol)
+    about |= dict(remark=said) if self.editor and (said := self.editor.remark(self.lm)) else {}
     self.notify("begun", run=self.folder.name, **about, **count)
     for n in self.planned:
         yield n, "before", None
@@ -278,6 +279,8 @@ class ProgressTable:
             self.line(data["text"])
         if data.get("trained"):
             self.line(f"prompt format: {data['trained']} in training, {data['protocol']} in questions")
+        if data.get("remark"):
+            self.line(data["remark"])
         if event == "broken":
             times = f"the perplexity of text is {data['ratio']:.3g} times that of the unedited model"
             self.line(f"broken after {data['edits_done']:,} edits: {times} (limit {data['limit']:g})")

@@ -442,6 +442,7 @@ def _optimise_batch(
 
 # %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-063
 _CPU_TOKENS = 256  # in a step on a CPU: larger matrices are hardly faster there, and wait for the slowest request
+_LOGITS = 1 << 28  # in a step: 1 GiB in float32, and a few times that with the gradient
 
 
 def _group_requests(
@@ -451,14 +452,16 @@ def _group_requests(
     "Indices of requests that are optimised in one pass: as many as fit, of nearly equal length."
     room, room_of_tails = max(max_batch_tokens(lm), 1 << 12), _CPU_TOKENS if lm.device.type == "cpu" else 1 << 30
     longest = [max(len(t.ids) - t.subject_at for t in ts) for ts in texts]
-    sizes, groups, size, rows = [sum(len(t.ids) for t in ts) for ts in texts], [], 0, 0
+    sizes, groups, size, rows, terms = [sum(len(t.ids) for t in ts) for ts in texts], [], 0, 0, 0
+    each = [sum(max(len(t.answer), 1) for t in ts) for ts in texts]
     for i in sorted(range(len(texts)), key=lambda i: (longest[i], i)):
-        size, rows = size + sizes[i], rows + len(texts[i])
-        if groups and size <= room and rows * longest[i] <= room_of_tails:
+        size, rows, terms = size + sizes[i], rows + len(texts[i]), terms + each[i]
+        fits = size <= room and rows * longest[i] <= room_of_tails and terms * lm.vocab <= _LOGITS
+        if groups and fits:
             groups[-1].append(i)
         else:
             groups.append([i])
-            size, rows = sizes[i], len(texts[i])
+            size, rows, terms = sizes[i], len(texts[i]), each[i]
     return groups
 
 # %% ../../../nbs/09_editors/weights/01_keys.ipynb #cd7149c1

@@ -6,7 +6,7 @@
 __all__ = ['ROMEHParams', 'ROME', 'RROME', 'MEMITHParams', 'MEMIT', 'mean_key']
 
 # %% ../../../nbs/09_editors/weights/03_rome.ipynb #cell-002
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -161,6 +161,20 @@ class MEMIT(KeyValueEditor):
 
     def needs(self, hparams: MEMITHParams) -> list[int]:
         return list(hparams.layers)
+
+    def hparams_for(self, lm: LM) -> MEMITHParams:
+        "The hyper-parameters for a model; of a preset's layers the last one, where changes cannot be spread."
+        h = super().hparams_for(lm)
+        several = self.hparams is None and "layers" not in self.overrides and len(set(h.layers)) > 1
+        if not several or lm.family.mlp_out is None or _output_scale(lm, max(h.layers), "mlp_out") is not None:
+            return h
+        return replace(h, layers=(max(h.layers),), source=f"{h.source}; the last layer alone: ours")
+
+    def remark(self, lm: LM) -> str:
+        layers = set(self.hparams_for(lm).layers)
+        if "layers" in self.overrides or len(layers) > 1 or _output_scale(lm, max(layers), "mlp_out") is not None:
+            return ""
+        return f"a norm stands behind each MLP of {lm.name}, so one layer is edited: {max(layers)}"
 
     def check(self, lm: LM, hparams: MEMITHParams):
         super().check(lm, hparams)
