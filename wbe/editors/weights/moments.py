@@ -11,6 +11,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
@@ -33,12 +34,20 @@ from ...store import explain_read_errors, make_folder, sha256_of, write_text
 from ...texts import one_line, package_text
 
 # %% ../../../nbs/09_editors/weights/02_moments.ipynb #cell-005
+_HASHED_IN_ONE = 1 << 31  # bytes of weights; of more, each tensor is hashed on its own, on all processors
+_bytes_of = lambda p: p.detach().contiguous().cpu().view(torch.uint8).numpy()
+_digest_of = lambda p: hashlib.sha256(_bytes_of(p)).digest()
+
+
 def _hash_weights(lm: LM) -> str:
     "A hash of the weights as they are."
-    h = hashlib.sha256(repr(lm.own_context_length).encode())
-    for name, p in lm.named_weights():
-        h.update(f"{name} {p.dtype} {tuple(p.shape)}".encode())
-        h.update(p.detach().contiguous().cpu().view(torch.uint8).numpy())
+    h, weights = hashlib.sha256(repr(lm.own_context_length).encode()), dict(lm.named_weights())
+    large = sum(p.nbytes for p in weights.values()) > _HASHED_IN_ONE
+    with ThreadPoolExecutor() as pool:
+        found = pool.map(_digest_of, weights.values()) if large else map(_bytes_of, weights.values())
+        for (name, p), data in zip(weights.items(), found):
+            h.update(f"{name} {p.dtype} {tuple(p.shape)}".encode())
+            h.update(data)
     if lm.backend and (options := lm.backend.model_options):
         h.update(json.dumps(options, sort_keys=True, default=str).encode())
     return h.hexdigest()
