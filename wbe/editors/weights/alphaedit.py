@@ -18,6 +18,7 @@ from wbe.editors.weights.rome import (
     MEMIT,
     MEMITHParams,
     _target_part,
+    _written_values,
     _key_gram,
     _key_products,
     _solve_change,
@@ -263,7 +264,7 @@ def _target_values(
     how = dict(part=part, stop_after=h.stop_after, partial=partial_work(self, lm, requests, h), progress=self.progress)
     found = optimise_values(lm, requests, texts, max(h.layers), h, **how)
     if not h.anchor:
-        return found.target
+        return _written_values(lm, max(h.layers), found, h)
     where, (_, scale) = ("mlp_out", max(h.layers), "out"), _target_part(lm, sorted(set(h.layers)))
     now = subject_activations(lm, [ts[0] for ts in texts], [where])[where].to(found.delta)
     wanted = now + found.delta / scale

@@ -45,6 +45,18 @@ class ROMEHParams(ValueHParams):
     samples: int = hp(100_000, minimum=1)  # number of texts for the second moments
     ridge: float = hp(1e-6, minimum=0)  # what is added to their diagonal, relative to its mean
 
+# %% ../../../nbs/09_editors/weights/03_rome.ipynb #ff498200
+def _written_values(
+    lm: LM,
+    layer: int,
+    found: TargetValues,
+    h: ValueHParams,
+) -> torch.Tensor:  # (requests, width)
+    "The values that are written: those that were found, or as long as before where only their direction counts."
+    if not h.keep_length or _output_scale(lm, layer, "mlp_out") is not None:
+        return found.target
+    return found.target * (found.start.norm(dim=1) / found.target.norm(dim=1).clamp(min=1e-30))[:, None]
+
 # %% ../../../nbs/09_editors/weights/03_rome.ipynb #cell-017
 class ROME(KeyValueEditor):
     "A rank-one change of one MLP layer."
@@ -68,7 +80,8 @@ class ROME(KeyValueEditor):
         u, key, value = self._key_and_value(found)
         if hparams.adjust:
             u = self.moments(lm, [layer], hparams.samples)[layer].solve(u[:, None], hparams.ridge)[:, 0]
-        return WeightEdit(deltas={("mlp_out", layer): _rank_one_update(u, key, found.target[0] - value)})
+        missing = _written_values(lm, layer, found, hparams)[0] - value
+        return WeightEdit(deltas={("mlp_out", layer): _rank_one_update(u, key, missing)})
 
 # %% ../../../nbs/09_editors/weights/03_rome.ipynb #cell-018
 class RROME(ROME):
@@ -189,9 +202,8 @@ class MEMIT(KeyValueEditor):
     def _target_values(self, lm: LM, requests, texts, part: str, h: MEMITHParams, state: dict) -> torch.Tensor:
         "The wanted outputs of the last edited layer."
         partial = partial_work(self, lm, requests, h)
-        return optimise_values(
-            lm, requests, texts, max(h.layers), h, part=part, partial=partial, progress=self.progress
-        ).target
+        layer, how = max(h.layers), dict(part=part, partial=partial, progress=self.progress)
+        return _written_values(lm, layer, optimise_values(lm, requests, texts, layer, h, **how), h)
 
     def _change(self, lm: LM, layer: int, keys, missing, h: MEMITHParams, state: dict) -> Delta:
         "The change of a layer that adds what is missing for each key."
