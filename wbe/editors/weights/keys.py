@@ -284,9 +284,7 @@ class ValueHParams(HParams):
         "subject", choices=("end", "subject")
     )  # where it is measured: after "subject is a", or at the subject
     kl_direction: str = hp("new_from_old", choices=("old_from_new", "new_from_old"))  # D(old ‖ new), or D(new ‖ old)
-    keep_length: bool = (
-        False  # whether values stay as long as before where a norm behind the MLP takes their length
-    )
+    keep_length: bool = False  # whether values stay as long as before where a norm behind the MLP takes their length
     last_update: bool = False  # whether the last step changes the value, too
     enough: float = hp(5e-2)  # a request is done below this loss
     contexts: tuple = ((10, 5), (10, 10))  # context templates: how many of how many tokens
