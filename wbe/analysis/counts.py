@@ -30,17 +30,9 @@ import numpy as np
 from ..http import USER_AGENT, FetchError, RetryPolicy, TransientError, open_url
 from ..progress import progress_bar
 from ..records import BadArgument, install_command, patch
-from wbe.store import (
-    StoreError,
-    check_disk_space,
-    explain_read_errors,
-    explain_write_errors,
-    format_bytes,
-    logger,
-    make_folder,
-    scratch_folder,
-    write_text,
-)
+from ..store import StoreError
+from ..store import check_disk_space, explain_read_errors, explain_write_errors, format_bytes
+from ..store import logger, make_folder, scratch_folder, write_text
 from ..texts import parse_date
 from ..writers.endpoint import JobStopped, RateLimiter
 
@@ -106,10 +98,7 @@ def _write_token_files(texts: Iterable[str], folder) -> dict:
     return dict(documents=n, bytes=size // _TOKEN_BYTES - n, sha256=digest.hexdigest())
 
 # %% ../../nbs/11_analysis/04_counts.ipynb #cell-030
-def _index_texts(
-    folder: Path,
-    most: int = 1 << 26,  # bytes at once
-) -> Iterator[bytes]:
+def _index_texts(folder: Path, most: int = 1 << 26) -> Iterator[bytes]:  # most: bytes at once
     "The texts of an index, some documents at a time, with breaks between them."
     tokens = np.memmap(folder / "tokenized.0", "<u2", "r")
     begins = np.fromfile(folder / "offset.0", "<u8") // _TOKEN_BYTES
@@ -137,11 +126,7 @@ def _sample_strings(folder, n: int = 100, seed: int = 0) -> list[str]:
     return list(dict.fromkeys(out))
 
 # %% ../../nbs/11_analysis/04_counts.ipynb #cell-037
-def _run_indexer(
-    folder: Path,
-    memory: int,  # GiB
-    workers: int,
-):
+def _run_indexer(folder: Path, memory: int, workers: int):  # memory: GiB
     "Build the suffix array beside the tokens."
     import resource
 
@@ -338,11 +323,7 @@ class _ServiceRequest(NamedTuple):
     body: dict | None = None  # posted as JSON
 
 # %% ../../nbs/11_analysis/04_counts.ipynb #3f87567c
-def _send_request(
-    request: _ServiceRequest,
-    agent: str = USER_AGENT,
-    timeout: float = 30.0,
-) -> tuple[int, dict]:
+def _send_request(request: _ServiceRequest, agent: str = USER_AGENT, timeout: float = 30.0) -> tuple[int, dict]:
     "Status and answer of a server; `TransientError` where another try may help."
     if urlsplit(request.url).scheme not in ("http", "https"):
         raise BadArgument(f"{request.url!r} is not the address of a service; it begins with https:// or http://")

@@ -24,9 +24,7 @@ from ..progress import progress_bar
 from ..records import BadArgument
 
 # %% ../../nbs/11_analysis/10_gradients.ipynb #a942f0f2
-def _parameter_groups(
-    lm: LM,
-) -> dict[str, str]:  # by parameter: embeddings, layer 0, …, final
+def _parameter_groups(lm: LM) -> dict[str, str]:  # by parameter: embeddings, layer 0, …, final
     "The part of the model to which each parameter belongs. A tied matrix belongs to the embeddings."
     block = re.compile(re.escape(lm.family.block).replace(r"\{\}", r"(\d+)") + r"\.")
     embeds = {lm.path("embed"), lm.path("positions") if lm.family.positions else ""}

@@ -20,38 +20,15 @@ import pandas as pd
 
 import wbe
 from .cost import answer_time, edit_cost, format_edit_time, label_points
-from wbe.analysis.counts import (
-    INFINI_GRAM_INDEX,
-    WIKIMEDIA_VIEWS_API,
-    HostedCounts,
-    HostedViews,
-    LocalIndex,
-    PlainCounts,
-    ViewFiles,
-)
+from .counts import INFINI_GRAM_INDEX, WIKIMEDIA_VIEWS_API, HostedCounts, HostedViews
+from .counts import LocalIndex, PlainCounts, ViewFiles
 from .statistics import UneditedAnswers, unedited_answers
 from .style import GREY, display_order, look, new_figure, percent_axis
-from wbe.analysis.tables import (
-    NOT_YET,
-    as_run_list,
-    describe_shorter_runs,
-    format_cell,
-    format_percent,
-    labelled_runs,
-    last_in_time,
-    longest_runs,
-    pool_scores,
-    runs_of_models,
-    text_measure,
-)
-from wbe.analysis.timesteps import (
-    ability_table,
-    accuracy_changes,
-    forgetting_table,
-    mean_accuracy,
-    summarise_changes,
-    summarise_means,
-)
+from .tables import NOT_YET
+from .tables import as_run_list, describe_shorter_runs, format_cell, format_percent, labelled_runs
+from .tables import last_in_time, longest_runs, pool_scores, runs_of_models, text_measure
+from .timesteps import ability_table, accuracy_changes, forgetting_table
+from .timesteps import mean_accuracy, summarise_changes, summarise_means
 from ..benchmark.own import open_benchmark
 from ..benchmark.reader import Benchmark
 from ..metrics.answers import MEASURES, OPTIONAL_MEASURES

@@ -21,16 +21,8 @@ from . import style, tables
 from .cost import edit_cost, label_points
 from .headline import reportable_runs
 from .report import _image_html, page_files, page_note
-from wbe.analysis.tables import (
-    edits_planned,
-    labelled_runs,
-    last_in_time,
-    match_unedited,
-    mean_by,
-    runs_by_protocol,
-    text_measure,
-    verdicts_by,
-)
+from .tables import edits_planned, labelled_runs, last_in_time, match_unedited
+from .tables import mean_by, runs_by_protocol, text_measure, verdicts_by
 from .timesteps import ability_table
 from ..benchmark.reader import fetch_dataset
 from ..metrics.answers import MEASURES, normalised_matches
@@ -116,10 +108,7 @@ _CHECKS = {
 }
 
 
-def _verify_run(
-    run,
-    others: Iterable = (),  # the other runs of its table
-) -> dict[str, bool | None]:
+def _verify_run(run, others: Iterable = ()) -> dict[str, bool | None]:  # others: the other runs of its table
     "Which checks a run passes; None where there is nothing to compare with."
     found = (not run.missing, _each_once(run), _all_edits(run), _exact_means_right_tokens(run), _answers_hold(run))
     return dict(zip(_CHECKS, (*found, _same_before(run, list(others)))))
@@ -199,9 +188,7 @@ def _end_verdicts(runs, rows: pd.DataFrame, measure: str) -> pd.Series:
     return verdicts_by(end.assign(difference=end[measure].astype(float) - before), ["editor"])
 
 
-def _leaderboard_table(
-    runs,  # with one protocol
-) -> pd.DataFrame:
+def _leaderboard_table(runs) -> pd.DataFrame:  # runs: with one protocol
     "A row for each edited run, the best on updates at the end first; bounds in columns `…, low` and `…, high`."
     checks = {n: _verify_run(r, [o for o in runs if o is not r]) for n, r in labelled_runs(runs)}
     failed = [n for n, found in checks.items() if False in found.values()]

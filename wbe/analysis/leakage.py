@@ -194,10 +194,7 @@ def _ending_axes(runs, measure: str) -> list[str]:
     return _asked_axes(runs, display_order(found), hint, measure)
 
 
-def _ending_shares(
-    runs,
-    measure: str = "natural_end",  # or outdated_match
-) -> pd.DataFrame:
+def _ending_shares(runs, measure: str = "natural_end") -> pd.DataFrame:  # measure: or outdated_match
     "The share of answers that ended by themselves, or are outdated, as `mean_accuracy` has it."
     check_choice(measure, _ENDING_MEASURES, "measure")
     return mean_accuracy(runs, measure, _ending_axes(runs, measure))

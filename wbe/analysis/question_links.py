@@ -210,9 +210,7 @@ def _heatmap_points(ax) -> list[_FigurePoint]:
     return out
 
 # %% ../../nbs/11_analysis/13_question_links.ipynb #cell-035
-def _figure_points(
-    fig,  # of matplotlib
-) -> list[_FigurePoint]:
+def _figure_points(fig) -> list[_FigurePoint]:  # fig: of matplotlib
     "The points of a finished figure: of lines with a name or markers, and the cells of heat maps."
     fig.draw_without_rendering()
     panels = [ax for ax in fig.axes if ax.get_visible()]

@@ -102,10 +102,7 @@ def _leakage_rows(runs, c: _Criterion) -> pd.DataFrame:
     return rows.assign(value=rows.right, part=2 * near + after, sign=np.where(near == after, 1, -1))[_PART_COLUMNS]
 
 # %% ../../nbs/11_analysis/16_rankings.ipynb #cell-022
-def _criterion_rows(
-    runs,
-    name: str,  # of a criterion
-) -> pd.DataFrame:
+def _criterion_rows(runs, name: str) -> pd.DataFrame:  # name: of a criterion
     "The rows of a criterion: editor, subject_id, value, part, sign; none where the runs do not have them."
     c = _CRITERIA[check_choice(name, _CRITERIA, "criterion")]
     if c.against:
@@ -119,9 +116,7 @@ def _criterion_rows(
     return rows.assign(value=rows[c.measure].astype(float), part=0, sign=c.sign)[_PART_COLUMNS]
 
 # %% ../../nbs/11_analysis/16_rankings.ipynb #cell-023
-def _criterion_values(
-    rows: pd.DataFrame,  # of `_criterion_rows`
-) -> pd.Series:
+def _criterion_values(rows: pd.DataFrame) -> pd.Series:  # rows: of `_criterion_rows`
     "The value of each editor, more is better."
     means = rows.groupby(["editor", "part"]).agg(value=("value", "mean"), sign=("sign", "first"))
     return (means.value * means.sign).groupby(level="editor").sum()
@@ -338,10 +333,7 @@ def order_table(
     return table[list(dict.fromkeys(orders.criterion))]
 
 # %% ../../nbs/11_analysis/16_rankings.ipynb #cell-067
-def _changed_orders(
-    orders: pd.DataFrame,  # of `paper_orders`
-    base: str = _PAPER_CRITERION,
-) -> pd.DataFrame:
+def _changed_orders(orders: pd.DataFrame, base: str = _PAPER_CRITERION) -> pd.DataFrame:  # orders: of `paper_orders`
     "The orders whose verdict under a criterion is the opposite of that under the papers' measure."
     key = ["paper", "order"]
     first = orders[orders.criterion == base][[*key, "kind", "difference"]]

@@ -280,9 +280,7 @@ def _error_html(output) -> str:
     return page_note([_why_not_shown(output)], "Not shown")
 
 # %% ../../nbs/11_analysis/14_report.ipynb #cell-047
-def _output_html(
-    output,  # of a cell
-) -> str:
+def _output_html(output) -> str:  # output: of a cell
     "The HTML of a cell's output."
     if output.output_type == "error":
         return _error_html(output)

@@ -284,9 +284,7 @@ _NO_DATES = (
 )
 
 
-def _missing_dates(
-    facts: pd.DataFrame,  # of `fact_dates`
-) -> list[str]:
+def _missing_dates(facts: pd.DataFrame) -> list[str]:  # facts: of `fact_dates`
     "How many facts have no date."
     n = int(facts["first"].isna().sum())
     if n == len(facts):
@@ -299,9 +297,7 @@ def _calendar_year(day: float) -> int:
     return date.fromordinal(int(day)).year if 1 <= day <= date.max.toordinal() else int(np.floor(_decimal_year(day)))
 
 # %% ../../nbs/11_analysis/03_statistics.ipynb #0a9194e1
-def _facts_per_year(
-    facts: pd.DataFrame,  # of `fact_dates`
-) -> pd.Series:
+def _facts_per_year(facts: pd.DataFrame) -> pd.Series:  # facts: of `fact_dates`
     "How many facts began in each year. A date that spans several years counts in their middle."
     dated = facts[facts["first"].notna()]
     middle = (dated["first"] + dated["last"]) / 2

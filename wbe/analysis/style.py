@@ -80,9 +80,7 @@ EDITOR_FAMILIES = {f: tuple(name for name, of in _FAMILY.items() if of == f) for
 _OTHER_FAMILY = "other editors"
 
 
-def _editor_family(
-    name: str,  # an editor, or a run named after one
-) -> str:
+def _editor_family(name: str) -> str:  # name: an editor, or a run named after one
     "The family of an editor."
     return _FAMILY.get(name if name in _KNOWN_LOOKS else _base_editor(name), _OTHER_FAMILY)
 
@@ -90,10 +88,7 @@ def _editor_family(
 _MOST_LINES = 8  # in one panel
 
 
-def _editor_groups(
-    editors: Iterable[str],
-    most: int = _MOST_LINES,
-) -> dict[str, list[str]]:
+def _editor_groups(editors: Iterable[str], most: int = _MOST_LINES) -> dict[str, list[str]]:
     "The editors that share a panel: all of them under an empty name, or each family where there are more than `most`."
     editors = [e for e in display_order(editors) if e != "none"]
     if len(editors) <= most:

@@ -22,14 +22,8 @@ import pandas as pd
 
 from .style import EDITOR_LOOKS, display_order
 from ..metrics.answers import MEASURES
-from wbe.metrics.intervals import (
-    Interval,
-    PairedVerdict,
-    bootstrap_interval,
-    judge_differences,
-    p_value,
-    paired_difference,
-)
+from ..metrics.intervals import Interval, PairedVerdict
+from ..metrics.intervals import bootstrap_interval, judge_differences, p_value, paired_difference
 from ..records import BadArgument, check_choice, question_columns
 from ..runs.records import EVALUATION_MOMENTS, short_model_name
 

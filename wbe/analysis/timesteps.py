@@ -13,44 +13,13 @@ __all__ = ['mean_accuracy', 'format_means', 'draw_means', 'summarise_means', 'ac
 import numpy as np
 import pandas as pd
 
-from wbe.analysis.style import (
-    GREY,
-    METRIC_LOOKS,
-    display_order,
-    draw_dots,
-    draw_editor_lines,
-    draw_heatmap,
-    draw_line,
-    finish_panels,
-    label_lines,
-    line_panels,
-    new_figure,
-    panel_title,
-    percent_axis,
-    upper_limit,
-)
-from wbe.analysis.tables import (
-    NOT_YET,
-    VERDICT_COLUMNS,
-    as_run_list,
-    before_text,
-    changes_at_end,
-    find_gaps,
-    format_percent,
-    labelled_runs,
-    last_in_time,
-    list_changes,
-    list_verdicts,
-    match_editor,
-    match_unedited,
-    mean_by,
-    metric_label,
-    pool_scores,
-    runs_of_models,
-    sort_in_time,
-    verdicts_by,
-    with_verdicts,
-)
+from .style import GREY, METRIC_LOOKS
+from .style import display_order, draw_dots, draw_editor_lines, draw_heatmap, draw_line, finish_panels
+from .style import label_lines, line_panels, new_figure, panel_title, percent_axis, upper_limit
+from .tables import NOT_YET, VERDICT_COLUMNS
+from .tables import as_run_list, before_text, changes_at_end, find_gaps, format_percent, labelled_runs
+from .tables import last_in_time, list_changes, list_verdicts, match_editor, match_unedited, mean_by
+from .tables import metric_label, pool_scores, runs_of_models, sort_in_time, verdicts_by, with_verdicts
 from ..metrics.answers import MEASURES
 from ..metrics.intervals import MIN_QUESTIONS
 from ..metrics.summary import backward_transfer, changes_of_questions, forgetting, read_scores, state_matrix

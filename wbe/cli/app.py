@@ -134,10 +134,7 @@ _READ |= dict.fromkeys((tuple, list), _several)
 _WANTED = {int: "a whole number", float: "a number", bool: "true or false", dict: "NAME=VALUE"}
 
 
-def _read_value(
-    setting: Setting,
-    text: str,
-):
+def _read_value(setting: Setting, text: str):
     "The value of a setting."
     if text == "none" and setting.default is None:
         return None

@@ -20,12 +20,7 @@ from ..records import BadArgument, check_choice
 OFFER_COLUMNS = ("kind", "date", "bytes", "state")
 
 
-def _print_offer(
-    mirror: str,
-    kind: str | None,
-    most: int,  # of each kind
-    out: TableOutput,
-):
+def _print_offer(mirror: str, kind: str | None, most: int, out: TableOutput):  # most: of each kind
     "What a mirror offers, and what it does not show."
     from wbe.store import format_bytes
     from wbe.wikidata.dumps import list_mirror
@@ -115,10 +110,7 @@ def _stage_row(
     return (*cells, "; ".join(reasons) or "whole"), not reasons
 
 # %% ../../nbs/12_app/04_bench.ipynb #f8ae5752
-def _journal_row(
-    folder: Path,
-    path: Path,  # of the journal
-) -> tuple:
+def _journal_row(folder: Path, path: Path) -> tuple:  # path: of the journal
     "The row of an unfinished stage."
     journal = json.loads(path.read_text())
     sizes = journal["sizes"].values()
@@ -358,11 +350,7 @@ def _parse_one(folder: Path, dumps: tuple, settings: dict, out: TableOutput):
         print_step(f"{dumps[0]}: it ends without its closing bracket or tag; if it should be a whole dump, it was cut")
 
 # %% ../../nbs/12_app/04_bench.ipynb #7d9bb8cb
-def _print_built(
-    built,  # what `build_facts` returned
-    folder: Path,
-    out: TableOutput,
-):
+def _print_built(built, folder: Path, out: TableOutput):  # built: what `build_facts` returned
     from wbe.wikidata.parse import DAMAGED_EXIT_CODE
 
     funnel = built.counts["filter"]["funnel"]

@@ -21,9 +21,7 @@ from ..records import BadArgument, install_command
 from ..store import Manifest, describe_file, versions, write_text
 
 # %% ../../nbs/12_app/07_demo.ipynb #cell-005
-def _print_benchmark(
-    demo,  # what `run_demo` returned
-):
+def _print_benchmark(demo):  # demo: what `run_demo` returned
     from wbe.demo import SHOWN_TIMESTEP
 
     print_table(demo.changes.columns, demo.changes.values.tolist(), "Facts between entities, by timestep")
@@ -47,10 +45,7 @@ def _installed(*packages: str) -> bool:
     return all(find_spec(name) for name in packages)
 
 # %% ../../nbs/12_app/07_demo.ipynb #cell-008
-def _print_editors(
-    folder: Path,  # of the demo
-    editors: list[str],
-):
+def _print_editors(folder: Path, editors: list[str]):  # folder: of the demo
     "Run the editors, compare them, and write a report."
     from wbe.demo import draw_demo_runs, edit_demo
     from wbe.runs.loop import ProgressTable
@@ -82,10 +77,7 @@ def _editor_names(text: str) -> list[str]:
     return [name for name in names if name != "none"]
 
 # %% ../../nbs/12_app/07_demo.ipynb #cell-013
-def _demo_files(
-    folder: Path,  # of the demo
-    editors: list[str],
-) -> list[Path]:
+def _demo_files(folder: Path, editors: list[str]) -> list[Path]:  # folder: of the demo
     "The files that a demo is asked for."
     runs = [folder / "runs" / name / "config.json" for name in ("none", *editors)] if editors else []
     pages = [p for p in (folder / "editors.png", folder / "report.html") if editors and p.exists()]

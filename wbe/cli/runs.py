@@ -578,10 +578,7 @@ def _train(
     out.line(f"The network: {made}")
 
 # %% ../../nbs/12_app/05_runs.ipynb #d6332f41
-def _runs_of_timesteps(
-    folders,
-    kinds=("timesteps",),  # of SCHEDULES
-) -> list:
+def _runs_of_timesteps(folders, kinds=("timesteps",)) -> list:  # kinds: of SCHEDULES
     "The runs of some schedules in folders; a line for each other one that is left out."
     from wbe.runs.records import left_out_line, load_runs
 
@@ -620,9 +617,7 @@ def _shared_part(names: list[str]) -> str:
     return ""
 
 # %% ../../nbs/12_app/05_runs.ipynb #fba6eac0
-def _short_names(
-    names: list[str],
-) -> tuple[list[str], str]:  # the short names, and what was left out
+def _short_names(names: list[str]) -> tuple[list[str], str]:  # the short names, and what was left out
     "Names without the part that all of them share; unchanged where they would not differ any more."
     shared = _shared_part(names) if len(names) > 1 else ""
     short = [f"-{name}-".replace(f"-{shared}-", "-", 1).strip("-") for name in names]

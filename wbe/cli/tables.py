@@ -101,10 +101,7 @@ def _final_widths(
     return widths
 
 # %% ../../nbs/12_app/02_tables.ipynb #cell-027
-def _rich_table(
-    columns: list[list[str]],  # each with its header
-    widths: list[int],
-):
+def _rich_table(columns: list[list[str]], widths: list[int]):  # columns: each with its header
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -156,10 +153,7 @@ def fits_terminal(
     return sum(widths) + 2 * (len(widths) - 1) <= Console(file=sys.stdout, force_jupyter=False).width
 
 # %% ../../nbs/12_app/02_tables.ipynb #cell-038
-def _csv_text(
-    columns,
-    rows,
-) -> str:
+def _csv_text(columns, rows) -> str:
     "A table as CSV."
     out = io.StringIO()
     table = csv.writer(out, lineterminator="\n")
@@ -168,9 +162,7 @@ def _csv_text(
     return out.getvalue()
 
 # %% ../../nbs/12_app/02_tables.ipynb #cell-040
-def _json_text(
-    tables: dict,  # by name: columns and rows
-) -> str:
+def _json_text(tables: dict) -> str:  # tables: by name: columns and rows
     "Tables as JSON: an object for every row."
     names = {name: [str(c) for c in columns] for name, (columns, _) in tables.items()}
     plain = {

@@ -23,14 +23,8 @@ from typing import Union, get_args, get_origin, get_type_hints
 import torch
 
 from .requests import EditRequest, check_requests
-from wbe.editors.results import (
-    EditResult,
-    WeightEdit,
-    _check_not_changed_elsewhere,
-    _original_weight,
-    _with_details,
-    combine_edits,
-)
+from .results import EditResult, WeightEdit
+from .results import _check_not_changed_elsewhere, _original_weight, _with_details, combine_edits
 from ..lm.families import BLOCK_PARTS, ModelError, linear_shape
 from ..lm.models import LM, as_lm
 from ..lm.tokens import get_protocol, register_protocol
@@ -189,10 +183,7 @@ def values_for(
 _OF_PRESETS = ("about", "batch", "like", "without", "source", "ours", "values")
 
 
-def _preset_models(
-    editor: str,
-    preset: str,
-) -> dict[str, dict]:  # model: values, and `source` and `ours`
+def _preset_models(editor: str, preset: str) -> dict[str, dict]:  # model: values, and `source` and `ours`
     "The values of a preset by model, with those of the preset that it is like."
     table = preset_tables()[editor][preset]
     base = _preset_models(*table["like"].split(".")) if "like" in table else {}
@@ -290,11 +281,7 @@ class _AccumulatedEdit(WeightEdit):
         self.editor, self.carried = result.editor, result.carried or self.carried
 
 # %% ../../nbs/09_editors/04_protocol.ipynb #cell-009
-def _apply_on_top(
-    lm: LM,
-    in_effect: list[EditResult],  # of this call
-    result: EditResult,
-):
+def _apply_on_top(lm: LM, in_effect: list[EditResult], result: EditResult):  # in_effect: of this call
     "Put a result into effect on top of those before it."
     if type(result) is not WeightEdit:
         in_effect.append(result.apply(lm))

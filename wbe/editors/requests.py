@@ -330,10 +330,7 @@ def _mentions(self: SubjectIndex, text: str) -> list[SubjectMention]:
     return found
 
 # %% ../../nbs/09_editors/01_requests.ipynb #130e2eb2
-def _is_written(
-    forms: list[str],  # spellings of a name
-    text: str,
-) -> bool:
+def _is_written(forms: list[str], text: str) -> bool:  # forms: spellings of a name
     "Whether a text contains a spelling of the name letter for letter, not at its beginning."
     return any(re.search(rf"(?<!\w)(?<!^){re.escape(form)}(?!\w)", text) for form in forms)
 

@@ -614,10 +614,7 @@ def load(cls: EditResult, folder) -> EditResult:
     return _with_details(result_class._from_saved(tensors, settings, folder), **details)
 
 # %% ../../nbs/09_editors/02_results.ipynb #cell-119
-def _saved_bytes(
-    tensors: dict,
-    settings: dict,
-) -> int:
+def _saved_bytes(tensors: dict, settings: dict) -> int:
     "How many bytes tensors and settings take."
     return sum(t.numel() * t.element_size() for t in tensors.values()) + len(json.dumps(settings).encode())
 

@@ -19,10 +19,7 @@ from ..lm.tokens import pad_tokens
 from ..records import BadArgument, patch
 
 # %% ../../nbs/09_editors/05_tail.ipynb #cell-007
-def _with_hidden_states(
-    out,  # of a block
-    hidden: torch.Tensor,
-):
+def _with_hidden_states(out, hidden: torch.Tensor):  # out: of a block
     "What a block returns, with other hidden states."
     return (hidden, *out[1:]) if isinstance(out, tuple) else hidden
 
@@ -242,11 +239,7 @@ def _prepare(self: TailPass, texts: list[list[int]]):
 
 # %% ../../nbs/09_editors/05_tail.ipynb #cell-020
 @patch
-def _cache_beginnings(
-    self: TailPass,
-    beginnings: list[list[int]],
-    pad: int,
-) -> torch.Tensor:  # their attention mask
+def _cache_beginnings(self: TailPass, beginnings: list[list[int]], pad: int) -> torch.Tensor:  # their attention mask
     "Compute keys and values of the beginnings once."
     heads, nothing = pad_tokens(beginnings, pad, left=True), torch.zeros(1, dtype=torch.long)
     where = torch.arange(heads.ids.shape[1])[None] - heads.starts[:, None]
@@ -297,10 +290,7 @@ def _first_pass(self: TailPass) -> torch.Tensor:
 
 # %% ../../nbs/09_editors/05_tail.ipynb #c33e0ff8
 @patch
-def _changed_hidden(
-    self: TailPass,
-    change,  # as in `changed_output`
-) -> torch.Tensor:
+def _changed_hidden(self: TailPass, change) -> torch.Tensor:  # change: as in `changed_output`
     "The output of the block with a change of its part."
     changed = change(self.given.clone(), self.output.clone())
     if changed is None:

@@ -197,11 +197,7 @@ def timing_summary(
 _HEALTH_TOKENS = 384  # a pass of this length after each batch
 
 
-def _first_tokens(
-    tokenizer,
-    texts: Iterable[str],
-    tokens: int = _HEALTH_TOKENS,
-) -> list[str]:
+def _first_tokens(tokenizer, texts: Iterable[str], tokens: int = _HEALTH_TOKENS) -> list[str]:
     "The beginning of some texts, with about so many tokens in all."
     out, left = [], tokens
     for text in texts:

@@ -17,21 +17,13 @@ from .models import LM
 from .tokens import Protocol, QAItem, _chat_messages, get_protocol
 from ..progress import progress_bar
 from ..records import patch
-from wbe.writers.endpoint import (
-    RESPONSE_FORMATS,
-    CallOutcome,
-    Endpoint,
-    RateLimiter,
-    _counted_tokens,
-    redact_key,
-)
+from ..writers.endpoint import RESPONSE_FORMATS, CallOutcome, Endpoint, RateLimiter
+from ..writers.endpoint import _counted_tokens, redact_key
 from ..writers.ledger import CachedAnswer, SpendingLimit, WriterError, token_upper_bound
 from ..writers.requests import ChatPrompt
 
 # %% ../../nbs/07_lm/14_endpoint.ipynb #cell-007
-def _parse_text(
-    data: dict,  # the server's reply
-) -> CallOutcome:
+def _parse_text(data: dict) -> CallOutcome:  # data: the server's reply
     "The outcome of a call that was answered with a text."
     tokens = _counted_tokens(data)
     try:

@@ -13,18 +13,9 @@ import torch
 
 from .families import FAMILIES
 from .models import LM
-from wbe.lm.passes import (
-    ForcedAnswer,
-    SharedPrefix,
-    _is_out_of_memory,
-    forced_answers,
-    mark_prompt_lengths,
-    padding_token,
-    run_in_batches,
-    select_logits,
-    takes_position_ids,
-    teacher_forced,
-)
+from .passes import ForcedAnswer, SharedPrefix
+from .passes import _is_out_of_memory, forced_answers, mark_prompt_lengths, padding_token
+from .passes import run_in_batches, select_logits, takes_position_ids, teacher_forced
 from .tokens import EncodedItem, common_length, pad_tokens, stop_tokens
 
 # %% ../../nbs/07_lm/07_sharing.ipynb #cell-036

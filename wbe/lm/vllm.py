@@ -191,10 +191,7 @@ def find_device(cls: VllmBackend, device: str) -> torch.device:
     return torch.device(found)
 
 # %% ../../nbs/07_lm/16_vllm.ipynb #883c1cd1
-def _weight_files(
-    source: str,  # a folder, or a name on the hub
-    revision: str | None = None,
-) -> list[str]:
+def _weight_files(source: str, revision: str | None = None) -> list[str]:  # source: a folder, or a name on the hub
     "The safetensors files of a model; fetched if they are not on this machine."
     from transformers.utils.hub import cached_file
 

@@ -15,16 +15,8 @@ from pathlib import Path
 
 import torch
 
-from wbe.editors.results import (
-    EditResult,
-    PartialWork,
-    combine_edits,
-    commit_edits,
-    compact_edits,
-    load_carried,
-    save_carried,
-    write_tensors,
-)
+from ..editors.results import EditResult, PartialWork
+from ..editors.results import combine_edits, commit_edits, compact_edits, load_carried, save_carried, write_tensors
 from ..editors.requests import EditRequest
 from ..editors.text.sources import model_parameters, write_values
 from ..lm.cost import HealthCheck, PeakMeter, is_broken, matrix_norm, matrix_norms
@@ -141,12 +133,7 @@ def save(
 
 # %% ../../nbs/10_runs/05_checkpoints.ipynb #cell-022
 @patch
-def _restore_weights(
-    self: Checkpoint,
-    lm: LM,
-    path: Path,
-    sha256: str,  # what the file's hash must be
-):
+def _restore_weights(self: Checkpoint, lm: LM, path: Path, sha256: str):  # sha256: what the file's hash must be
     "Copy the saved matrices and parameters into a model."
     from safetensors.torch import load_file
 
@@ -399,12 +386,7 @@ def write_checkpoint(
 
 # %% ../../nbs/10_runs/05_checkpoints.ipynb #4db06e1e
 @patch
-def _progress_bar(
-    self: Updater,
-    timestep: int,
-    total: int,
-    done: int,
-):
+def _progress_bar(self: Updater, timestep: int, total: int, done: int):
     about = dict(desc=f"T{timestep} {self.editor.name}", unit=" edits")
     return progress_bar(total=total, initial=done, show=self.job.progress and self.job.rank == 0, **about)
 

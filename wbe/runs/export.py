@@ -28,10 +28,7 @@ from ..store import StoreError, make_folder, versions, write_text
 from ..texts import one_line, package_table, package_text
 
 # %% ../../nbs/10_runs/12_export.ipynb #cell-007
-def _results_beside(
-    checkpoint: Checkpoint,
-    parts: list[str],  # keys of saved results
-) -> list[EditResult]:
+def _results_beside(checkpoint: Checkpoint, parts: list[str]) -> list[EditResult]:  # parts: keys of saved results
     "The saved results of a checkpoint that the weights do not hold."
     saved = (EditResult.load(checkpoint.folder / "results" / key) for key in parts)
     return [leaf for result in saved for leaf in result.leaves() if not leaf.in_weights]
@@ -159,10 +156,7 @@ def export_moments(
     return write_moments(editor.moments(lm, layers, editor.hparams.samples), lm, out)
 
 # %% ../../nbs/10_runs/12_export.ipynb #34d0c8e5
-def _task_rows(
-    probes,  # a data frame
-    protocol: Protocol,
-):
+def _task_rows(probes, protocol: Protocol):  # probes: a data frame
     "The lines of a task's file: prompt, answer, its names, and how it is asked."
     others = [() if a is None or isinstance(a, float) else a for a in to_list(probes.aliases)]
     names = [list(map(one_line, (name, *more))) for name, more in zip(probes.expected, others)]

@@ -22,13 +22,8 @@ from .checkpoints import Updater
 from .moments import Asker
 from .plan import SCHEDULES, RunPlan, check_plan
 from .records import Run
-from wbe.runs.schedule import (
-    Job,
-    Study,
-    _step_requests,
-    estimate_seconds,
-    utc_now,
-)
+from .schedule import Job, Study
+from .schedule import _step_requests, estimate_seconds, utc_now
 from ..store import lock, make_folder, write_text
 
 # %% ../../nbs/10_runs/07_loop.ipynb #45f48a99
@@ -242,9 +237,7 @@ def carry_out(
 run_lifelong = carry_out  # its name where the schedule is that of timesteps
 
 # %% ../../nbs/10_runs/07_loop.ipynb #a123aaac
-def _last_asked_timestep(
-    data: dict,  # of the event `asked`
-) -> int:
+def _last_asked_timestep(data: dict) -> int:  # data: of the event `asked`
     "The timestep whose questions were asked last."
     return int(data["scores"].asked_of.max())
 
@@ -293,12 +286,7 @@ class ProgressTable:
         (self.write or tqdm.write)(text)
 
 # %% ../../nbs/10_runs/07_loop.ipynb #beb55ee4
-def _columns(
-    first: str,
-    edits: str,
-    cells: list[str],
-    names: list[str],  # of the columns
-) -> str:
+def _columns(first: str, edits: str, cells: list[str], names: list[str]) -> str:  # names: of the columns
     "A line of the table; with all axes it has fewer than 80 characters."
     widths = [max(len(name), 6) for name in names]
     return " ".join([first.ljust(9), edits.rjust(7), *(cell.rjust(w) for cell, w in zip(cells, widths))])

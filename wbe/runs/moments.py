@@ -23,15 +23,9 @@ from ..metrics.intervals import bootstrap_interval
 from ..metrics.summary import with_outdated_match
 from ..records import ASKED_AXES, QUESTION_KEY, Score, patch, schema
 from .checkpoints import Updater
-from wbe.runs.questions import (
-    QuestionTable,
-    planned_moments,
-    score_questions,
-    select_questions,
-    step_questions,
-    store_questions,
-    why_unaskable,
-)
+from .questions import QuestionTable
+from .questions import planned_moments, score_questions, select_questions
+from .questions import step_questions, store_questions, why_unaskable
 from .records import with_normalised_match, with_probe_column, write_frame
 from .schedule import Job
 from ..store import explain_read_errors
@@ -99,10 +93,7 @@ def _stored(
 
 # %% ../../nbs/10_runs/06_moments.ipynb #2c1331e9
 @patch
-def _stored_unedited(
-    self: Asker,
-    questions,  # of one timestep, those of the benchmark or other forms
-):
+def _stored_unedited(self: Asker, questions):  # questions: of one timestep, those of the benchmark or other forms
     "The unedited model's scores on some questions, stored or computed now."
     p, texts = self.plan, questions[["edit_id", "axis", "question", "expected"]].values.tolist()
     key = [
@@ -171,10 +162,7 @@ _ABILITY_VERSION = 1  # increased whenever a task would give the same model anot
 
 
 @patch
-def _unedited_ability(
-    self: Asker,
-    task: AbilityTask,
-) -> list[dict]:
+def _unedited_ability(self: Asker, task: AbilityTask) -> list[dict]:
     "The unedited model's rows for a task, stored or measured now."
     protocol = self.plan.protocol
     key = [_ABILITY_VERSION, self.job.fingerprint, get_protocol(protocol).key, str(self.lm.dtype), task.key]

@@ -370,11 +370,7 @@ def _how(plan: MquakePlan, instances: list[dict]) -> _AskedHow:
     return _AskedHow(plan.questions, plan.under, plan.cot, plan.demonstrations, plan.edits == "cloze", examples)
 
 # %% ../../nbs/10_runs/09_mquake.ipynb #cell-058
-def _recalled_instances(
-    lm: LM,
-    instances: list[dict],
-    how: _AskedHow,
-) -> list[bool]:
+def _recalled_instances(lm: LM, instances: list[dict], how: _AskedHow) -> list[bool]:
     "For each instance, whether an unedited model recalls all of its unedited facts."
     facts = []
     for x in instances:
@@ -411,12 +407,7 @@ def _recall(plan: MquakePlan, folder: Path, lm: LM, instances: list[dict], how: 
     return [x for x in instances if x["case_id"] in set(found["kept"])]
 
 # %% ../../nbs/10_runs/09_mquake.ipynb #cell-063
-def _score_group(
-    lm: LM,
-    editor,  # an Editor
-    group: list[dict],
-    how: _AskedHow,
-) -> list[dict]:
+def _score_group(lm: LM, editor, group: list[dict], how: _AskedHow) -> list[dict]:  # editor: an Editor
     "Edit a group of instances, score each of them, and undo the edits."
     requests = [r for x in group for r in requests_from_mquake(x, editor.sees_probes)]
     different = list({(r.question, r.answer, r.probes): r for r in requests}.values())

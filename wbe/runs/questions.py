@@ -16,15 +16,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from wbe.benchmark.near_probes import (
-    CRITERIA,
-    FORMS,
-    _gone_criteria,
-    _read_criteria,
-    form_probes,
-    near_probes,
-    unchanged_facts,
-)
+from ..benchmark.near_probes import CRITERIA, FORMS
+from ..benchmark.near_probes import _gone_criteria, _read_criteria, form_probes, near_probes, unchanged_facts
 from ..benchmark.reader import STATEMENT_AXES, Benchmark, Timestep
 from ..benchmark.release import retired_probes
 from ..lm.ability import lasting_facts, static_items
@@ -99,10 +92,7 @@ def _beside(bench: Benchmark, name: str) -> Path | None:
     return next((p for folder in folders if (p := folder / name).exists()), None)
 
 
-def _lasting_file(
-    bench: Benchmark,
-    plan: RunPlan,
-) -> Path | None:  # None where the benchmark has none
+def _lasting_file(bench: Benchmark, plan: RunPlan) -> Path | None:  # None where the benchmark has none
     "The table of facts that edits should leave alone: the plan's, or the one beside the benchmark."
     return Path(plan.lasting) if plan.lasting else _beside(bench, "lasting_facts.parquet")
 
@@ -145,11 +135,7 @@ def why_unaskable(
     return unaskable_reasons(lm, items, protocol)
 
 # %% ../../nbs/10_runs/03_questions.ipynb #cell-028
-def _without_retired(
-    questions,
-    bench: Benchmark,
-    scored_at: int,  # after which timestep
-):
+def _without_retired(questions, bench: Benchmark, scored_at: int):  # scored_at: after which timestep
     "The questions whose answers still hold; a form goes with the question of its edit, and a criterion also by itself."
     at = bench[scored_at - 1].name
     retired = retired_probes(bench.folder, at) if bench.folder else set()
@@ -204,9 +190,7 @@ def select_questions(
 _NUMBERS, _LISTS = dict(probe="int32", asked_of="int64"), ("aliases", "previous_aliases")
 
 
-def _question_schema(
-    columns: Iterable[str],
-):  # an Arrow schema
+def _question_schema(columns: Iterable[str]):  # an Arrow schema
     "Types of the columns of a table of questions: numbers, lists of texts, and texts."
     kinds = {name: pa.type_for_alias(kind) for name, kind in _NUMBERS.items()}
     kinds |= dict.fromkeys(_LISTS, pa.list_(pa.string()))
@@ -307,9 +291,7 @@ def planned_moments(
 _LAST_FACTS, _LONGEST_FACT = 4, 200  # of what is stored of a context; the second in characters
 
 
-def _context_text(
-    context,  # of a QAItem
-) -> str | None:
+def _context_text(context) -> str | None:  # context: of a QAItem
     "What stands in front of a question, as one text."
     parts = [context] if isinstance(context, str) else list(context or ())
     texts = [" → ".join(p) if isinstance(p, (tuple, list)) else str(p) for p in parts]

@@ -292,9 +292,7 @@ def _check_scored_once(
     return scores
 
 # %% ../../nbs/10_runs/02_records.ipynb #bd1c26e8
-def _with_exact_bounds(
-    ability,  # the table of a run
-):
+def _with_exact_bounds(ability):  # ability: the table of a run
     "The table with the exact interval where all lasting facts were wrong, or all right."
     if not len(ability) or "subjects" not in ability:
         return ability
@@ -612,10 +610,7 @@ def measure_title(metric: str) -> str:
     return f"{about.name[0].upper()}{about.name[1:]}: {about.meaning}"
 
 # %% ../../nbs/10_runs/02_records.ipynb #cell-069
-def _axis_means(
-    scores,  # rows of the table `scores`
-    metric: str,
-):
+def _axis_means(scores, metric: str):  # scores: rows of the table `scores`
     "Mean of a metric: timesteps by axes."
     values = scores[["asked_of", "axis"]].assign(value=scores[metric].astype(float))
     out = values.pivot_table(index="asked_of", columns="axis", values="value", observed=True)

@@ -174,10 +174,7 @@ def edit_batches(
         yield batch
 
 # %% ../../nbs/10_runs/04_schedule.ipynb #e2933d9b
-def _texts_folder(
-    bench: Benchmark,
-    plan: RunPlan,
-) -> str | None:  # None where there is none
+def _texts_folder(bench: Benchmark, plan: RunPlan) -> str | None:  # None where there is none
     "The folder of the texts: the plan's, or that of the benchmark if it holds some."
     beside = bench.folder and any(bench.folder.glob("wiki_texts_*.parquet"))
     return plan.texts_dir or (str(bench.folder) if beside else None)
@@ -227,10 +224,7 @@ def _hardware(lm: LM) -> dict:
     )
 
 # %% ../../nbs/10_runs/04_schedule.ipynb #cell-012
-def _describe_model(
-    lm: LM,
-    fingerprint: str,  # hash of the unedited weights
-) -> dict:
+def _describe_model(lm: LM, fingerprint: str) -> dict:  # fingerprint: hash of the unedited weights
     size = dict(layers=lm.layers, width=lm.width, parameters=lm.parameters)
     numbers = dict(numbers=str(lm.dtype).removeprefix("torch."), quant=lm.quant)
     by = dict(backend=lm.backend.about()) if lm.backend else {}

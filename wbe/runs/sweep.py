@@ -36,10 +36,7 @@ def _list_depth(value) -> int:
     return 1 + max(map(_list_depth, value), default=0) if isinstance(value, (list, tuple)) else 0
 
 # %% ../../nbs/10_runs/08_sweep.ipynb #cell-007
-def _hparam_depth(
-    editor_name: str | None,
-    name: str,  # of a hyper-parameter
-) -> int:
+def _hparam_depth(editor_name: str | None, name: str) -> int:  # name: of a hyper-parameter
     "How deep lists are nested in a hyper-parameter of a single run."
     from wbe.editors.protocol import editor_class
 
@@ -100,10 +97,7 @@ def _read_toml(path: Path) -> dict:
     return sweep
 
 # %% ../../nbs/10_runs/08_sweep.ipynb #cell-017
-def _make_plan(
-    settings: dict,
-    where: str,  # file and number of the table, for messages
-) -> RunPlan:
+def _make_plan(settings: dict, where: str) -> RunPlan:  # where: file and number of the table, for messages
     "A plan from the settings of one run."
     for key in settings:
         check_choice(key, [f.name for f in fields(RunPlan)], f"{where}: setting")

@@ -14,18 +14,8 @@ from typing import NamedTuple
 from ..lm.tokens import PROTOCOLS, Protocol, get_protocol
 from ..records import patch
 from ..texts import one_line, package_table, stable_hash
-from wbe.tiny.facts import (
-    EASY_PROPERTY_WEIGHTS,
-    FactPool,
-    TrainingFact,
-    _WeightedSampler,
-    changing_facts,
-    counterfactual,
-    facts_at,
-    sample_distractor,
-    sample_question,
-    sampling_weight,
-)
+from .facts import EASY_PROPERTY_WEIGHTS, FactPool, TrainingFact, _WeightedSampler
+from .facts import changing_facts, counterfactual, facts_at, sample_distractor, sample_question, sampling_weight
 from ..world.files import World
 from ..world.cast import SeededRandom
 from ..writers.base import Request
@@ -217,10 +207,7 @@ def two_hop_document(pool: FactPool, rng: SeededRandom) -> list[WeightedText]:
     return out or _recall_document(pool, rng)
 
 # %% ../../nbs/08_tiny/02_corpus.ipynb #cell-058
-def _keep_lasting_chains(
-    pool: FactPool,
-    changing: set,  # of `changing_facts`
-) -> FactPool:
+def _keep_lasting_chains(pool: FactPool, changing: set) -> FactPool:  # changing: of `changing_facts`
     "A pool with only those chains of which no fact changes later."
     lasts = lambda f: (f.subject_id, f.property_id) not in changing
     pool.chains = [(a, b) for a, b in pool.chains if lasts(a) and lasts(b)]

@@ -155,11 +155,7 @@ def sampling_weight(f: TrainingFact) -> float:
 class _WeightedSampler:
     "Samples items in proportion to weights."
 
-    def __init__(
-        self,
-        items,
-        weight,  # the weight of an item
-    ):
+    def __init__(self, items, weight):  # weight: the weight of an item
         self.items = list(items)
         self.sums = list(accumulate(weight(x) for x in self.items))
 

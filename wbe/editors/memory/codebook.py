@@ -251,11 +251,7 @@ def _append(self: Codebook, key: torch.Tensor, radius: float, prompt: int, answe
 
 # %% ../../../nbs/09_editors/memory/10_codebook.ipynb #cell-042
 @patch
-def _update(
-    self: Codebook,
-    slot: int,
-    **new,  # key, radius, answer
-):
+def _update(self: Codebook, slot: int, **new):  # new: key, radius, answer
     "Change an entry."
     e = self.read([slot])
     e.keys = new["key"].cpu()[None] if "key" in new else e.keys

@@ -25,9 +25,7 @@ from ...records import BadArgument, WbeError, install_command
 _WORD_PATTERN = re.compile(r"\w+")
 
 
-def _char_ngrams(
-    word: str,  # in lower case
-) -> list[str]:
+def _char_ngrams(word: str) -> list[str]:  # word: in lower case
     "A word and its n-grams of three and four characters, with its two ends marked."
     marked = f"<{word}>"
     return [f"={word}"] + [marked[i : i + n] for n in (3, 4) for i in range(len(marked) - n + 1)]

@@ -13,19 +13,10 @@ from typing import ClassVar
 
 import torch
 
-from wbe.editors.memory.codebook import (
-    CODEBOOK_SETTINGS,
-    Codebook,
-    Entries,
-    _prompt_checksum,
-    prompt_queries,
-)
-from wbe.editors.memory.routing import (
-    RoutedEdit,
-    RoutedLayer,
-    _part_device,
-    _without_attached,
-)
+from .codebook import CODEBOOK_SETTINGS, Codebook, Entries
+from .codebook import _prompt_checksum, prompt_queries
+from .routing import RoutedEdit, RoutedLayer
+from .routing import _part_device, _without_attached
 from ..protocol import AS_ASKED, Editor, HParams, hp
 from ..requests import EditRequest
 from ..tail import TailPass, trim_texts
@@ -64,11 +55,7 @@ def _with_values(
 class _CodebookLayer(RoutedLayer):
     "One layer of a model with a codebook."
 
-    def __init__(
-        self,
-        lm: LM,
-        settings: dict,  # by the names in CODEBOOK_SETTINGS
-    ):
+    def __init__(self, lm: LM, settings: dict):  # settings: by the names in CODEBOOK_SETTINGS
         super().__init__(lm, settings)
         self.codebook, self.mark = Codebook(self.shape, settings, self.device), 0
         self.hits = self.nearness = None  # of the last pass: the key of each text or -1; its distance or cosine

@@ -25,10 +25,7 @@ _FILLER = frozenset(
 )
 
 
-def _content_words(
-    text: str,
-    names=(),  # that do not count
-) -> list[str]:
+def _content_words(text: str, names=()) -> list[str]:  # names: that do not count
     "The words of a text that carry meaning, without the names."
     words = list(name_words(text))
     for name in sorted((name_words(n) for n in names), key=len, reverse=True):
@@ -84,10 +81,7 @@ def _phrase_profiles() -> dict[str, dict[str, float]]:
 class _RelationWords:
     "The words of all relations."
 
-    def __init__(
-        self,
-        phrases: bool = True,  # whether wbe's phrases for a property count, too
-    ):
+    def __init__(self, phrases: bool = True):  # phrases: whether wbe's phrases for a property count, too
         self.phrases = _phrase_profiles() if phrases else {}
         self.profiles, self.used_by = {}, Counter()  # used_by: in how many profiles a word occurs
         for word in (w for words in _phrase_profiles().values() for w in words):  # what is common in questions

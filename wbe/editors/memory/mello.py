@@ -83,11 +83,7 @@ MELLO_FORMS = dict(
 )
 
 # %% ../../../nbs/09_editors/memory/09_mello.ipynb #cell-014
-def _demonstration_turns(
-    question: str,
-    steps,  # MelloSteps
-    form: _Form,
-) -> list[Turn]:
+def _demonstration_turns(question: str, steps, form: _Form) -> list[Turn]:  # steps: MelloSteps
     "A demonstration as turns."
     out, said = [("user", f"Question: {question}")], ""
     for s in steps:
@@ -102,10 +98,7 @@ def _demonstrations(form: str) -> list[Turn]:
     return [turn for d in MELLO_DEMONSTRATIONS for turn in _demonstration_turns(*d, MELLO_FORMS[form])]
 
 
-def _transcript_text(
-    turns: list[Turn],  # of the question at hand
-    form: str = "ours",
-) -> str:
+def _transcript_text(turns: list[Turn], form: str = "ours") -> str:  # turns: of the question at hand
     "Instruction, demonstrations and a transcript as one text, which the model continues."
     parts = [text for _, text in (*_demonstrations(form), *turns)]
     separated = ["\n" * text.startswith("Question:") + text for text in parts]

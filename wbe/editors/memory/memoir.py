@@ -16,12 +16,8 @@ import torch
 
 from .codebook import prompt_queries
 from .grace import _edit_queries
-from wbe.editors.memory.routing import (
-    RoutedEdit,
-    RoutedLayer,
-    _part_device,
-    _without_attached,
-)
+from .routing import RoutedEdit, RoutedLayer
+from .routing import _part_device, _without_attached
 from .wise import _UNRELATED_QUESTIONS, _greedy_contexts, _split_list, _training_ends
 from ..protocol import AS_ASKED, Editor, HParams, hp
 from ..requests import EditRequest

@@ -145,10 +145,7 @@ def _facts_behind(p: Probe, r: EditRequest, form: str, missing: Counter) -> list
     return [own]
 
 # %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #eb48d6c6
-def _true_facts(
-    r: EditRequest,
-    form: str = "pair",  # or statement
-) -> _TrueFacts:
+def _true_facts(r: EditRequest, form: str = "pair") -> _TrueFacts:  # form: or statement
     "The facts that the questions about an edit need."
     out = _TrueFacts({r.question: [format_fact(r, form)]})
     for p in r.probes:
@@ -495,10 +492,7 @@ def _cached_embedder(name: str):
 class _PairRetriever:
     "Prepends the nearest pairs of a memory to questions."
 
-    def __init__(
-        self,
-        settings: dict,  # hyper-parameters
-    ):
+    def __init__(self, settings: dict):  # settings: hyper-parameters
         own = {"annoy": ("trees", "recall"), "exact": ()}.get(settings["index"], ("recall",))
         embed, annoy = _cached_embedder(settings["embedder"]), settings["index"] == "annoy"
         options = {n: settings[n] for n in own if annoy or settings[n] is not None}

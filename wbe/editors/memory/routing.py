@@ -63,10 +63,7 @@ def shard_mask(
     return torch.rand(tuple(shape), generator=torch.Generator().manual_seed(1_000_003 * seed + number)) < share
 
 # %% ../../../nbs/09_editors/memory/05_routing.ipynb #e397286d
-def _trim(
-    delta: torch.Tensor,
-    density: float,  # the share of the numbers that is kept
-) -> torch.Tensor:
+def _trim(delta: torch.Tensor, density: float) -> torch.Tensor:  # density: the share of the numbers that is kept
     "The largest numbers of a change; the others are 0."
     keep = int(density * delta.numel())
     if keep >= int((delta != 0).sum()):
@@ -89,11 +86,7 @@ def _merge_linear(deltas, density: float = 1.0, weight: float = 1.0, seed: int =
     return weight * sum(deltas) / len(deltas)
 
 # %% ../../../nbs/09_editors/memory/05_routing.ipynb #6dff0af0
-def _slerp(
-    a: torch.Tensor,
-    b: torch.Tensor,
-    t: float,  # 0 gives the first, 1 the second
-) -> torch.Tensor:
+def _slerp(a: torch.Tensor, b: torch.Tensor, t: float) -> torch.Tensor:  # t: 0 gives the first, 1 the second
     "A point on the arc between two changes."
     length_a, length_b = a.norm(), b.norm()
     angle = torch.arccos(((a * b).sum() / (length_a * length_b).clamp(min=1e-12)).clamp(-1, 1))
@@ -221,10 +214,7 @@ def _prompt_columns(
 
 # %% ../../../nbs/09_editors/memory/05_routing.ipynb #cell-026
 @contextmanager
-def _without_attached(
-    lm: LM,
-    kind: str,  # of results
-):
+def _without_attached(lm: LM, kind: str):  # kind: of results
     "The model without the layer that results of a kind have attached, inside a `with` block."
     layer = lm.edits.attached.get(kind)
     if not layer:

@@ -13,19 +13,9 @@ from typing import ClassVar
 
 import torch
 
-from wbe.editors.memory.routing import (
-    MERGE_METHODS,
-    WISE_SETTINGS,
-    RoutedEdit,
-    Shard,
-    WiseLayer,
-    _activation_function,
-    _part_device,
-    _without_attached,
-    activation_score,
-    prompt_positions,
-    shard_mask,
-)
+from .routing import MERGE_METHODS, WISE_SETTINGS, RoutedEdit, Shard, WiseLayer
+from .routing import _activation_function, _part_device, _without_attached
+from .routing import activation_score, prompt_positions, shard_mask
 from ..protocol import AS_ASKED, Editor, HParams, hp
 from ..requests import EditRequest
 from ..results import unedited_model

@@ -19,22 +19,11 @@ from ..protocol import hp
 from ..results import CarriedState, Delta, EditError, EditResult, EditStack, WeightEdit, carried_state
 from ..tail import hooked
 from .sources import TextStep, model_parameters, parameters_restored
-from wbe.editors.text.training import (
-    TextHParams,
-    TextLearner,
-    text_rows,
-    train_on_rows,
-    _training_work,
-)
-from wbe.editors.training.lora import (
-    LoraEdit,
-    LoraFT,
-    _adapter_deltas,
-    _adapter_targets,
-    _added_deltas,
-    _attached_adapters,
-    _continued_deltas,
-)
+from .training import TextHParams, TextLearner
+from .training import text_rows, train_on_rows, _training_work
+from ..training.lora import LoraEdit, LoraFT
+from ..training.lora import _adapter_deltas, _adapter_targets, _added_deltas
+from ..training.lora import _attached_adapters, _continued_deltas
 from ...lm.models import LM, first_input
 from .training import check_sentinels
 from ...records import BadArgument, install_command, patch
@@ -183,10 +172,7 @@ class _KAdapter(torch.nn.Module):
         return final + (self.scale * self.norm(out)).to(final.dtype)
 
 # %% ../../../nbs/09_editors/text/03_adapters.ipynb #acdb80ea
-def _adapter_hooks(
-    lm: LM,
-    adapter,  # a KAdapter, or a function that gives one or None
-):
+def _adapter_hooks(lm: LM, adapter):  # adapter: a KAdapter, or a function that gives one or None
     "A K-Adapter beside the model, inside a `with` block."
     return hooked(_attach_adapter(lm, adapter if not isinstance(adapter, _KAdapter) else lambda: adapter))
 

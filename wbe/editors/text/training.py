@@ -72,11 +72,7 @@ def _fitting(text: str, count, length: int) -> list[str]:
     return [piece for part in parts for piece in _fitting(part, count, length)] if parts else [text]
 
 # %% ../../../nbs/09_editors/text/02_training.ipynb #9e6158cf
-def _text_pieces(
-    text: str,
-    lm: LM,
-    length: int,  # tokens
-) -> list[str]:
+def _text_pieces(text: str, lm: LM, length: int) -> list[str]:  # length: tokens
     "A text in pieces of whole sentences that fit into a row."
     count = lambda t: len(lm.tokenizer(t, add_special_tokens=False)["input_ids"])
     sentences = [s.strip() for line in text.split("\n") for s in split_sentences(line)]
@@ -305,10 +301,7 @@ def _accumulate_gradients(
     return _shared_gradients(lm, rows, weights, backward)
 
 # %% ../../../nbs/09_editors/text/02_training.ipynb #cell-035
-def _adamw(
-    named: dict,  # parameters by name
-    h: TextHParams,
-) -> torch.optim.Optimizer:
+def _adamw(named: dict, h: TextHParams) -> torch.optim.Optimizer:  # named: parameters by name
     "AdamW with one weight decay for all parameters."
     return torch.optim.AdamW(list(named.values()), h.rate, weight_decay=h.weight_decay)
 
@@ -439,11 +432,7 @@ class TextFull(ContinuedTraining):
     name, uses = "text-full", ("articles",)
 
 # %% ../../../nbs/09_editors/text/02_training.ipynb #99da2507
-def _annealing(
-    step: int,  # counted from 1
-    k: float,
-    t0: float,
-) -> float:
+def _annealing(step: int, k: float, t0: float) -> float:  # step: counted from 1
     "RecAdam's lambda: how much of Adam's step is made."
     return 0.5 * (1 + math.tanh(k * (step - t0) / 2))
 
@@ -502,11 +491,7 @@ class TextRecAdam(ContinuedTraining):
         return RecAdam(list(named.values()), h.rate, **options)
 
 # %% ../../../nbs/09_editors/text/02_training.ipynb #f85a9517
-def _sampled_rows(
-    rows: list[list[int]],  # old ones
-    count: int,
-    *seeds,
-) -> list[list[int]]:
+def _sampled_rows(rows: list[list[int]], count: int, *seeds) -> list[list[int]]:  # rows: old ones
     "Random rows; each at most once more often than any other."
     if not rows:
         return []

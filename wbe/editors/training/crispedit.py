@@ -15,26 +15,12 @@ import torch
 
 from ..protocol import frozen_model, hp
 from ..requests import EditRequest
-from wbe.editors.results import (
-    CarriedState,
-    Delta,
-    WeightEdit,
-    _with_details,
-    carried_state,
-    partial_work,
-    write_tensors,
-)
+from ..results import CarriedState, Delta, WeightEdit
+from ..results import _with_details, carried_state, partial_work, write_tensors
 from .finetune import BreadthFirstHParams, OutputTrainer, train_breadth_first, with_end_token
-from wbe.editors.weights.moments import (
-    KeyValueEditor,
-    TextCorpus,
-    _cache_key,
-    _token_chunks,
-    cached_by_layer,
-    model_fingerprint,
-    moments_folder,
-    prepared_model,
-)
+from ..weights.moments import KeyValueEditor, TextCorpus
+from ..weights.moments import _cache_key, _token_chunks, cached_by_layer
+from ..weights.moments import model_fingerprint, moments_folder, prepared_model
 from ..weights.ultraedit import keys_and_gradients
 from ...lm.models import LM
 from ...lm.tokens import EncodedItem, QAItem, encode_items

@@ -15,16 +15,8 @@ import torch
 
 from ..protocol import AS_ASKED, Editor, HParams, _edited_layers, hp
 from ..requests import EditRequest
-from wbe.editors.results import (
-    CarriedState,
-    Delta,
-    PartialWork,
-    WeightEdit,
-    _restore_training,
-    _training_state,
-    carried_state,
-    partial_work,
-)
+from ..results import CarriedState, Delta, PartialWork, WeightEdit
+from ..results import _restore_training, _training_state, carried_state, partial_work
 from ..tail import TailPass, changed_outputs, trim_texts
 from ...lm.models import LM, LMState
 from ...lm.tokens import EncodedItem, QAItem, encode_items

@@ -19,16 +19,8 @@ import torch.nn.functional as F
 
 from ..protocol import AS_ASKED, Editor, HParams, hp
 from ..requests import EditRequest
-from wbe.editors.results import (
-    CarriedState,
-    Delta,
-    PartialWork,
-    WeightEdit,
-    _restore_training,
-    _training_state,
-    carried_state,
-    partial_work,
-)
+from ..results import CarriedState, Delta, PartialWork, WeightEdit
+from ..results import _restore_training, _training_state, carried_state, partial_work
 from ..tail import hooked
 from .finetune import fitting_batch_size, training_bar
 from ...lm.models import LM
@@ -265,12 +257,7 @@ def _train_adapters(
     return losses
 
 # %% ../../../nbs/09_editors/training/02_lora.ipynb #cell-035
-def _delta_hook(
-    lm: LM,
-    matrix: tuple,  # part and layer
-    d: Delta,
-    sign: float = 1.0,
-):
+def _delta_hook(lm: LM, matrix: tuple, d: Delta, sign: float = 1.0):  # matrix: part and layer
     "A hook that adds a change to the output of a matrix."
 
     def add(module, args, out):

@@ -21,14 +21,8 @@ from ...benchmark.reader import row_probes
 from ..protocol import HParams, frozen_model, hp, read_preset, values_for
 from ..tail import TailPass
 from .finetune import answer_positions
-from wbe.editors.training.mend import (
-    MendNetwork,
-    _answer_losses,
-    _token_factors,
-    _with_updates,
-    mend_matrices,
-    save_network,
-)
+from .mend import MendNetwork
+from .mend import _answer_losses, _token_factors, _with_updates, mend_matrices, save_network
 from ..weights.moments import model_fingerprint
 from ...lm.models import LM
 from ...lm.tokens import EncodedItem, QAItem, encode_items

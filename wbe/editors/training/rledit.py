@@ -16,23 +16,10 @@ from ..protocol import HParams, _labels, hp, read_preset, values_for
 from ..requests import EditRequest
 from ..results import CarriedState, Delta, WeightEdit, carried_state
 from ..tail import changed_outputs
-from wbe.editors.training.mend import (
-    EditNetwork,
-    LowRankLayer,
-    NetworkEditor,
-    NetworkHParams,
-    ShapeNetwork,
-    _answer_losses,
-)
-from wbe.editors.training.mend_training import (
-    MendExample,
-    MendTrainer,
-    _UpdatedPass,
-    _ask_updated,
-    _divergences,
-    _encode_mixed,
-    _right_shares,
-)
+from .mend import EditNetwork, LowRankLayer, NetworkEditor, NetworkHParams, ShapeNetwork
+from .mend import _answer_losses
+from .mend_training import MendExample, MendTrainer, _UpdatedPass
+from .mend_training import _ask_updated, _divergences, _encode_mixed, _right_shares
 from ..weights.ultraedit import UltraEditHParams, keys_and_gradients, ridge_change
 from ...lm.models import LM
 from ...lm.tokens import EncodedItem, QAItem, encode_items
