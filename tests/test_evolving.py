@@ -15,15 +15,17 @@ import processes
 import pytest
 from stored import served
 
+from shared_cells import shared
 from wbe.benchmark.evolving import EvolvingQuestion
 from wbe.benchmark.evolving_series import evolve_benchmark, evolving_table
 from wbe.benchmark.reader import Benchmark
-from wbe.benchmark.release import check_release
 from wbe.benchmark.validator import validate_benchmark
 from wbe.records import read_table
 from wbe.texts import split_sentences
 from wbe.wikipedia.texts import write_wiki_texts
 from wbe.world.files import World
+
+check_release = shared("06_benchmark/09_release.ipynb", "wbe.benchmark.release").check_release
 
 DAYS = ["2024-02-01", "2024-02-20", "2024-03-01"]
 SMALL = dict(least=60, unchanged=30, tuning=30)

@@ -317,7 +317,7 @@ def test_real_mquake():
             "edit_triples"
         ]
         assert (
-            m.after.accepts(case["new_answer"])
+            m.after.label == case["new_answer"]
             and m.before.label == case["answer"]
             and m.hops == 4
             and len(m.questions) == 3

@@ -7,11 +7,14 @@ from datetime import date
 
 import pytest
 
+from shared_cells import shared
 from wbe.benchmark.questions import BenchmarkRow
 from wbe.benchmark.reader import Benchmark
-from wbe.benchmark.release import add_timestep, check_release, finish_release
+from wbe.benchmark.release import add_timestep, finish_release
 from wbe.records import read_table, to_table
 from wbe.store import StoreError, write_table
+
+check_release = shared("06_benchmark/09_release.ipynb", "wbe.benchmark.release").check_release
 
 DATES = (date(2024, 2, 1), date(2024, 2, 20), date(2024, 3, 1))
 RETIRED = dict(

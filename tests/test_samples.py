@@ -10,12 +10,15 @@ import pytest
 from stored import served
 from test_readme import cells
 
+from shared_cells import shared
 from wbe.benchmark.questions import BenchmarkRow
 from wbe.benchmark.reader import read_edits
-from wbe.benchmark.release import WORLD_SOURCE, check_release
+from wbe.benchmark.release import WORLD_SOURCE
 from wbe.benchmark.series import make_benchmark
 from wbe.records import read_table
 from wbe.world.state import SNAPSHOTS
+
+check_release = shared("06_benchmark/09_release.ipynb", "wbe.benchmark.release").check_release
 
 SAMPLES = Path(__file__).parents[1] / "data_samples" / "world"
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .questions import BenchmarkRow, write_checked
-from ..records import BadArgument, col, patch, to_table
+from ..records import BadArgument, col, to_table
 from ..store import write_table
 from ..texts import question_key, split_sentences, stable_hash, value_spellings
 from ..wikidata.build import check_pair, check_snapshot
@@ -475,28 +475,6 @@ class _ProbeSet:
 
     probes: list[dict]
     counts: dict  # step: facts by category
-
-    def frame(self):
-        "The probes as a data frame."
-        return to_table(self.probes, _TwikiProbe).to_pandas()
-
-    def steps(self):
-        "How many facts each step left, as a data frame."
-        import pandas as pd
-
-        frame = pd.DataFrame(self.counts).T.fillna(0).astype(int)
-        return frame[[c for c in ("unchanged", "new", "updated") if c in frame]]
-
-# %% ../../nbs/06_benchmark/15_evolving.ipynb #650cb5b1
-@patch
-def _repr_html_(self: _ProbeSet) -> str:
-    return self.steps().to_html()
-
-# %% ../../nbs/06_benchmark/15_evolving.ipynb #f3ee4dfd
-@patch
-def __repr__(self: _ProbeSet) -> str:
-    counts = Counter(p["category"] for p in self.probes)
-    return f"ProbeSet({', '.join(f'{n:,} {name}' for name, n in sorted(counts.items()))})"
 
 # %% ../../nbs/06_benchmark/15_evolving.ipynb #cd103b2c
 def _filtered(facts: list[dict], texts: dict, seed: int, as_published: bool):

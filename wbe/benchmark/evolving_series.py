@@ -6,11 +6,14 @@
 __all__ = ['evolving_table', 'EvolvingSettings', 'evolve_benchmark']
 
 # %% ../../nbs/06_benchmark/16_evolving_series.ipynb #cell-002
+import heapq
 import shutil
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from datetime import date
 from pathlib import Path
+
+import pyarrow.parquet as pq
 
 from .evolving import EvolvingQuestion
 from .evolving import ask_facts, ask_passages, benchmark_rows, changed_facts
@@ -40,27 +43,14 @@ class _EvolvingSeries(Series):
     "The snapshots of an evolving benchmark, and how it is made."
 
     plan_name = "evolving.json"
-    what = "an evolving benchmark"
+    what, needs = "an evolving benchmark", "the dumps of two days at least"
     missing = "no evolving benchmark here yet; make one with `wbe data evolve {folder} DUMPS…`, two days at least"
 
 # %% ../../nbs/06_benchmark/16_evolving_series.ipynb #cell-007
 @patch
 def plan_days(self: _EvolvingSeries, days: dict[str, DumpsOfDay]):
-    "Plan more snapshots; a planned one that is not released yet gets the new dumps."
-    known = {s["date"]: s for s in self.snapshots}
-    needed = {str(day) for step in self.steps if step.released for day in (step.old, step.new)}
-    last, batch = max(known, default=""), 1 + max((s["batch"] for s in self.snapshots), default=-1)
-    for day, dumps in days.items():
-        about = dict(dump=dumps.dump, articles=list(dumps.articles))
-        if day not in known and day < last:
-            age = f"{day} is older than the newest snapshot of this benchmark ({last})"
-            raise BadArgument(f"{age}; it grows at its end only: choose another folder to begin it earlier")
-        if day not in known:
-            self.snapshots.append(dict(date=day, batch=batch, **about))
-        elif day not in needed:
-            known[day].update(about)
-    if len(self.snapshots) < 2:
-        raise BadArgument("an evolving benchmark needs the dumps of two days at least")
+    "Plan the snapshots of some days."
+    self.plan_snapshots({day: dict(dump=d.dump, articles=list(d.articles)) for day, d in days.items()})
 
 # %% ../../nbs/06_benchmark/16_evolving_series.ipynb #cell-010
 def _pages(series: _EvolvingSeries, day: date) -> Path:
@@ -87,8 +77,6 @@ def _write_changed(series: _EvolvingSeries, step: SeriesStep, compared: Wikipedi
 # %% ../../nbs/06_benchmark/16_evolving_series.ipynb #cell-014
 def _changed_rows(path: Path):
     "The rows of a changed set, one after the other."
-    import pyarrow.parquet as pq
-
     with pq.ParquetFile(path) as file:
         for batch in file.iter_batches(1_000):
             yield from (ChangedText(**row) for row in batch.to_pylist())
@@ -165,8 +153,6 @@ def _touched_titles(series: _EvolvingSeries) -> set:
 # %% ../../nbs/06_benchmark/16_evolving_series.ipynb #cell-028
 def _read_titles(path) -> list[str]:
     "The titles in a file of articles, old ones and new ones."
-    import pyarrow.parquet as pq
-
     table = pq.read_table(path, columns=["title", "previous_title"])
     return [t for column in table.columns for t in column.to_pylist() if t]
 
@@ -194,16 +180,9 @@ def _unchanged_passage_rows(series: _EvolvingSeries, writer, progress: bool) -> 
     most = 2 * (s["unchanged"] + s["tuning"])
     key = lambda r: stable_hash(f"{s['seed']}:{r.title}")
     requests = (r for a in snapshot_articles(pages) if a.title not in touched for r in unchanged_passages(a))
-    rows, dropped = ask_passages(_smallest(requests, key, most), writer, progress)
+    rows, dropped = ask_passages(heapq.nsmallest(most, requests, key), writer, progress)
     dicts = split_unchanged(list(map(asdict, rows)), s["unchanged"], s["tuning"], s["seed"])
     return [EvolvingQuestion(**row) for row in dicts], dropped
-
-# %% ../../nbs/06_benchmark/16_evolving_series.ipynb #cell-032
-def _smallest(items, key, most: int) -> list:
-    "The items with the smallest keys, in their order."
-    import heapq
-
-    return heapq.nsmallest(most, items, key)
 
 # %% ../../nbs/06_benchmark/16_evolving_series.ipynb #cell-033
 def _unchanged_rows(series: _EvolvingSeries, writer, checker, use: dict, progress: bool) -> tuple:
@@ -315,7 +294,6 @@ def evolving_table(
 ):
     "A data frame with a row for each timestep: questions by category, articles and words of the texts."
     import pandas as pd
-    import pyarrow.parquet as pq
 
     rows = []
     for path in sorted(Path(release).glob("evolving_*.parquet")):
@@ -413,18 +391,13 @@ def evolve_benchmark(
     whole = _evolving_settings(folder, settings)
     days = dumps_by_day(dumps, ("wikipedia", "wikidata") if whole["source"] == "facts" else ("wikipedia",))
     if not days or not (folder / "evolving.json").exists():
-        _opened(folder, whole).plan_days(days)  # an error for too few days comes before anything is written
-    begun = _opened(folder, whole)
+        # an error for too few days comes before anything is written
+        _EvolvingSeries.begun(folder, whole).plan_days(days)
+    begun = _EvolvingSeries.begun(folder, whole)
     models = _evolving_models(whole, settings, begun.spend(writer_options))
     make_folder(folder)
     with lock(folder / ".evolving.lock"):
-        series = _opened(folder, whole)  # another process may have added to it
+        series = _EvolvingSeries.begun(folder, whole)  # another process may have added to it
         series.plan_days(days)
         series.spending = begun.spending
         return _complete_evolving(series, *models, engine, memory, workers, progress, log, insist)
-
-# %% ../../nbs/06_benchmark/16_evolving_series.ipynb #cell-049
-def _opened(folder: Path, settings: dict) -> _EvolvingSeries:
-    "The series of a folder, or a new one."
-    begun = (folder / "evolving.json").exists()
-    return _EvolvingSeries.load(folder) if begun else _EvolvingSeries(folder, settings=settings)

@@ -178,10 +178,6 @@ class _AnswerWithAliases:
     label: str
     aliases: tuple[str, ...] = ()
 
-    def accepts(self, text: str) -> bool:
-        "Whether a text is this answer, in any case of letters."
-        return text.strip().casefold() in {name.casefold() for name in (self.label, *self.aliases)}
-
 # %% ../../nbs/06_benchmark/08_published.ipynb #cell-042
 @dataclass(frozen=True)
 class _HopQuestion:

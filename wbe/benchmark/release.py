@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['WIKIDATA_SOURCE', 'WORLD_SOURCE', 'RETIRED_FIELDS', 'add_timestep', 'release_files', 'timestep_numbers', 'Release',
-           'finish_release', 'retired_probes', 'check_release', 'copy_with_statements']
+           'finish_release', 'retired_probes', 'copy_with_statements']
 
 # %% ../../nbs/06_benchmark/09_release.ipynb #cell-002
 import filecmp
@@ -344,24 +344,6 @@ def retired_probes(
     key = ("subject_id", "relation_id", "object_id", "timestep")
     gone = [r for r in rows if r["since"] <= at]
     return {(edit_id(*(r[k] for k in key)), axis) for r in gone for axis in r["axes"]}
-
-# %% ../../nbs/06_benchmark/09_release.ipynb #cell-069
-def check_release(
-    out,  # folder of a release
-) -> list[str]:
-    "What is wrong with the files of a release, by its checksums; empty if nothing is."
-    out, wrong = Path(out), []
-    try:
-        lines = (out / "SHA256SUMS").read_text().splitlines()
-    except FileNotFoundError:
-        raise StoreError(f"{out}: no SHA256SUMS here, so this is no finished release") from None
-    for line in lines:
-        digest, name = line.split("  ", 1)
-        if not (out / name).exists():
-            wrong.append(f"{name} is missing")
-        elif sha256_of(out / name) != digest:
-            wrong.append(f"{name} was changed")
-    return wrong
 
 # %% ../../nbs/06_benchmark/09_release.ipynb #53427572
 def copy_with_statements(

@@ -92,7 +92,7 @@ class Series:
     spending: dict = field(default_factory=dict)  # prices and budget of a paid writer, and whether it may be spent
 
     plan_name = "series.json"
-    what = "a benchmark"
+    what, needs = "a benchmark", "two snapshots at least"
     missing = "no benchmark here yet; make one with `wbe benchmark {folder} OLD_DUMP NEW_DUMP`"
 
     @classmethod
@@ -109,6 +109,11 @@ class Series:
             remedy = "restore it, or choose another folder"
             raise StoreError(f"{path}: not the plan of {cls.what} ({e}); {remedy}") from None
 
+    @classmethod
+    def begun(cls, folder: Path, settings: dict):
+        "The series of a folder, or a new one."
+        return cls.load(folder) if (folder / cls.plan_name).exists() else cls(folder, settings=settings)
+
     def save(self):
         "Write the plan."
         plan = dict(snapshots=self.snapshots, settings=self.settings)
@@ -122,38 +127,30 @@ class Series:
 
 # %% ../../nbs/06_benchmark/10_series.ipynb #cell-013
 @patch
-def add(self: Series, dumps):
-    "Plan more snapshots, all of one batch; a planned one that is not released yet gets the new dump."
-    new = _new_snapshots(self.snapshots, dumps)
-    self._replace_dumps(dumps)
-    if new and self.snapshots and new[0]["date"] < self.snapshots[-1]["date"]:
-        age = f"is older than the newest snapshot of this benchmark ({self.snapshots[-1]['date']})"
-        remedy = "a benchmark grows at its end only: choose another folder to begin it earlier"
-        raise BadArgument(f"{new[0]['dump']} ({new[0]['date']}) {age}; {remedy}")
-    self.snapshots += new
+def plan_snapshots(self: Series, days: dict[str, dict]):  # days: of each day what there is beside its date
+    "Plan more snapshots, all of one batch; a planned one that is not released yet gets the new dumps."
+    known, last = {s["date"]: s for s in self.snapshots}, max((s["date"] for s in self.snapshots), default="")
+    needed = {str(day) for step in self.steps if step.released for day in (step.old, step.new)}
+    batch = 1 + max((s["batch"] for s in self.snapshots), default=-1)
+    for day, dumps in sorted(days.items()):
+        if day not in known and day < last:
+            age = f"{day} is older than the newest snapshot of this benchmark ({last})"
+            raise BadArgument(f"{age}; it grows at its end only: choose another folder to begin it earlier")
+        if day not in known:
+            self.snapshots.append(dict(date=day, **dumps, batch=batch))
+        elif day not in needed:
+            known[day].update(dumps)
     if len(self.snapshots) < 2:
-        raise BadArgument("a benchmark needs two snapshots at least")
+        raise BadArgument(f"{self.what} needs {self.needs}")
 
 # %% ../../nbs/06_benchmark/10_series.ipynb #cell-014
-def _new_snapshots(snapshots: list[dict], dumps) -> list[dict]:  # snapshots: those that are planned
-    "The snapshots of some dumps that are not planned yet, in the order of their dates."
-    batch = 1 + max((s["batch"] for s in snapshots), default=-1)
+@patch
+def add(self: Series, dumps):
+    "Plan the snapshots of some dumps; of two of one date the first counts."
     days = {}
     for dump in dumps:
-        days.setdefault(str(dump_date(dump)), dump)
-    new = [dict(date=day, dump=str(Path(dump).absolute()), batch=batch) for day, dump in sorted(days.items())]
-    known = {s["date"] for s in snapshots}
-    return [s for s in new if s["date"] not in known]
-
-# %% ../../nbs/06_benchmark/10_series.ipynb #cell-016
-@patch
-def _replace_dumps(self: Series, dumps):
-    "Let other dumps take the place of planned ones of the same date that no released timestep needs."
-    needed = {str(day) for step in self.steps if step.released for day in (step.old, step.new)}
-    paths = {str(dump_date(dump)): str(Path(dump).absolute()) for dump in reversed(list(dumps))}
-    for s in self.snapshots:
-        if s["date"] in paths and s["date"] not in needed:
-            s["dump"] = paths[s["date"]]
+        days.setdefault(str(dump_date(dump)), dict(dump=str(Path(dump).absolute())))
+    self.plan_snapshots(days)
 
 # %% ../../nbs/06_benchmark/10_series.ipynb #cell-017
 def _series_step(folder: Path, old: dict, new: dict) -> SeriesStep:
@@ -394,12 +391,8 @@ def _left_out_counts(series: Series) -> dict:
 # %% ../../nbs/06_benchmark/10_series.ipynb #cell-058
 def _open_series(folder: Path, settings: dict) -> Series:
     "The series of a folder, or a new one; the settings must be the same."
-    series = Series.load(folder) if (folder / "series.json").exists() else Series(folder, settings=settings)
-    begun = {
-        "namesakes": "drop",
-        "doubtful": "keep",
-        "ended": "keep",
-    } | series.settings  # what those without these settings did
+    series = Series.begun(folder, settings)
+    begun = dict(namesakes="drop", doubtful="keep", ended="keep") | series.settings  # as those without these settings
     if begun != settings:
         was = {k: v for k, v in begun.items() if settings.get(k) != v}
         remedy = "choose another folder, or the same settings"

@@ -311,17 +311,6 @@ def reasons(self: _WriterComparison):
     why = [check if is_missing(error) else error.split(":")[0] for error, check in zip(fallen.error, fallen.failed)]
     return fallen.assign(reason=why).groupby(["writer", "kind", "reason"], sort=False).size().to_frame("texts")
 
-# %% ../../nbs/06_benchmark/17_writers_compared.ipynb #cell-056
-@patch
-def examples(self: _WriterComparison, n: int = 1, kinds: Iterable[str] = REQUEST_KINDS):  # n: facts of each kind
-    "A frame with the texts of all writers for some facts of each kind, and what became of them."
-    last = _final_texts(self.texts)
-    ids = [i for kind in kinds for i in last[last.kind == kind].id.drop_duplicates()[:n]]
-    some = last[last.id.isin(ids)].sort_values("id", key=lambda s: s.map(ids.index), kind="stable")
-    outcome = some.failed.where(some.failed.notna(), some.verdict.map(lambda v: v or "passes"))
-    shown = some.assign(text=some.text.where(some.text.notna(), some.error), outcome=outcome)
-    return shown.set_index(["kind", "facts", "writer"])[["text", "outcome"]]
-
 # %% ../../nbs/06_benchmark/17_writers_compared.ipynb #cell-057
 @patch
 def _repr_html_(self: _WriterComparison) -> str:

@@ -22,7 +22,7 @@ from ..spool import Spool
 from ..store import Manifest, Stage, StageFolder, StoreError
 from ..store import check_disk_space, format_bytes, make_folder, stream_to_parquet
 from ..texts import parse_date
-from .cast import FIRST_QID, PROPERTIES, Cast
+from .cast import PROPERTIES, Cast
 from .dumps import JSON_HEAD, JSON_TAIL, VIEW_MONTHS, XML_TAIL, EntityEncoder
 from .dumps import article_page, entity_page, fame_floor, join_json_lines, json_line
 from .dumps import page_view_line, property_line, property_page, xml_head
@@ -325,26 +325,3 @@ def write(
     plan = WorldPlan(_snapshot_dates(dates), formats, articles, views, truth)
     _write_world(self.cast, folder, plan, workers, progress, force)
     return WorldFiles(folder)
-
-# %% ../../nbs/02_world/12_files.ipynb #cell-047
-def _block_of_qid(cast: Cast, qid: str) -> tuple[int, int]:
-    "The number of an entity and its block."
-    n = int(qid.removeprefix("Q")) - FIRST_QID if qid[1:].isdigit() else -1
-    if n < 0:
-        raise BadArgument(f"there is no {qid} in this world; its items start at Q{FIRST_QID}")
-    return n, (n - cast.entities) % cast.blocks if n >= cast.entities else cast[n].block
-
-# %% ../../nbs/02_world/12_files.ipynb #cell-048
-@patch
-def entity(self: World, qid: str) -> list[dict | None]:
-    "An entity in each of the nine snapshots: its JSON, or None where it is absent."
-    import json
-
-    n, block = _block_of_qid(self.cast, qid)
-    encoder, out = EntityEncoder(), []
-    for s in simulate_history(self.cast, block):
-        e = next((e for e in s.entities if e.n == n and e.removed > s.t), None)
-        out.append(json.loads(json_line(encoder, e)) if e else None)
-    if not any(out):
-        raise BadArgument(f"there is no {qid} in this world")
-    return out
