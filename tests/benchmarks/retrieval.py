@@ -33,7 +33,6 @@ WAYS = {
     "annoy, 100 trees, as published": ("annoy", dict(trees=100, search_k=200)),
     "annoy, 20 trees": ("annoy", dict(trees=20)),
     "faiss": ("faiss", dict(threads=1)),
-    "faiss-ivf": ("faiss-ivf", dict(threads=1)),
 }
 ADDITIONS = 8  # one for each timestep of a run
 QUERIES, BATCH, CHANGED = 500, 250, 1000  # CHANGED: vectors that are added, and removed, at a time

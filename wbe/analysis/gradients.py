@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['COMPARED_SETS', 'FACT_SET_LOOKS', 'gradient_norms', 'fact_sets', 'cliffs_delta', 'compare_gradient_norms',
-           'format_norm_comparison', 'draw_gradient_norms', 'draw_gradient_layers', 'summarise_gradients']
+           'draw_gradient_norms', 'draw_gradient_layers', 'summarise_gradients']
 
 # %% ../../nbs/11_analysis/10_gradients.ipynb #cell-002
 import re
@@ -209,18 +209,6 @@ def _format_p(p: float) -> str:
 def _format_delta(value: float, low: float, high: float) -> str:
     "A delta with its interval."
     return f"{value:+.2f} [{low:+.2f}, {high:+.2f}]"
-
-# %% ../../nbs/11_analysis/10_gradients.ipynb #cell-028
-def format_norm_comparison(
-    table: pd.DataFrame,  # of `compare_gradient_norms`
-) -> pd.DataFrame:
-    "The comparison with rounded numbers."
-    out = pd.DataFrame({"sets": table.sets, "facts": table.n})
-    out["median norm"] = table["median"].map("{:.2f}".format)
-    out["median of the other"] = table.median_other.map("{:.2f}".format)
-    out["Cliff's delta"] = [_format_delta(r.delta, r.delta_low, r.delta_high) for r in table.itertuples()]
-    out["Cohen's d of the logarithms"] = table.log_d.map("{:+.2f}".format)
-    return out.assign(**{"test": table.test, "p (corrected)": table.p.map(_format_p)})
 
 # %% ../../nbs/11_analysis/10_gradients.ipynb #cell-033
 FACT_SET_LOOKS = {"new": Look("#009E73"), "edited": Look("#D55E00"), "unchanged": Look("#0072B2")}

@@ -129,15 +129,6 @@ def _ranked_rows(runs, names: Iterable[str]) -> tuple[list, dict]:
     rows = {name: _criterion_rows(runs, name) for name in names}
     return editors, {name: r for name, r in rows.items() if set(r.editor) == set(editors)}
 
-
-def _ranked_values(
-    runs,
-    names: Iterable[str] = _CRITERIA,  # of criteria; those that not every run has are left out
-) -> pd.DataFrame:
-    "A row for each editor, a column for each criterion, more is better."
-    editors, rows = _ranked_rows(runs, names)
-    return pd.DataFrame({n: _criterion_values(r).reindex(editors) for n, r in rows.items()}, editors)
-
 # %% ../../nbs/11_analysis/16_rankings.ipynb #cell-031
 def _subject_weights(subjects: np.ndarray, repeats: int, seed: int) -> np.ndarray:
     "How often each subject is in each resample: repeats by subjects."
@@ -160,7 +151,7 @@ def _resampled_values(rows: pd.DataFrame, editors: list, subjects: np.ndarray, w
 class _RankingDraws(NamedTuple):
     "The values of editors under criteria, as they are and resampled."
 
-    values: pd.DataFrame  # of `_ranked_values`
+    values: pd.DataFrame  # a row for each editor, a column for each criterion, more is better
     drawn: dict  # criterion: repeats by editors
     n: dict  # criterion: questions of each editor, at least
     subjects: int
@@ -241,7 +232,7 @@ def compare_rankings(
 
 # %% ../../nbs/11_analysis/16_rankings.ipynb #cell-048
 def draw_rankings(
-    values: pd.DataFrame,  # of `_ranked_values`
+    values: pd.DataFrame,  # `values` of `resample_rankings`
 ):
     "Draw the rank of each editor under each criterion; 1 is the best, and equal editors share a rank."
     ranks, n = values.rank(ascending=False), len(values)

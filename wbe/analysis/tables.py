@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['NOT_YET', 'VERDICT_COLUMNS', 'format_percent', 'format_cell', 'as_markdown', 'as_latex', 'as_html', 'run_labels',
-           'as_run_list', 'labelled_runs', 'runs_asked_at', 'example_run', 'edits_planned', 'longest_runs',
-           'describe_shorter_runs', 'runs_by_protocol', 'model_text', 'runs_of_models', 'is_recorded', 'pool_scores',
-           'sort_in_time', 'last_in_time', 'match_unedited', 'match_editor', 'verdicts_by', 'with_verdicts',
-           'list_verdicts', 'before_text', 'changes_at_end', 'list_changes', 'find_gaps', 'interval_columns', 'mean_by',
-           'metric_label', 'text_measure', 'findings_table']
+           'as_run_list', 'labelled_runs', 'runs_asked_at', 'edits_planned', 'longest_runs', 'describe_shorter_runs',
+           'runs_by_protocol', 'model_text', 'runs_of_models', 'is_recorded', 'pool_scores', 'sort_in_time',
+           'last_in_time', 'match_unedited', 'match_editor', 'verdicts_by', 'with_verdicts', 'list_verdicts',
+           'before_text', 'changes_at_end', 'list_changes', 'find_gaps', 'interval_columns', 'mean_by', 'metric_label',
+           'text_measure']
 
 # %% ../../nbs/11_analysis/02_tables.ipynb #cell-002
 import html
@@ -184,16 +184,6 @@ def runs_asked_at(
     "The runs that were asked at a moment. If none was, all runs, so that what is missing can be listed."
     runs = as_run_list(runs)
     return [r for r in runs if len(r.scores) and (r.scores.moment == moment).any()] or runs
-
-# %% ../../nbs/11_analysis/02_tables.ipynb #ace32f36
-def example_run(
-    runs,
-    editor: str,  # whose run is wanted
-) -> tuple:
-    "The label and the run of an editor; where there is none, the first run that edits, or the first."
-    pairs = labelled_runs(runs)
-    wanted, edited = [p for p in pairs if p[1].editor == editor], [p for p in pairs if p[1].editor != "none"]
-    return (wanted or edited or pairs)[0]
 
 # %% ../../nbs/11_analysis/02_tables.ipynb #1b99ba65
 def edits_planned(run) -> int:
@@ -525,14 +515,3 @@ def text_measure(rows: pd.DataFrame) -> str:
     "What scores are shown by: normalised match if all their answers were generated as text, else exact match."
     known = len(rows) and "normalised_match" in rows and rows.normalised_match.notna().all()
     return "normalised_match" if known else "exact_match"
-
-# %% ../../nbs/11_analysis/02_tables.ipynb #719ae0f0
-_VERDICTS = {True: "seen", False: "not seen", None: "cannot be decided"}
-
-
-def findings_table(
-    rows: Iterable[tuple],  # what a paper finds, what is seen here, and True, False or None
-) -> pd.DataFrame:
-    "A table of findings with their verdicts."
-    rows = [(claim, here, _VERDICTS[None if v is None else bool(v)]) for claim, here, v in rows]
-    return pd.DataFrame(rows, columns=["a paper finds", "here", "verdict"]).set_index("a paper finds")

@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['mean_accuracy', 'format_means', 'draw_means', 'summarise_means', 'accuracy_course', 'draw_course', 'accuracy_changes',
            'draw_changes', 'state_matrices', 'draw_matrices', 'forgetting_table', 'summarise_changes', 'ability_table',
-           'draw_ability', 'summarise_ability', 'timestep_findings', 'decay_curve', 'decay_summary', 'format_decay',
-           'draw_decay', 'summarise_decay', 'teacher_forcing_gap', 'draw_teacher_forcing_gap',
-           'draw_teacher_forcing_course', 'editor_orders', 'summarise_teacher_forcing_gap']
+           'draw_ability', 'summarise_ability', 'decay_curve', 'decay_summary', 'format_decay', 'draw_decay',
+           'summarise_decay', 'teacher_forcing_gap', 'draw_teacher_forcing_gap', 'draw_teacher_forcing_course',
+           'editor_orders', 'summarise_teacher_forcing_gap']
 
 # %% ../../nbs/11_analysis/06_timesteps.ipynb #cell-002
 import numpy as np
@@ -352,75 +352,6 @@ def summarise_ability(
     return (
         f"Lasting facts: {before} before any edit (n = {n}). {list_changes(last.sort_values('value'), before)}{still}."
     )
-
-# %% ../../nbs/11_analysis/06_timesteps.ipynb #a42a021c
-_SPECIALISED = ("rome", "r-rome", "memit", "wise")
-_BEST = "an editor of weights"  # the one with the highest mean on the axis
-_FINDINGS = (  # a claim, the editor and the axis that it is about, the rule, and the editor that it is compared with
-    ("retrieval beats every editor on update", "rag", "update", "above", _BEST),
-    ("retrieval beats every editor on rephrase", "rag", "rephrase", "above", _BEST),
-    ("retrieval beats every editor on persona", "rag", "persona", "above", _BEST),
-    ("retrieval beats every editor on locality", "rag", "locality", "above", _BEST),
-    ("retrieval hardly helps multi-hop", "rag", "multi-hop", "not above", "none"),
-    ("retrieval does not forget updates", "rag", "update", "keeps", None),
-    ("and yet forgets on rephrase", "rag", "rephrase", "forgets", None),
-    ("and yet forgets on persona", "rag", "persona", "forgets", None),
-    ("lora matches or beats the editors on update", "lora", "update", "not below", _BEST),
-    ("lora-merge matches or beats the editors on update", "lora-merge", "update", "not below", _BEST),
-    ("LoRA-FT forgets", "lora", "update", "forgets", None),
-    ("LoRA-Merge forgets less than LoRA-FT", "lora-merge", "update", "forgets less", "lora"),
-)
-
-# %% ../../nbs/11_analysis/06_timesteps.ipynb #1fef36f6
-_RULES = {  # what the verdict must be, or must not
-    "above": ("above", True),
-    "not above": ("above", False),
-    "not below": ("below", False),
-    "forgets": ("below", True),
-    "keeps": ("below", False),
-    "forgets less": ("above", True),
-}
-_ABOUT_CHANGES = ("forgets", "keeps", "forgets less")
-
-# %% ../../nbs/11_analysis/06_timesteps.ipynb #fec96bdb
-def _finding_rows(now, later, editor: str, axis: str, rule: str, other: str | None) -> tuple:
-    "What a finding compares with, and the differences question by question; empty where a run is missing."
-    rows = later if rule in _ABOUT_CHANGES else now
-    rows = rows[rows.axis == axis]
-    if other == _BEST:
-        here = rows[rows.editor.isin(_SPECIALISED)].groupby("editor").value.mean()
-        other = here.idxmax() if len(here) else _BEST
-    mine = rows[rows.editor == editor]
-    with_ = (
-        mine.before if other == "none" else match_editor(rows, other, "value")[rows.editor == editor] if other else 0
-    )
-    words = "the unedited model" if other == "none" else "right after the edit" if other is None else other
-    return words, mine.assign(difference=mine.value - with_)
-
-# %% ../../nbs/11_analysis/06_timesteps.ipynb #52871afa
-def timestep_findings(runs) -> list[tuple]:
-    "What WikiBigEdit finds over its timesteps, and what these runs show: rows for `findings_table`."
-    rows = pool_scores(runs, ["before", "current"], ASKED_AXES)
-    now = rows[rows.moment == "current"].assign(value=rows.exact_match)
-    now = now.assign(before=match_unedited(now, rows[rows.moment == "before"], "exact_match"))
-    parts = [now[:0].assign(value=0.0)]
-    for name, run in labelled_runs(runs):
-        asked = _rows_between_timesteps(run)
-        for axis in ASKED_AXES if len(asked) and reached_end(run) else ():
-            later = changes_of_questions(asked, axis=axis).assign(editor=name, axis=axis)
-            parts.append(later[later.scored_at == later.scored_at.max()].assign(value=later.change))
-    later = pd.concat(parts, ignore_index=True)
-    pairs = [_finding_rows(now, later, *finding[1:]) for finding in _FINDINGS]
-    found = verdicts_by(pd.concat([p.assign(finding=i) for i, (_, p) in enumerate(pairs)]), ["finding"])
-    out = []
-    for i, ((claim, editor, _, rule, _), (words, _)) in enumerate(zip(_FINDINGS, pairs)):
-        verdict, (kind, wanted) = found.get(i), _RULES[rule]
-        text = (
-            f"{editor} {verdict.text(words)}: {verdict}" if verdict else f"nothing here about {editor} beside {words}"
-        )
-        open_ = verdict is None or verdict.kind == "too few"
-        out.append((claim, text, None if open_ else (verdict.kind == kind) == wanted))
-    return out
 
 # %% ../../nbs/11_analysis/06_timesteps.ipynb #445040f4
 def _last_points(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:

@@ -573,7 +573,7 @@ def retrieval_memory(lm: LM) -> PairMemory | None:
     return retriever.memory if retriever else None
 
 # %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-055
-_INDEX_PACKAGES = {"annoy": "annoy", "faiss": "faiss", "faiss-ivf": "faiss"}  # index: the module that it needs
+_INDEX_PACKAGES = {"annoy": "annoy", "faiss": "faiss"}  # index: the module that it needs
 
 
 def _is_installed(module: str | None) -> bool:
