@@ -59,6 +59,7 @@ def pytest_runtestloop(session):
         todo.put(at)
     processes.import_all()
     processes.verify_once()
+    processes.load_once()
     processes.bind_once()
     processes.connect_once()
     processes.context()  # the server of which those of the processes are forked

@@ -259,3 +259,35 @@ def test_engines_that_share_a_database_share_nothing_else(tmp_path, monkeypatch)
         with DuckDB() as engine:
             os._exit(numbers(engine) != [2])
     assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_model_that_is_loaded_once_is_a_copy_for_each(tmp_path, monkeypatch):
+    "Copies share no weights; a file that has changed, and another dtype, are read anew."
+    import shutil
+
+    import processes
+    import torch
+    from safetensors.torch import load_file, save_file
+
+    from wbe.lm import models
+
+    reads, plain = [], models._from_pretrained
+    monkeypatch.setattr(models, "_from_pretrained", lambda *a: reads.append(a) or plain(*a))
+    processes.load_once()
+    folder = tmp_path / "wbe-tiny"
+    shutil.copytree(Path(__file__).parents[1] / "data_samples" / "wbe-tiny", folder)
+    one, two = models.load(folder, device="cpu"), models.load(folder, device="cpu")
+    weights = lambda lm: {k: v.clone() for k, v in lm.model.state_dict().items()}
+    before = weights(two)
+    assert len(reads) == 1 and all(torch.equal(v, before[k]) for k, v in weights(one).items())
+    with torch.no_grad():
+        for p in one.model.parameters():
+            p += 1
+    one.tokenizer.add_tokens(["unheard-of"])
+    three = models.load(folder, device="cpu")
+    for lm in (two, three):
+        assert all(torch.equal(v, before[k]) for k, v in weights(lm).items()) and "unheard-of" not in lm.tokenizer.vocab
+    assert models.load(folder, "bfloat16", "cpu").dtype == torch.bfloat16 and len(reads) == 2
+    stored = load_file(folder / "model.safetensors")
+    save_file({k: torch.zeros_like(v) for k, v in stored.items()}, folder / "model.safetensors", {"format": "pt"})
+    assert not any(v.any() for v in models.load(folder, device="cpu").model.parameters()) and len(reads) == 3

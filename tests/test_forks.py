@@ -10,7 +10,8 @@ from pathlib import Path
 HERE = Path(__file__).parent
 # What forks.py and conftest.py take from processes.py; this test starts no server.
 NO_SERVER = """
-begin_own_server = context = import_all = verify_once = bind_once = connect_once = fork_kernels = lambda: None
+begin_own_server = context = import_all = fork_kernels = lambda: None
+verify_once = load_once = bind_once = connect_once = lambda: None
 server_seconds, timed_once = lambda: 0.0, lambda rounds: rounds
 """
 WHERE = """

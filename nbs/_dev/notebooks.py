@@ -597,6 +597,7 @@ def prepare_tests():
     fork_commands()
     time_answers_briefly()
     processes.verify_once()
+    processes.load_once()
     processes.bind_once()
     processes.connect_once()
     look_up_fixtures()
