@@ -1,6 +1,7 @@
 """Several models in one folder of runs: each is compared with its own unedited value; an open run shows no end."""
 
 import json
+import re
 from types import ModuleType
 from unittest.mock import patch
 
@@ -203,3 +204,33 @@ def test_a_table_of_two_protocols_is_refused(mixed, tmp_path):
     assert {t: {r["protocol"] for r in tables[t]} for t in ("runs", "differences", "groups")} == dict.fromkeys(
         ("runs", "differences", "groups"), {"zero-shot@1"}
     )
+
+
+# ---- the four sentences
+
+
+def told(editor: str):
+    "A run over 240 edits, of which each is about its own subject; 50 locality questions are asked."
+    run = made_up(editor, timesteps=2, edits=120, sample=10, every=120, first=0)
+    number = run.scores.edit_id.str.extract("t(.)e(.*)").astype(int)
+    at = 120 * number[0] + number[1]
+    one, another, few_more = at % 4 == 0, at % 4 == 1, (at % 4 == 0) | (at % 24 == 1)
+    after = dict(none=one, ft=another, lora=few_more, rag=at % 4 < 2, rome=at < 0)[editor]
+    right = after.where(run.scores.scored_at > 0, one)
+    scores = run.scores.assign(exact_match=right, subject_id=run.scores.edit_id)
+    kept = (scores.axis == "update") | (scores.axis == "locality") & (number[1] < 25)
+    run.scores = scores[kept & (scores.moment != "past")]
+    return run
+
+
+def test_a_report_says_the_right_one_of_four_sentences(tmp_path):
+    for name in ("none", "ft", "lora", "rag", "rome"):
+        write(told(name), tmp_path / name)
+    update, locality = report_of(tmp_path, ("means",))["texts"]["means"][:2]
+    parts = [re.sub(r" [-+][\d.]+ \[.*?\]", "", part) for part in update.removesuffix(".").split("; ")[1:]]
+    assert parts == [
+        "clearly above the unedited model: rag, lora",  # lora: too little for its own interval, not for the differences
+        "not clearly different from the unedited model: ft",
+        "clearly below the unedited model: rome (n = 240)",
+    ]
+    assert locality.endswith("too few questions (n = 50): rag, lora, ft, rome.")
