@@ -149,6 +149,8 @@ Tar, Rope
 == Demographics
 The density is , or H2O for [[every]] soul: 5 m by 2 m. It is denser than before (list).
 """
+BOX = ["name | Port Haven", "population_total | 48,210 (as of 2023)", "area_total_km2 | 12 sqmi"]
+BOX += ["leader_name | Ann Lee, Bo Ray"]  # neither the file nor the map
 ROWS = ["Name | Term | Votes", "Ann Lee | January 2, 1990 | 12,345", "Bo Ray | 2001–2010", "interim", "25%"]
 
 
@@ -163,7 +165,7 @@ def test_a_page_with_all_that_mediawiki_allows():
         *links
     }
     rows = [p.text for p in plain_text(PAGE, tables=True) if p.kind == "table"]
-    assert rows == ROWS
+    assert rows == BOX + ROWS
 
 
 def test_its_changes_are_found_between_broken_pages(tmp_path):

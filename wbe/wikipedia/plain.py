@@ -110,7 +110,7 @@ def _boxes_as_tables(text: str) -> str:
         if text[start + 2 : end].lstrip().lower().startswith("infobox"):
             params = mwparserfromhell.parse(text[start:end]).nodes[0].params
             named = [(str(p.name).strip(), str(p.value).strip()) for p in params if p.showkey]
-            rows = [f"|-\n! {k}\n| {v}\n" for k, v in named if v and not _FILE_NAME.search(v)]
+            rows = [f"|-\n! {k}\n| {v}\n" for k, v in named if _without_nested(v).strip() and not _FILE_NAME.search(v)]
             out, at = [*out, text[at:start], "\n{|\n", *rows, "|}\n"], end
     return "".join([*out, text[at:]])
 
