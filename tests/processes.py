@@ -108,7 +108,7 @@ def verify_once():
 
 
 def load_once():
-    """From now on, the files of the tiny model are read once; who loads it gets a copy, a fifth of the time.
+    """From now on, the files of the tiny model are read once; who loads it gets a copy, in a third of the time.
 
     Files that have changed are read anew, and so are other models and other ways of loading.
     """
