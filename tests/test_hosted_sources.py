@@ -48,7 +48,7 @@ def services():
 
 def test_answers_are_kept_for_the_next_report(services, tmp_path):
     url, seen, server = services
-    kept = tmp_path / "report.services.sqlite"
+    kept = tmp_path / "report.answers.sqlite"
     assert open_corpus(url, kept).counts(NAMES) == {"Karsk": 5, "Vellmar": 7}
     assert open_views([url], "me@example.org", kept).views(NAMES) == {"Karsk": 24, "Vellmar": 24}
     assert seen["Karsk"] == 1 and sum(n for agent, n in seen.items() if "(me@example.org)" in agent) == 2

@@ -145,7 +145,7 @@ def mixed(tmp_path_factory):
 
 def shown_tables(folder, files) -> dict:
     "The tables of a report by name: what is displayed, and what is said of their numbers; figures are not drawn."
-    nb, space, shown, real = report.results_notebook(sorted(folder.iterdir()), files), {}, {}, report.show_table
+    nb, space, shown, real = report.results_notebook(sorted(folder.iterdir()), files=files), {}, {}, report.show_table
     exec(nb.cells[1].source, space)
     exec(nb.cells[2].source.partition("\n\nruns, trouble")[0], space)
     modules = [m for m in space.values() if isinstance(m, ModuleType) and m.__name__.startswith("wbe.")]

@@ -122,15 +122,21 @@ def made_up(
     moments = pd.DataFrame(
         [
             dict(
-                moment="current",
+                moment="current" if t else "before",
                 scored_at=t,
                 edits_done=t * edits,
                 questions=t * edits * 5,
                 seconds=1.0,
                 model_seconds=0.9,
                 lookup_seconds=0.05 * t if editor == "rag" else 0.0,
+                timed_questions=2,
+                **{
+                    f"{what}_{bound}": x * (1 + 0.11 * t * (editor == "rag"))
+                    for what in ("question", "token")
+                    for bound, x in (("seconds", 1.0), ("low", 0.98), ("high", 1.02))
+                },
             )
-            for t in range(1, timesteps + 1)
+            for t in range(timesteps + 1)
         ]
     )
     steps = list(range(1, timesteps + 1))

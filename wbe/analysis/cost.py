@@ -15,11 +15,11 @@ import numpy as np
 import pandas as pd
 
 from .style import GREY
-from .style import display_order, draw_editor_lines, draw_line, finish_panels, label_lines, line_panels
+from .style import display_order, draw_editor_lines, draw_line, finish_panels, line_panels
 from .style import look, new_figure, panel_title, percent_axis, text_colour, upper_limit
 from .tables import as_run_list, before_text, changes_at_end, format_cell, format_percent, labelled_runs
-from .tables import last_in_time, list_changes, match_unedited, metric_label, pool_scores
-from .timesteps import ability_table, mean_accuracy
+from .tables import last_in_time, list_changes, metric_label
+from .timesteps import ability_table, draw_measure, mean_accuracy
 from ..metrics.intervals import bootstrap_interval
 from ..records import BadArgument
 from ..runs.records import broken_after
@@ -91,12 +91,6 @@ def _ratio_of_rounds(after: pd.Series, before: pd.Series, name: str) -> tuple[fl
     a, b = ([r[f"{name}_{x}"] for x in ("seconds", "low", "high")] for r in (after, before))
     return a[0] / b[0], a[1] / b[2], a[2] / b[1]
 
-# %% ../../nbs/11_analysis/08_cost.ipynb #cell-029
-def _timed_moments(run) -> pd.DataFrame:
-    "The moments of a run at which answers of equal length were timed; none in older runs."
-    m = getattr(run, "moments", pd.DataFrame())
-    return m[m.question_seconds.notna()] if "question_seconds" in m else m.iloc[:0]
-
 # %% ../../nbs/11_analysis/08_cost.ipynb #cell-030
 def _times_of_rounds(editor: str, m: pd.DataFrame) -> list[dict]:
     "Rows of `answer_time`, from timed rounds."
@@ -108,59 +102,15 @@ def _times_of_rounds(editor: str, m: pd.DataFrame) -> list[dict]:
         row |= dict(ms=1000 * r.question_seconds, ms_before=1000 * first.question_seconds)
         row |= dict(zip(("ratio", "low", "high"), _ratio_of_rounds(r, first, "question")))
         row |= dict(zip(("token_ratio", "token_low", "token_high"), _ratio_of_rounds(r, first, "token")))
-        out.append(row | dict(n=int(r.timed_questions), spread=True))
-    return out
-
-# %% ../../nbs/11_analysis/08_cost.ipynb #cell-034
-def _lookup_time(runs) -> pd.Series:
-    "Seconds per question spent on lookups, by editor and timestep."
-    parts = [r.moments.assign(editor=name) for name, r in labelled_runs(runs) if len(getattr(r, "moments", ()))]
-    if not parts:
-        return pd.Series(dtype=float)
-    m = pd.concat(parts)
-    m = m[m.moment.isin(["step", "current"])]
-    return (m.lookup_seconds / m.questions).groupby([m.editor, m.scored_at]).mean()
-
-# %% ../../nbs/11_analysis/08_cost.ipynb #cell-035
-def _timed_answers(runs, axes) -> pd.DataFrame:
-    "The scores right after the edits, with seconds before (`first`) and after, lookups included."
-    rows, lookups = pool_scores(runs, ["before", "current"], axes), _lookup_time(runs)
-    now = rows[rows.moment == "current"]
-    now = now.assign(first=match_unedited(now, rows[rows.moment == "before"], "seconds"))
-    if len(lookups):
-        extra = lookups.reindex(pd.MultiIndex.from_frame(now[["editor", "scored_at"]])).fillna(0)
-        now = now.assign(seconds=now.seconds + extra.to_numpy())
-    return now[now["first"].notna() & (now["first"] > 0)]
-
-# %% ../../nbs/11_analysis/08_cost.ipynb #cell-036
-def _ratio_of_sums(part: pd.DataFrame, repeats: int = 1000) -> tuple[float, float, float]:
-    "Seconds after divided by seconds before, and the bounds of its interval, resampled by subject."
-    sums = part.groupby("subject_id")[["seconds", "first"]].sum().to_numpy()
-    ratio = sums[:, 0].sum() / sums[:, 1].sum()
-    draws = np.random.default_rng(0).multinomial(len(sums), np.full(len(sums), 1 / len(sums)), repeats) @ sums
-    return ratio, *np.quantile(draws[:, 0] / draws[:, 1], [0.025, 0.975])
-
-# %% ../../nbs/11_analysis/08_cost.ipynb #cell-037
-def _times_of_scores(runs, axes) -> list[dict]:
-    "Rows of `answer_time`, from the seconds of scored questions."
-    out = []
-    for (editor, at), part in _timed_answers(runs, axes).groupby(["editor", "scored_at"]):
-        row = dict(editor=editor, scored_at=at, edits_done=int(part.edits_done.max()), n=len(part), spread=False)
-        row |= dict(ms=1000 * part.seconds.mean(), ms_before=1000 * part["first"].mean())
-        out.append(row | dict(zip(("ratio", "low", "high"), _ratio_of_sums(part))))
+        out.append(row | dict(n=int(r.timed_questions)))
     return out
 
 # %% ../../nbs/11_analysis/08_cost.ipynb #cell-038
-def answer_time(runs, axes=None) -> pd.DataFrame:
-    "For each editor and timestep: milliseconds per question after the edits and before, their ratio, and its spread."
-    out, older = [], []
-    for name, r in labelled_runs(runs):
-        rows = _times_of_rounds(name, _timed_moments(r))
-        out += rows
-        older += [] if rows else [r]
-    if older:
-        out += _times_of_scores(older, axes)
-    columns = ["editor", "scored_at", "edits_done", "ms", "ms_before", "ratio", "low", "high", "n", "spread"]
+def answer_time(runs) -> pd.DataFrame:
+    "For each editor and timestep: milliseconds per question after the edits and before, their ratio, and its bounds."
+    tables = [(name, r.moments) for name, r in labelled_runs(runs) if "question_seconds" in getattr(r, "moments", ())]
+    out = [row for name, m in tables for row in _times_of_rounds(name, m[m.question_seconds.notna()])]
+    columns = ["editor", "scored_at", "edits_done", "ms", "ms_before", "ratio", "low", "high", "n"]
     return pd.DataFrame(out, columns=[*columns, "token_ratio", "token_low", "token_high"])
 
 # %% ../../nbs/11_analysis/08_cost.ipynb #cell-041
@@ -194,7 +144,7 @@ def _on_front(cost: pd.Series, value: pd.Series) -> np.ndarray:
 
 # %% ../../nbs/11_analysis/08_cost.ipynb #cell-052
 def trade_off(runs, axis: str = "update", metric: str = "exact_match") -> pd.DataFrame:
-    "For each editor: accuracy, seconds per edit, the final ratio of answer times, and both fronts where known."
+    "For each editor: accuracy, seconds per edit, the final ratio of answer times, and both fronts."
     accuracy = mean_accuracy(runs, metric, [axis], verdicts=False).set_index("editor")[
         ["value", "low", "high", "before"]
     ]
@@ -202,7 +152,6 @@ def trade_off(runs, axis: str = "update", metric: str = "exact_match") -> pd.Dat
     out = accuracy.join(edit_cost(runs).per_edit, how="inner").join(times.ratio)
     for cost, name in (("per_edit", "front_edit"), ("ratio", "front_answer")):
         out[name] = _on_front(out[cost], out.value)
-    out["front_answer"] &= bool(times.spread.all())
     return out.loc[display_order(out.index)]
 
 # %% ../../nbs/11_analysis/08_cost.ipynb #cell-054
@@ -280,13 +229,8 @@ def draw_trade_off(
     return fig
 
 # %% ../../nbs/11_analysis/08_cost.ipynb #cell-063
-def _summarise_ratios(ratios: pd.Series, measured: bool = True) -> str:
-    "The editor whose answers take longest, and those that double the time; nothing where the times have no spread."
-    if not measured:
-        return (
-            "Times to answer were recorded once for each question, and answers had different lengths: "
-            "they are shown, and editors are not compared by them."
-        )
+def _summarise_ratios(ratios: pd.Series) -> str:
+    "The editor whose answers take longest, and those that double the time."
     slow = ratios.dropna().sort_values(ascending=False)
     more = [f"{e} {r:.2f}" for e, r in slow.items() if r > 2]
     doubled = f"more than doubled: {', '.join(more)}." if more else "no editor doubles it."
@@ -311,7 +255,7 @@ def summarise_cost(runs, axis: str = "update") -> str:
     c, t = edit_cost(runs), trade_off(runs, axis)
     least, most = (f"{format_edit_time(c.per_edit[e])} ({e})" for e in (c.per_edit.idxmin(), c.per_edit.idxmax()))
     out = [f"An edit takes {f'from {least} to {most}' if len(c) > 1 else least}."]
-    out += [_summarise_ratios(t.ratio, bool(answer_time(runs).spread.all()))] if t.ratio.notna().any() else []
+    out += [_summarise_ratios(t.ratio)] if t.ratio.notna().any() else []
     out += _summarise_bytes(runs)
     front = ", ".join(f"{e} ({format_percent(v)})" for e, v in t[t.front_edit].value.items())
     return "\n".join([*out, f"No editor is both cheaper to edit with and better on {axis} than {front}."])
@@ -426,16 +370,9 @@ def draw_tasks(
     fig, panels = line_panels(list(dict.fromkeys(course.axis)), course.editor, 5, 3.6, same_scale=False)
     for panel in panels:
         every = course[course.axis == panel.axis]
-        draw_editor_lines(panel.ax, panel.rows(course), "edits_done")
-        for before in every[every.edits_done == 0].value.unique():
-            panel.ax.axhline(before, color=GREY, ls=(0, (1, 1.5)), lw=1.4, zorder=1)
-        if every.value.max() > 1:
-            panel.ax.set_yscale("log")
-        else:
-            percent_axis(panel.ax, high=upper_limit(every.high))
+        draw_measure(panel, every)
         panel.ax.set_ylabel(every.metric.iloc[0].replace("_", " ") if panel.first else "")
-        panel.ax.set_xlabel("edits made (dotted: before any edit)" if panel.lowest else "")
-    label_lines([panel.ax for panel in panels])
+    finish_panels(panels, "edits made (dotted: before any edit)")
     return fig
 
 # %% ../../nbs/11_analysis/08_cost.ipynb #80dc9ae3

@@ -130,29 +130,19 @@ _RESULTS_NOTEBOOK = "results.ipynb"  # beside this module
 
 def results_notebook(
     paths,  # folders of runs
-    folder=None,  # where figures and tables are also written as files
-    benchmark=None,  # this and the following: as for `make_report`
-    corpus=None,
-    views=None,
-    ask: bool = False,
-    cache=None,
-    contact: str = "",
-    audits=None,
-    cutoff: str | None = None,
     mquake=(),  # folders of runs of the schedule mquake
-    most: int | None = MOST_SCORES,
+    **given,  # other parameters, in small letters: files, and as for `make_report`
 ):
     "The results notebook with these parameters."
     import nbformat
 
-    given = dict(RUNS=[str(p) for p in paths], FILES=folder and str(folder), BENCHMARK=benchmark and str(benchmark))
-    given |= dict(CORPUS=corpus and str(corpus), VIEWS=[str(v) for v in views or ()], ASK=ask)
-    given |= dict(CACHE=cache and str(cache), CONTACT=contact, AUDITS=[str(a) for a in audits or ()], CUTOFF=cutoff)
-    given |= dict(MQUAKE=[str(m) for m in mquake], MOST=most)
+    text = lambda v: str(v) if isinstance(v, Path) else [str(x) for x in v] if isinstance(v, list | tuple) else v
+    given = {name.upper(): text(v) for name, v in (dict(runs=paths, mquake=mquake) | given).items()}
     nb = nbformat.reads(files("wbe.analysis").joinpath(_RESULTS_NOTEBOOK).read_text(encoding="utf-8"), 4)
     for cell in nb.cells:
         if cell.metadata.get("wbe") == "parameters":
-            cell.source = "\n".join(f"{name} = {value!r}" for name, value in given.items())
+            lines = {line.partition(" ")[0]: line for line in cell.source.splitlines()}
+            cell.source = "\n".join((lines | {name: f"{name} = {v!r}" for name, v in given.items()}).values())
     return nb if paths or not mquake else _only_mquake(nb)
 
 
@@ -505,9 +495,10 @@ def make_report(
     mquake = [run for run in found if _is_mquake_run(run)]
     found = [run for run in found if run not in mquake]
     runs, trouble = reportable_runs(found, most) if found or not mquake else ([], [])
-    kept = cache or Path(out).with_suffix(".services.sqlite")
-    files = folder and Path(folder).absolute()
-    nb = results_notebook(found, files, benchmark, corpus, views, ask, kept, contact, audits, cutoff, mquake, most)
+    kept = cache or Path(out).with_suffix(".answers.sqlite")
+    given = dict(files=folder and Path(folder).absolute(), benchmark=benchmark, corpus=corpus, views=views, ask=ask)
+    given |= dict(cache=kept, contact=contact, audits=audits, cutoff=cutoff, most=most)
+    nb = results_notebook(found, mquake, **given)
     nb = _execute_notebook(nb, Path.cwd(), log)
     if notebook:
         write_text(notebook, nbformat.writes(nb))

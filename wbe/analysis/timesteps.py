@@ -5,9 +5,9 @@
 # %% auto #0
 __all__ = ['mean_accuracy', 'format_means', 'draw_means', 'summarise_means', 'accuracy_course', 'draw_course', 'accuracy_changes',
            'draw_changes', 'state_matrices', 'draw_matrices', 'forgetting_table', 'summarise_changes', 'ability_table',
-           'draw_ability', 'summarise_ability', 'decay_curve', 'decay_summary', 'format_decay', 'draw_decay',
-           'summarise_decay', 'teacher_forcing_gap', 'draw_teacher_forcing_gap', 'draw_teacher_forcing_course',
-           'editor_orders', 'summarise_teacher_forcing_gap']
+           'draw_measure', 'draw_ability', 'summarise_ability', 'decay_curve', 'decay_summary', 'format_decay',
+           'draw_decay', 'summarise_decay', 'teacher_forcing_gap', 'draw_teacher_forcing_gap',
+           'draw_teacher_forcing_course', 'editor_orders', 'summarise_teacher_forcing_gap']
 
 # %% ../../nbs/11_analysis/06_timesteps.ipynb #cell-002
 import numpy as np
@@ -15,7 +15,7 @@ import pandas as pd
 
 from .style import GREY, METRIC_LOOKS
 from .style import display_order, draw_dots, draw_editor_lines, draw_heatmap, draw_line, finish_panels
-from .style import label_lines, line_panels, new_figure, panel_title, percent_axis, upper_limit
+from .style import line_panels, new_figure, panel_title, percent_axis, upper_limit
 from .tables import NOT_YET, VERDICT_COLUMNS
 from .tables import as_run_list, before_text, changes_at_end, find_gaps, format_percent, labelled_runs
 from .tables import last_in_time, list_changes, list_verdicts, match_editor, match_unedited, mean_by
@@ -305,17 +305,19 @@ def ability_table(runs) -> pd.DataFrame:
     return table.sort_values("editor", key=lambda c: c.map(display_order(c).index), kind="stable", ignore_index=True)
 
 # %% ../../nbs/11_analysis/06_timesteps.ipynb #cell-051
-def _draw_ability_panel(ax, table: pd.DataFrame, rows: pd.DataFrame, what: str, metric: str):
-    "Draw one measure over the edits made, and in grey its value before any edit; `table` has all editors."
-    draw_editor_lines(ax, rows.drop_duplicates(["editor", "edits_done"], keep="last"), "edits_done")
-    for before in rows[rows.edits_done == 0].value.unique():
-        ax.axhline(before, color=GREY, ls=(0, (1, 1.5)), lw=1.4, zorder=1)
-    if metric == "perplexity":
-        ax.set(yscale="log", ylabel="perplexity")
+def draw_measure(
+    panel,  # of `line_panels`
+    every: pd.DataFrame,  # a measure over the edits made, of all editors
+):
+    "Draw one measure over the edits made, and in grey its value before any edit."
+    rows = panel.rows(every).drop_duplicates(["editor", "edits_done"], keep="last")
+    draw_editor_lines(panel.ax, rows, "edits_done")
+    for before in every[every.edits_done == 0].value.unique():
+        panel.ax.axhline(before, color=GREY, ls=(0, (1, 1.5)), lw=1.4, zorder=1)
+    if every.value.max() > 1:  # perplexity
+        panel.ax.set_yscale("log")
     else:
-        percent_axis(ax, high=upper_limit(table.high))
-        ax.set_ylabel(metric_label(metric))
-    ax.set_xlabel("edits made (dotted: before any edit)")
+        percent_axis(panel.ax, high=upper_limit(every.high))
 
 # %% ../../nbs/11_analysis/06_timesteps.ipynb #cell-052
 def draw_ability(
@@ -334,9 +336,10 @@ def draw_ability(
     names = [what for _, what, _ in shown]
     fig, panels = line_panels(names, pd.concat([rows for rows, *_ in shown]).editor, 5, 3.8, same_scale=False)
     for panel in panels:
-        rows, what, m = next(s for s in shown if s[1] == panel.axis)
-        _draw_ability_panel(panel.ax, rows, panel.rows(rows.drop(columns="axis", errors="ignore")), what, m)
-    label_lines([panel.ax for panel in panels])
+        rows, _, m = next(s for s in shown if s[1] == panel.axis)
+        draw_measure(panel, rows.drop(columns="axis", errors="ignore"))
+        panel.ax.set_ylabel(m if m == "perplexity" else metric_label(m))
+    finish_panels(panels, "edits made (dotted: before any edit)")
     return fig
 
 # %% ../../nbs/11_analysis/06_timesteps.ipynb #cell-055

@@ -209,12 +209,13 @@ class AnswerCache:
 
     def __init__(
         self,
-        path=None,  # of the file; default: `_default_cache_path`
+        path=None,  # of the file; default: `_default_cache_path`; `:memory:` for none
         job: str | None = None,  # name of the job that the calls are recorded for
     ):
         self.path, self.job, self.run = Path(path or _default_cache_path()), job, uuid.uuid4().hex
         self._db, self._lock = None, threading.Lock()
-        make_folder(self.path.parent)
+        if str(path) != ":memory:":
+            make_folder(self.path.parent)
         with self._open() as db:
             db.execute("PRAGMA journal_mode=WAL")
             db.executescript(_CACHE_SCHEMA)
@@ -285,7 +286,7 @@ def begin(
 @patch
 def settle(
     self: AnswerCache,
-    call: int,  # from `begin`
+    call: int,  # from `begin`; 0 if there was none
     dollars: float,  # what it has cost
     key: str = "",
     answer: CachedAnswer | None = None,  # if it is to be cached
