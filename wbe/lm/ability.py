@@ -154,25 +154,13 @@ def _trivia_questions(data) -> Iterator[tuple[str, str, list]]:
         yield row["question"], answer["value"], list(answer.get("aliases", ()))
 
 # %% ../../nbs/07_lm/11_ability.ipynb #aec8c04c
-_GENERAL_QUESTIONS = {  # name: repository of the hub, commit, file, columns, reader
-    "squad": (
-        *("rajpurkar/squad_v2", "3ffb306f725f7d2ce8394bc1873b24868140c412"),
-        *("squad_v2/validation-00000-of-00001.parquet", ("question", "answers"), _squad_questions),
-    ),
-    "triviaqa": (
-        *("mandarjoshi/trivia_qa", "0f7faf33a3908546c6fd5b73a660e0f8ff173c2f"),
-        *("rc.nocontext/validation-00000-of-00001.parquet", ("question", "answer"), _trivia_questions),
-    ),
-    "commonsenseqa": (
-        *("tau/commonsense_qa", "94630fe30dad47192a8546eb75f094926d47e155"),
-        *("data/validation-00000-of-00001.parquet", ("question", "choices", "answerKey"), _commonsense_questions),
-    ),
-}
+_GENERAL_QUESTIONS = package_table("lm/general_questions.toml")
+_READERS = dict(squad=_squad_questions, triviaqa=_trivia_questions, commonsenseqa=_commonsense_questions)
 
 # %% ../../nbs/07_lm/11_ability.ipynb #b3fddbd2
 def _download_questions(name: str) -> str:
     "The file of a set of questions, from the hub or its cache."
-    repository, commit, file, *_ = _GENERAL_QUESTIONS[name]
+    repository, commit, file = (_GENERAL_QUESTIONS[name][k] for k in ("repository", "commit", "file"))
     try:
         from huggingface_hub import hf_hub_download
     except ImportError:
@@ -206,10 +194,10 @@ def _general_questions(
     file: str | None = None,  # on this machine; from the hub by default
 ) -> list[tuple[str, str, list]]:  # question, answer, other names of the answer
     "All questions of a set that have an answer."
-    *_, columns, reader = _GENERAL_QUESTIONS[check_choice(name, _GENERAL_QUESTIONS, "set of questions")]
+    columns = _GENERAL_QUESTIONS[check_choice(name, _GENERAL_QUESTIONS, "set of questions")]["columns"]
     path = file or _download_questions(name)
     try:
-        rows = list(reader(_read_question_file(path, columns)))
+        rows = list(_READERS[name](_read_question_file(path, columns)))
     except (KeyError, TypeError, AttributeError) as e:
         raise BadArgument(f"{path}: these are not questions of {name} ({type(e).__name__}: {e})") from None
     flat = lambda text: " ".join(str(text).split())
@@ -292,18 +280,16 @@ class QuestionTask(AbilityTask):
 
 # %% ../../nbs/07_lm/11_ability.ipynb #cell-031
 @contextlib.contextmanager
-def _quiet_harness(quiet: bool):
+def _quiet_harness():
     "Within the block, the harness prints no warnings and no progress bars."
     import datasets
 
     logger = logging.getLogger("lm_eval")
     level, bars = logger.level, datasets.is_progress_bar_enabled()
-    silence = contextlib.redirect_stderr(io.StringIO()) if quiet else contextlib.nullcontext()
+    logger.setLevel(logging.ERROR)
+    datasets.disable_progress_bars()
     try:
-        if quiet:
-            logger.setLevel(logging.ERROR)
-            datasets.disable_progress_bars()
-        with silence:
+        with contextlib.redirect_stderr(io.StringIO()):
             yield
     finally:
         logger.setLevel(level)
@@ -332,10 +318,6 @@ def run_harness(
     tokenizer,
     tasks: list,  # names of its tasks, or task configurations
     limit: int | None = None,  # only so many questions of each task
-    batch: int = 8,
-    shots: int | None = None,  # examples in the prompt; the task's own number by default
-    seed: int = 1234,
-    progress: bool = False,
 ):
     "Run tasks of the lm-evaluation-harness on a model in memory; a frame with a row per task and metric."
     try:
@@ -344,19 +326,13 @@ def run_harness(
         from lm_eval.tasks import TaskManager
     except ImportError as e:
         raise WbeError(f"the lm-evaluation-harness is not there ({e}): {install_command('harness')}") from None
-    seeds = {f"{name}_random_seed": seed for name in ("numpy", "torch", "fewshot")} | dict(random_seed=seed)
     training = model.training
     try:
-        with _quiet_harness(not progress), torch.inference_mode():
-            lm = HFLM(pretrained=model.eval(), tokenizer=tokenizer, batch_size=batch, device=str(model.device))
-            options = dict(
-                task_manager=TaskManager(include_defaults=any(isinstance(t, str) for t in tasks)),
-                limit=limit,
-                num_fewshot=shots,
-                bootstrap_iters=1000,
-                log_samples=False,
-            )
-            results = simple_evaluate(lm, tasks=list(tasks), **options, **seeds)
+        with _quiet_harness(), torch.inference_mode():
+            lm = HFLM(pretrained=model.eval(), tokenizer=tokenizer, batch_size=8, device=str(model.device))
+            manager = TaskManager(include_defaults=any(isinstance(t, str) for t in tasks))
+            options = dict(task_manager=manager, limit=limit, bootstrap_iters=1000, log_samples=False)
+            results = simple_evaluate(lm, tasks=list(tasks), random_seed=1234, **options)
     finally:
         model.train(training)
     return _harness_frame(results)

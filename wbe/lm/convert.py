@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ..records import BadArgument, WbeError
 from .models import load
-from ..store import check_disk_space, make_folder
+from ..store import check_disk_space, new_folder
 
 # %% ../../nbs/07_lm/15_convert.ipynb #cell-007
 def _pickle_files(folder: Path) -> list[Path]:
@@ -67,21 +67,15 @@ def _convert_pickles(
     out: Path,  # the new folder
 ) -> Path:
     "Make a folder with safetensors from one with pickles."
-    folder, out = Path(folder), Path(out)
+    folder = Path(folder)
     files = _pickle_files(folder)
-    if out.exists():
-        raise BadArgument(f"{out}: it exists already; choose another folder")
-    check_disk_space(out.parent, sum(p.stat().st_size for p in files))
-    made = make_folder(out.with_name(f".{out.name}.part"))
-    try:
+    with new_folder(out) as made:
+        check_disk_space(made.parent, sum(p.stat().st_size for p in files))
         _convert_files(files, made)
         for path in folder.iterdir():
             if path.is_file() and path.suffix in _KEPT_SUFFIXES and not path.name.startswith("pytorch_model"):
                 shutil.copy2(path, made / path.name)
-        made.rename(out)
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
-    return out
+    return Path(out)
 
 # %% ../../nbs/07_lm/15_convert.ipynb #cell-015
 def _convert_files(files: list[Path], folder: Path):
@@ -106,17 +100,11 @@ def convert_model(
     out: Path,  # the new folder
 ) -> Path:
     "Make an ordinary folder with safetensors of a model in another format."
-    source, out = Path(source), Path(out)
-    if source.suffix.lower() != ".gguf":
+    if Path(source).suffix.lower() != ".gguf":
         return _convert_pickles(source, out)
-    if out.exists():
-        raise BadArgument(f"{out}: it exists already; choose another folder")
-    lm, made = load(str(source), dtype="float32", device="cpu"), make_folder(out.with_name(f".{out.name}.part"))
-    try:
-        check_disk_space(out.parent, 4 * lm.parameters)
+    with new_folder(out) as made:
+        lm = load(str(source), dtype="float32", device="cpu")
+        check_disk_space(made.parent, 4 * lm.parameters)
         lm.model.save_pretrained(made)
         lm.tokenizer.save_pretrained(made)
-        made.rename(out)
-    finally:
-        shutil.rmtree(made, ignore_errors=True)
-    return out
+    return Path(out)

@@ -27,6 +27,7 @@ from ..plugins import Registry
 from ..progress import is_watched
 from ..records import BadArgument, check_choice, install_command, patch
 from ..store import sha256_of
+from ..texts import package_table
 
 # %% ../../nbs/07_lm/02_models.ipynb #cell-005
 @dataclass
@@ -402,31 +403,8 @@ def builtin_folder(name: str) -> Path | None:
     )
 
 # %% ../../nbs/07_lm/02_models.ipynb #cell-057
-_NO_WEIGHTS = (
-    "it has no safetensors weights, and pickles are not read: convert its folder "
-    "(`wbe data convert FOLDER -o NEW`), or use another revision"
-)
-_OFFLINE = (
-    "it is not on this machine and the hub cannot be reached: "
-    "download it where there is a network, and give the path of its folder"
-)
-_GATED = (
-    "its owner asks for consent: open https://huggingface.co/{name}, accept the terms, "
-    "then log in with `hf auth login` (or set HF_TOKEN)"
-)
-_OWN_CODE = "it brings its own code; if you have read it and trust it, pass trust_remote_code=True"
-_NO_SUCH_MODEL = "there is no such folder and no such model on the hub; private ones need `hf auth login`"
-_DAMAGED = "its weights are damaged ({message}): fetch or save them again"
-_LOAD_REMEDIES = (  # each: alternatives of words that must all occur; what to do
-    ((("safetensorerror",),), _DAMAGED),
-    ((("gated",), ("401", "restricted")), _GATED),
-    ((("trust_remote_code",),), _OWN_CODE),
-    ((("bitsandbytes",),), "quantised loading needs bitsandbytes: {install}"),
-    (tuple(("safetensors", x) for x in ("no file", "does not appear", "not found")), _NO_WEIGHTS),
-    ((("revision", "asked-for-revision"),), "there is no revision {revision!r}"),
-    ((("couldn't connect",), ("offline",), ("connection",)), _OFFLINE),
-    ((("not a valid model identifier",), ("repositorynotfound",), ("repo id must be",)), _NO_SUCH_MODEL),
-)
+_LOAD_ERRORS = package_table("lm/load_errors.toml")
+_NO_WEIGHTS = _LOAD_ERRORS["no-weights"]["remedy"]
 
 # %% ../../nbs/07_lm/02_models.ipynb #cell-058
 def _load_error(name: str, e: Exception, revision: str | None = None) -> ModelError:
@@ -435,10 +413,10 @@ def _load_error(name: str, e: Exception, revision: str | None = None) -> ModelEr
     first = message.splitlines()[0] if message else type(e).__name__
     asked = "asked-for-revision" if revision else ""
     low = f"{type(e).__name__} {message} {type(e.__cause__).__name__} {asked}".lower()
-    for alternatives, remedy in _LOAD_REMEDIES:
-        if any(all(word in low for word in words) for words in alternatives):
+    for known in _LOAD_ERRORS.values():
+        if any(all(word in low for word in words) for words in known["if"]):
             about = dict(name=name, revision=revision, install=install_command("quant"))
-            return ModelError(f"{name}: {remedy.format(**about, message=first)}")
+            return ModelError(f"{name}: {known['remedy'].format(**about, message=first)}")
     return ModelError(f"{name}: {first}")
 
 # %% ../../nbs/07_lm/02_models.ipynb #cell-061

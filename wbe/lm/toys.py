@@ -48,20 +48,8 @@ def toy_model(
         _randomise(model, kind)
     return model.eval()
 
-# %% ../../nbs/07_lm/03_toys.ipynb #cell-015
-_CHAT_TEMPLATE = (
-    "{{ bos_token }}"
-    "{% for m in messages %}{{ '<|start|>' + m['role'] + '\n\n' + m['content'] + '<|end|>' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|start|>assistant\n\n' }}{% endif %}"
-)
-
 # %% ../../nbs/07_lm/03_toys.ipynb #cell-016
-TOKENIZER_STYLES = {  # style: special tokens, first padding and the end of text
-    "byte-level": ("<|pad|>", "<|endoftext|>"),
-    "llama-3": ("<|pad|>", "<|end|>", "<|begin_of_text|>", "<|start|>"),
-    "sentencepiece": ("<pad>", "</s>", "<s>", "<unk>"),
-    "t5": ("<pad>", "</s>", "<unk>"),
-}
+TOKENIZER_STYLES = {name: row["specials"] for name, row in _TABLE["tokenizers"].items()}
 
 # %% ../../nbs/07_lm/03_toys.ipynb #cell-028
 def toy_tokenizer(style: str = "byte-level"):
@@ -75,16 +63,13 @@ def toy_tokenizer(style: str = "byte-level"):
     if "<unk>" in specials:
         options["unk_token"] = "<unk>"
     if style == "llama-3":
-        options |= dict(chat_template=_CHAT_TEMPLATE, additional_special_tokens=["<|start|>"])
+        template = _TABLE["tokenizers"][style]["chat_template"]
+        options |= dict(chat_template=template, additional_special_tokens=["<|start|>"])
     trained = Tokenizer.from_str(package_text(f"lm/toy_tokenizers/{style}.json"))
     return PreTrainedTokenizerFast(tokenizer_object=trained, clean_up_tokenization_spaces=False, **options)
 
 # %% ../../nbs/07_lm/03_toys.ipynb #cell-033
-_STYLE_OF_FAMILY = {
-    **dict.fromkeys(("llama", "mistral", "gemma", "gemma2", "gemma3", "mixtral"), "sentencepiece"),
-    **dict.fromkeys(("qwen2", "qwen3", "qwen2_moe", "qwen3_moe"), "llama-3"),
-    **dict.fromkeys(("t5", "t5-gated"), "t5"),
-}
+_STYLE_OF_FAMILY = {toy: style for style, row in _TABLE["tokenizers"].items() for toy in row["toys"]}
 
 
 def toy_lm(

@@ -24,20 +24,12 @@ from .passes import ForcedAnswer
 from .tokens import EncodedItem, StopTokens, stop_tokens
 from ..records import BadArgument, check_choice, install_command, patch
 
-# %% ../../nbs/07_lm/16_vllm.ipynb #d7dc2d39
-def _most_probable(
-    found: dict,  # of a position: the token that stands there and the best one, with their log-probabilities
-    token: int,  # that stands there
-) -> int:
-    "The most probable token of a position."
-    return next((i for i in found if i != token), token)
-
 # %% ../../nbs/07_lm/16_vllm.ipynb #51074589
 def _read_forced(c: EncodedItem, output) -> ForcedAnswer:
     "The result of an item, from vLLM's output for its tokens."
     places, made = range(c.prompt_length, len(c.ids)), output.outputs[0]
     logps = [output.prompt_logprobs[n][c.ids[n]].logprob for n in places]
-    argmax = [_most_probable(output.prompt_logprobs[n], c.ids[n]) for n in places]
+    argmax = [next((i for i in output.prompt_logprobs[n] if i != c.ids[n]), c.ids[n]) for n in places]
     after = made.token_ids[0]
     finite = all(x == x for x in (*logps, made.logprobs[0][after].logprob))
     return ForcedAnswer(logps, [*argmax, after], finite)
@@ -205,11 +197,12 @@ def _weight_files(source: str, revision: str | None = None) -> list[str]:  # sou
     return files
 
 # %% ../../nbs/07_lm/16_vllm.ipynb #8e9aa1bb
-def _read_weights(lm: LM, files: list[str]) -> Iterator[tuple[str, torch.Tensor]]:
+@patch
+def named_weights(self: VllmBackend, lm: LM):
     "Names and tensors of the weights: those of the model, or those of the files where the names are others."
     from safetensors import safe_open
 
-    opened = [safe_open(file, "pt") for file in files]
+    opened = [safe_open(file, "pt") for file in self.files]
     where, prefix = {name: f for f in opened for name in f.keys()}, f"{lm.base.base_model_prefix}."
     known = {
         name: next((n for n in (name, name.removeprefix(prefix), prefix + name) if n in where), None)
@@ -220,11 +213,6 @@ def _read_weights(lm: LM, files: list[str]) -> Iterator[tuple[str, torch.Tensor]
         return
     for name, p in sorted(lm.base.named_parameters()):
         yield name, where[known[name]].get_tensor(known[name]).to(p.dtype)
-
-
-@patch
-def named_weights(self: VllmBackend, lm: LM):
-    yield from _read_weights(lm, self.files)
 
 # %% ../../nbs/07_lm/16_vllm.ipynb #8994ff76
 @contextmanager

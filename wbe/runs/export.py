@@ -8,8 +8,6 @@ __all__ = ['restored_model', 'export_run', 'export_moments', 'export_tasks']
 # %% ../../nbs/10_runs/12_export.ipynb #cell-002
 import json
 import re
-import shutil
-from contextlib import contextmanager
 from pathlib import Path
 
 from ..benchmark.reader import Benchmark
@@ -24,7 +22,7 @@ from .checkpoints import Checkpoint
 from .schedule import _load_model
 from .plan import SCHEDULES, RunPlan, plan_editor, plan_settings
 from .records import Run
-from ..store import StoreError, make_folder, versions, write_text
+from ..store import StoreError, new_folder, versions, write_text
 from ..texts import one_line, package_table, package_text
 
 # %% ../../nbs/10_runs/12_export.ipynb #cell-007
@@ -112,27 +110,13 @@ def _model_card(run: Run) -> str:
     )
 
 # %% ../../nbs/10_runs/12_export.ipynb #cell-020
-@contextmanager
-def _new_folder(out: Path):
-    "A folder that gets its name when what is written into it is whole."
-    out = Path(out)
-    if out.exists():
-        raise BadArgument(f"{out}: it exists already; choose another folder")
-    part = make_folder(out.with_name(f".{out.name}.part"))
-    try:
-        yield part
-        part.rename(out)
-    finally:
-        shutil.rmtree(part, ignore_errors=True)
-
-
 def export_run(
     run: Run,
     out: Path,  # the new folder
 ) -> Path:
     "Write the edited model of a run as a Hugging Face checkpoint with a model card."
     _check_exportable(run)
-    with _new_folder(out) as folder:
+    with new_folder(out) as folder:
         lm = restored_model(run)
         lm.model.save_pretrained(folder)
         lm.tokenizer.save_pretrained(folder)
@@ -191,7 +175,7 @@ def export_tasks(
     each = [about | dict(axis=axis, name=f"{group}_{axis.replace('-', '_')}") for axis in parts.groups]
     about |= {piece: "".join(text.format(**x) for x in each) for piece, text in files["pieces"].items()}
     about |= dict(axes=", ".join(x["name"] for x in each), questions=len(probes), folder=out)
-    with _new_folder(out) as folder:
+    with new_folder(out) as folder:
         for axis, rows in parts:
             lines = _task_rows(rows, asked).to_json(orient="records", lines=True, force_ascii=False)
             write_text(folder / f"{axis}.jsonl", lines)
