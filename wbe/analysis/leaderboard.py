@@ -28,6 +28,7 @@ from ..benchmark.reader import fetch_dataset
 from ..metrics.answers import MEASURES, normalised_matches
 from ..metrics.intervals import bootstrap_interval
 from ..records import question_columns
+from ..runs.plan import SCHEDULES
 from ..runs.records import left_out_line, reached_end, short_model_name
 from ..store import StoreError, write_text
 from ..benchmark.near_probes import FORMS
@@ -431,7 +432,7 @@ def make_leaderboard(
     "Write the leaderboard of runs."
     found = _find_runs([sources] if isinstance(sources, str | Path) else sources, revision)
     runs, trouble = reportable_runs([path for path, _ in found])
-    alone, runs = [[r for r in runs if (r.kind == "each") == of] for of in (True, False)]
+    alone, runs = [[r for r in runs if SCHEDULES[r.kind].restore == of] for of in (True, False)]
     if not runs:
         raise StoreError(left_out_line(alone[0]))
     where, trouble = dict(found), [*trouble, *map(left_out_line, alone)]

@@ -19,7 +19,7 @@ from ..records import BadArgument
 # %% ../../nbs/12_app/06_data.ipynb #35cb065d
 _data = typer.Typer(
     no_args_is_help=True,
-    help="More commands: texts, months, updates, templates, writers, weights. `wbe data --help` lists them.",
+    help="More: texts, evolve, updates, verbalise, statements, writers, convert. `wbe data --help` lists them.",
 )
 app.add_typer(_data, name="data", rich_help_panel=PANELS["data"])
 more = partial(command, "data", group=_data)

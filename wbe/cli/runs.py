@@ -67,7 +67,7 @@ def _score(
     benchmark: str,  # a release, any file of rows, or a name on the Hugging Face hub
     /,
     model: str = "wbe-tiny",  # a name on the hub, a folder, a GGUF file, or wbe-tiny
-    axes: tuple = (),  # axes of questions: update, rephrase, persona, multi-hop, locality, …; all by default
+    axes: tuple = (),  # update, rephrase, persona, multi-hop, locality, …; all but statements by default
     limit: int | None = None,  # ask about this many edits of each timestep, a random sample; all of them by default
     protocol: str = "paper",  # the format of the prompts: paper, zero-shot, few-shot, chat, …
     output: Path | None = None,  # folder for the answers

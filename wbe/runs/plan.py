@@ -47,7 +47,7 @@ class EditSettings:
     timesteps: tuple[int, int] | None = None  # like 1-8, 3 or 3-, counted from 1; all by default
     max_edits: int | None = None  # stop after this many edits
     unknown: bool = False  # edit only what the unedited model answers wrong; the other edits are refused
-    corpus: str | None = None  # for ROME and MEMIT: a text file, or second moments (a folder, a data set on the hub)
+    corpus: str | None = None  # for ROME, MEMIT, AlphaEdit: a text file, or second moments (a folder, a data set)
     texts_dir: str | None = None  # folder of what was written in each timestep, for editors that take texts
 
 # %% ../../nbs/10_runs/01_plan.ipynb #70f9f3c6
@@ -56,7 +56,7 @@ class AskSettings:
     "What is asked, and when."
 
     protocol: str = "paper"  # the format of the prompts: paper, zero-shot, few-shot, chat, …
-    axes: tuple = ()  # axes of questions: update, rephrase, persona, multi-hop, locality, statement, …; all by default
+    axes: tuple = ()  # update, rephrase, persona, multi-hop, locality, …; all but statements by default
     generate: tuple = ()  # axes whose answers are also generated as text; update and locality by default
     limit: int | None = None  # ask about this many edits of each timestep, a random sample; all of them by default
     sample: int = 1000  # how many edits of each earlier timestep are asked about again
@@ -68,7 +68,7 @@ class AskSettings:
     ask_forms: int = 200  # with `forms`: of how many edits of each timestep they are asked
     near: tuple = ()  # axes of unchanged facts near an edit: same-subject, same-object, or all; none by default
     ask_near: int = 200  # with `near`: of how many edits of each timestep they are asked
-    lasting: str | None = None  # Parquet file of facts that edits should leave alone; general facts by default
+    lasting: str | None = None  # facts that edits should leave alone (Parquet); by default those beside the benchmark
     ask_lasting: int = 200  # how many of these facts are asked
     seed: int = 0  # of all sampling
 
