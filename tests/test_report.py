@@ -1,12 +1,16 @@
 """The report in a browser: figures, tables, values on hover, the questions behind a number; narrow, dark, printed."""
 
+import base64
+import gzip
 import html
 import json
 import re
 import shutil
 import subprocess
 from io import StringIO
+from urllib.parse import parse_qsl
 
+import numpy as np
 import pandas as pd
 import pytest
 from toy_runs import made_up, write
@@ -106,7 +110,7 @@ def reported(tmp_path_factory):
     "A report on three runs, one of them incomplete, and the executed notebook."
     tmp = tmp_path_factory.mktemp("report")
     for editor in ("none", "rome", "rag"):
-        write(made_up(editor, timesteps=3, edits=20, sample=10, first=40), tmp / "runs" / editor)
+        write(made_up(editor, timesteps=3, edits=20, sample=10, first=40, lasting=True), tmp / "runs" / editor)
     (tmp / "runs" / "rome" / "batches.parquet").write_bytes(b"not a table")
     return make_report([tmp / "runs"], tmp / "report.html", notebook=tmp / "results.ipynb", folder=tmp / "files")
 
@@ -138,7 +142,7 @@ addEventListener("message", e => {{
     return {f["width"]: f for f in json.loads(html.unescape(found[1]))}, done.stderr
 
 
-ALL = 3000  # scores of the three runs
+ALL = 3000 + 3 * 4 * 100  # scores of the three runs, and of 100 lasting facts at four moments
 percent = lambda text: int(text.rstrip("%"))
 
 
@@ -163,6 +167,66 @@ def test_a_point_shows_its_value_and_leads_to_its_questions(opened):
         assert q["enteredState"].startswith(
             f"60 of {ALL:,} answers; exact match {100 * toy_mean('rag', axis='update', moment='current'):.1f}%"
         )
+
+
+def numbers_of_page(text: str):
+    "Section, column or hover text, number and address of every number in tables and figures; no address leads nowhere."
+    for key, body in re.findall(r'<section id="(\w[\w-]*)">(.*?)</section>', text, re.S):
+        for table in re.findall("<table.*?</table>", body, re.S):
+            heads = re.findall("<th[^>]*>(.*?)</th>", table.partition("</thead>")[0], re.S)
+            for row in re.findall("<tr>(.*?)</tr>", table.partition("<tbody>")[2], re.S):
+                for head, cell in zip(heads, re.findall("<t[hd][^>]*>(.*?)</t[hd]>", row, re.S)):
+                    shown = re.sub("<.*?>", "", cell)
+                    if head != heads[0] and re.search(r"\d", shown):
+                        yield key, re.sub("<.*?>", "", head), shown, "".join(re.findall('href="(.*?)"', cell))
+        for points in re.findall('class="points">(.*?)</script>', body, re.S):
+            yield from ((key, "point", told, to) for _, _, told, to in json.loads(points))
+
+
+LEADS_NOWHERE = {  # section: columns of numbers that are no mean over questions; all others lead to theirs
+    "headline": {"seconds per edit", "time to answer"},
+    "decay": {"half of the gain lost from"},  # a number of edits
+    "ability": {"point"},  # perplexity of a text; the lasting facts beside it lead to theirs
+    "teacher-forcing": {"Kendall’s τ", "editors", "pairs that change places"},
+    "cost": {"point", "batches", "edits", "per edit", "low", "high", "seconds", "peak memory", "refused"},
+    "settings": {"begun", "hardware", "hours", "value", "versions"},
+}
+
+
+def packed_rows(text: str) -> pd.DataFrame:
+    "The scores that a page holds, with what an address can select."
+    data = json.loads(gzip.decompress(base64.b64decode(re.search('id="questions-data">(.*?)<', text, re.S)[1])))
+    asked, texts, parts = data["questions"], data["texts"], []
+    for part in data["parts"]:
+        q = np.cumsum(part["questions"])
+        at = {k: part[k] for k in ("moment", "scored_at", "edits_done", "exact_match")}
+        at |= {k: [texts[asked[k][i]] if asked[k][i] >= 0 else "" for i in q] for k in ("axis", "tag", "relation")}
+        numbers = dict(q=q, asked_of=[asked["asked_of"][i] for i in q], run=data["runs"][part["run"]]["name"])
+        parts.append(pd.DataFrame(at | numbers))
+    rows = pd.concat(parts, ignore_index=True)
+    was = rows[rows.moment == "before"].set_index(["run", "q"]).exact_match
+    was = was.reindex(pd.MultiIndex.from_frame(rows[["run", "q"]])).to_numpy()
+    words = np.where(was == 100, "right", "wrong"), np.where(rows.exact_match == 100, "right", "wrong")
+    return rows.assign(change=[f"{a} → {b}" for a, b in zip(*words)])
+
+
+def test_every_number_of_questions_leads_to_them(reported):
+    text = reported.read_text()
+    found = pd.DataFrame(numbers_of_page(text), columns=["section", "column", "shown", "to"])
+    bare = found[found.to == ""]
+    assert bare.groupby("section").column.agg(set).to_dict() == LEADS_NOWHERE
+    assert (len(found), len(bare)) == (386, 70)
+    assert bare[bare.section == "ability"].shown.str.contains("text").all()  # no lasting fact
+    rows, selected = packed_rows(text), {}
+    for to in found.to[found.to != ""].unique():
+        wanted = dict(parse_qsl(html.unescape(to).partition("?")[2]))
+        fits = [rows[k].astype(str).isin(v.split(",")) for k, v in wanted.items()]
+        selected[to] = rows[np.logical_and.reduce(fits)]
+    assert [to for to, some in selected.items() if some.empty] == []
+    lasting = found[found.to.str.contains("lasting")]
+    assert len(lasting) == 3 + 2 * 4  # of two runs and the unedited model; of two runs, four moments
+    for shown, some in zip(lasting.shown, lasting.to.map(selected)):
+        assert len(some) == 100 and shown.endswith(f"{some.exact_match.mean():.1f}%")
 
 
 def test_a_cell_leads_to_its_questions(opened):

@@ -47,7 +47,14 @@ def questions(timesteps: int, edits: int) -> pd.DataFrame:
 
 
 def made_up(
-    editor: str, timesteps: int = 8, edits: int = 40, sample: int = 25, every: int = 20, first: int = 160, seed: int = 0
+    editor: str,
+    timesteps: int = 8,
+    edits: int = 40,
+    sample: int = 25,
+    every: int = 20,
+    first: int = 160,
+    seed: int = 0,
+    lasting: bool = False,
 ) -> SimpleNamespace:
     "One synthetic run of an editor."
     takes, keeps, spares, each = EDITORS[editor]
@@ -119,6 +126,12 @@ def made_up(
             ("text", "perplexity", 9.0 / spares**t),
         )
     ]
+    if lasting:  # as a run of today: the texts with the first scores, and the score of each fact
+        facts = [row for row in ability if row["what"] == "lasting facts"]
+        facts[0] |= dict(questions=[f"lasting {i}?" for i in range(100)], expected=[f"a{i}" for i in range(100)])
+        for row in facts:
+            right = round(100 * row["value"])
+            row |= dict(value=right / 100, each=[1.0] * right + [0.0] * (100 - right))
     moments = pd.DataFrame(
         [
             dict(

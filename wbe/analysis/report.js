@@ -153,7 +153,7 @@ class Answers {
     if (name === "answer" || name === "retrieved") return this.text(this[name][i]);
     if (name in this.measures) return this.measures[name][i];
     const value = this.asked[name]?.[this.question[i]];
-    return value === undefined ? "" : name === "asked_of" || name === "probe" ? value : this.text(value);
+    return value === undefined ? "" : name === "asked_of" || name === "probe" ? (value < 0 ? "" : value) : this.text(value);
   }
   change(i) {
     const now = this.measures.exact_match[i], was = this.before[i];
@@ -220,7 +220,7 @@ const valuesOf = field => {
   if (field === "change") return CHANGES;
   if (["moment", "scored_at", "edits_done"].includes(field)) return [...new Set(answers.data.parts.map(p => p[field]))].sort((a, b) => a - b);
   const known = [...new Set(answers.asked[field] ?? [])];
-  return field === "asked_of" ? known.sort((a, b) => a - b) : known.filter(t => t >= 0).map(t => answers.text(t)).sort(compare);
+  return field === "asked_of" ? known.filter(t => t >= 0).sort((a, b) => a - b) : known.filter(t => t >= 0).map(t => answers.text(t)).sort(compare);
 };
 const buildFilters = () => {
   const form = $("filters");

@@ -374,9 +374,9 @@ def known(
     if callable(self.settings):
         return [*self.keyword_only, *self.settings(given)]
     found = [*self.keyword_only, *chain(*map(settings_of, self.settings))]
-    flags = {s.name for s in (*self.positional_only, *self.positional_or_keyword)}
+    own = self.has - {s.name for s in self.keyword_only}  # also `out`, which the command has itself
     found += [TEMP] if any(s.name == "engine" for s in found) else []
-    return [s for s in {s.name: s for s in reversed(found)}.values() if s.name not in flags][::-1]
+    return [s for s in {s.name: s for s in reversed(found)}.values() if s.name not in own][::-1]
 
 # %% ../../nbs/12_app/03_app.ipynb #91eb10d3
 def _print_settings(known: list[Setting], out: TableOutput):

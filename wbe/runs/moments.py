@@ -237,6 +237,8 @@ def ask(
     first = timestep == min(job.planned)
     whole = first if moment == "before" else moment != "after"  # facts that nobody edits cost as much as many edits
     lasting = [at | row for row in self.score_lasting()] if whole else []
+    if lasting and moment == "before":
+        lasting[0] |= dict(questions=[x.question for x in self.lasting], expected=[x.answer for x in self.lasting])
     general, norms = [], []
     if moment == "step" or (moment == "before" and first):
         cost |= self.time_answers() | dict(bytes_beside=bytes_beside_weights(self.lm))
