@@ -44,7 +44,7 @@ setup(
     package_data={
         "wbe": ["py.typed"],  # it has types
         "wbe.analysis": ["*.toml", "report.html", "report.js", "results.ipynb", "vendor/*"],
-        "wbe.benchmark": ["*.toml", "card.md", "croissant.json"],
+        "wbe.benchmark": ["*.toml", "*.sql", "*.md", "croissant.json"],
         "wbe.cli": ["old_words.toml"],
         "wbe.editors": ["*.toml", "*.md"],
         "wbe.lm": ["*.toml", "toy_tokenizers/*.json"],

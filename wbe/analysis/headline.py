@@ -36,6 +36,7 @@ from ..records import ASKED_AXES, BadArgument, WbeError
 from ..runs.plan import SCHEDULES, RunPlan, plan_settings
 from ..runs.records import Run, left_out_line, reached_end, run_differences
 from ..store import StoreError, explain_read_errors
+from ..texts import package_table
 
 # %% ../../nbs/11_analysis/11_headline.ipynb #cell-008
 _REPORT_TABLES = ("scores", "questions", "batches", "moments", "ability")
@@ -284,18 +285,7 @@ def finding(runs) -> tuple:  # the figure, or None where there are no such quest
     return fig, "\n".join(filter(None, lines))
 
 # %% ../../nbs/11_analysis/11_headline.ipynb #cell-035
-_SETTING_NAMES = dict(
-    every="asked after every so many edits",
-    first="… over the first so many edits",
-    curve="… on so many of the edits made so far",
-    limit="edits of each timestep asked about",
-    sample="edits of each earlier timestep asked again",
-    generate="axes with generated answers",
-    ask_lasting="lasting facts asked",
-    protocol="prompt format",
-    max_edits="edits at most",
-    quant="quantisation",
-)
+_SETTING_NAMES = package_table("analysis/words.toml")["settings"]
 
 
 def _flat_settings(config: dict) -> dict:

@@ -8,9 +8,7 @@ __all__ = ['classify_answers', 'accuracy_by_kind', 'display_name', 'summarise_ki
 
 # %% ../../nbs/11_analysis/09_kinds.ipynb #cell-002
 import re
-import tomllib
 from collections.abc import Iterable, Mapping
-from importlib.resources import files
 from typing import NamedTuple
 
 import numpy as np
@@ -22,10 +20,11 @@ from ..benchmark.reader import Benchmark
 from ..metrics.answers import exact_match, normalise_answer
 from ..metrics.intervals import MIN_QUESTIONS, judge_differences, paired_difference
 from ..records import ASKED_AXES, BadArgument, check_choice
+from ..texts import package_table
 from ..writers.properties import KIND_BY_CLASS, object_kind
 
 # %% ../../nbs/11_analysis/09_kinds.ipynb #cell-010
-_KINDS = tomllib.loads((files("wbe.analysis") / "kinds.toml").read_text(encoding="utf-8"))
+_KINDS = package_table("analysis/kinds.toml")
 _ANSWER_KINDS = tuple(_KINDS)
 
 

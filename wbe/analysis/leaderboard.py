@@ -31,6 +31,7 @@ from ..records import question_columns
 from ..runs.plan import SCHEDULES
 from ..runs.records import left_out_line, reached_end, short_model_name
 from ..store import StoreError, write_text
+from ..texts import package_table
 from ..benchmark.near_probes import FORMS
 
 # %% ../../nbs/11_analysis/17_leaderboard.ipynb #cell-013
@@ -99,14 +100,7 @@ def _same_before(run, others: list) -> bool | None:
     return float(np.median(shares)) > 0.99 if shares else None
 
 # %% ../../nbs/11_analysis/17_leaderboard.ipynb #cell-019
-_CHECKS = {
-    "complete": "the run is complete",
-    "each once": "every question was asked once before any edit and once after its edits",
-    "edits": "as many edits as planned are recorded",
-    "consistent": "every exact answer has all tokens right",
-    "answers": "exact match is what the stored answers give",
-    "same model": "before any edit, over 99% of the results equal those of the other runs of the table (their median)",
-}
+_CHECKS = package_table("analysis/words.toml")["checks"]
 
 
 def _verify_run(run, others: Iterable = ()) -> dict[str, bool | None]:  # others: the other runs of its table

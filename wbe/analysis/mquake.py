@@ -15,6 +15,7 @@ from ..records import BadArgument, check_choice
 from ..runs.mquake import summarise_mquake
 from ..runs.records import PartitionedTable, Run, short_model_name
 from ..runs.wikifactdiff import WikiFactDiffRun
+from ..texts import package_table
 
 # %% ../../nbs/11_analysis/15_mquake.ipynb #e54a4530
 _COLUMNS = ["edit-wise", "instance-wise", "multi-hop", "multi-hop (CoT)"]
@@ -90,17 +91,7 @@ def _neighbour_losses(
     return after.assign(loss=loss)[["editor", *key, "subject", "similarity", "popularity", "before", "after", "loss"]]
 
 # %% ../../nbs/11_analysis/15_mquake.ipynb #dd58aae6
-FACT_MEASURES = {  # column: heading
-    "efficacy_difference": "efficacy, difference",
-    "efficacy_success": "efficacy, success",
-    "generalisation_difference": "generalisation, difference",
-    "generalisation_success": "generalisation, success",
-    "random": "bleed-over, random",
-    "nearest": "bleed-over, nearest",
-    "fluency_sum": "fluency, sum",
-    "fluency_mean": "fluency, mean",
-    "seconds": "seconds",
-}
+FACT_MEASURES = package_table("analysis/words.toml")["mquake"]  # column: heading
 
 
 def _text_entropy(texts: pd.DataFrame) -> pd.Series:
@@ -159,21 +150,10 @@ def table_6(
     )
 
 # %% ../../nbs/11_analysis/15_mquake.ipynb #9479d054
-_PAPER_TABLE_6 = {
-    "none": (-1.4, 44.6, -1.3, 44.4, 0.0, 0.0, 5.2, 0.0),
-    "ft": (45.9, 99.6, 45.7, 99.5, 3.3, 5.6, 0.6, 1.4),
-    "ft-l": (12.9, 72.9, 1.1, 53.6, 0.1, 0.3, 5.1, 2.4),
-    "mend": (64.5, 99.4, 28.8, 96.5, 0.0, 1.0, 4.9, 1.1),
-    "rome": (95.5, 99.7, 59.5, 98.0, 0.0, 0.6, 5.2, 4.9),
-    "memit": (87.4, 99.5, 42.1, 94.4, 0.0, 0.3, 5.2, 41.4),
-    "prompt": (58.6, 98.9, 30.8, 93.3, 1.1, 0.3, 4.4, 0.0),
-}
-
-
 def _paper_table_6() -> pd.DataFrame:
     "Table 6 of the paper: means, by the names of our editors."
     columns = [name for name in FACT_MEASURES if name != "fluency_sum"]
-    return pd.DataFrame.from_dict(_PAPER_TABLE_6, "index", columns=columns)
+    return pd.DataFrame.from_dict(package_table("analysis/words.toml")["table_6"], "index", columns=columns)
 
 # %% ../../nbs/11_analysis/15_mquake.ipynb #58ee9be2
 def format_table_6(

@@ -17,6 +17,7 @@ from .statistics import UneditedAnswers
 from .style import Look, new_figure, panel_title, percent_axis
 from ..metrics.intervals import bootstrap_interval
 from ..records import BadArgument, check_choice
+from ..texts import package_table
 
 # %% ../../nbs/11_analysis/05_specificity.ipynb #cell-016
 QUESTION_COLUMNS = ["kind", "model", "subject", "object", "subject_id", "object_id", "relation_id", "exact_match"]
@@ -27,12 +28,7 @@ def edit_rows(known: UneditedAnswers) -> pd.DataFrame:
     return known.on("update").assign(kind="edits")[QUESTION_COLUMNS]
 
 # %% ../../nbs/11_analysis/05_specificity.ipynb #cell-025
-POPULARITY_MEASURES = {
-    "subject_count": "subject in the corpus",
-    "object_count": "object in the corpus",
-    "subject_views": "views of the subject's page",
-    "object_views": "views of the object's page",
-}
+POPULARITY_MEASURES = package_table("analysis/words.toml")["popularity"]
 
 # %% ../../nbs/11_analysis/05_specificity.ipynb #cell-026
 @dataclass

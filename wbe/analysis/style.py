@@ -9,16 +9,15 @@ __all__ = ['GREY', 'LIGHT_GREY', 'EDITOR_LOOKS', 'METRIC_LOOKS', 'EDITOR_FAMILIE
            'draw_dots', 'draw_heatmap', 'freeze_layout', 'save_figure', 'figure_svg']
 
 # %% ../../nbs/11_analysis/01_style.ipynb #cell-002
-import tomllib
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from importlib.resources import files
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
 from ..store import atomic_write
+from ..texts import package_table
 
 # %% ../../nbs/11_analysis/01_style.ipynb #cell-005
 class Look(NamedTuple):
@@ -29,7 +28,7 @@ class Look(NamedTuple):
     dash: str | tuple = "-"
 
 # %% ../../nbs/11_analysis/01_style.ipynb #6c58a7eb
-_TABLE = tomllib.loads((files("wbe.analysis") / "looks.toml").read_text(encoding="utf-8"))
+_TABLE = package_table("analysis/looks.toml")
 
 
 def _looks_in(part: str) -> dict[str, Look]:
@@ -122,18 +121,6 @@ def text_colour(colour: str, least: float = 4.5) -> str:
     return to_hex(rgb).upper()
 
 # %% ../../nbs/11_analysis/01_style.ipynb #cell-038
-_THEME = {
-    "axes.edgecolor": "#888888",
-    "axes.linewidth": 0.8,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "grid.color": "#E6E6E6",
-    "grid.linewidth": 0.7,
-    "axes.labelsize": 9.5,
-    "axes.titlesize": 10.5,
-}
-
-
 def figure_theme(
     grid: str | None = "y",  # x, y, both or None
 ) -> dict:
@@ -141,7 +128,7 @@ def figure_theme(
     import seaborn as sns
 
     lines = {"axes.grid": grid is not None, "axes.grid.axis": grid or "both"}
-    return sns.plotting_context("notebook") | sns.axes_style("whitegrid") | _THEME | lines
+    return sns.plotting_context("notebook") | sns.axes_style("whitegrid") | _TABLE["theme"] | lines
 
 # %% ../../nbs/11_analysis/01_style.ipynb #cell-040
 def _style_panel(ax):

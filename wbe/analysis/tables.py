@@ -26,6 +26,7 @@ from ..metrics.intervals import Interval, PairedVerdict
 from ..metrics.intervals import bootstrap_interval, judge_differences, p_value, paired_difference
 from ..records import BadArgument, check_choice, question_columns
 from ..runs.records import EVALUATION_MOMENTS, short_model_name
+from ..texts import package_table
 
 # %% ../../nbs/11_analysis/02_tables.ipynb #cell-005
 NOT_YET = "not yet"  # the value at the end of a run that is not finished
@@ -448,14 +449,7 @@ def list_changes(
     return ". ".join(part.capitalize() for part in parts) or "No run has ended"
 
 # %% ../../nbs/11_analysis/02_tables.ipynb #dc7a1da4
-_NOT_ASKED = dict(
-    before="the unedited model was not asked",
-    current="no timestep was asked right after its edits",
-    past="earlier edits were not asked again",
-    after="no edit was asked about right after it (`--schedule after_each` or `each`)",
-    curve="it was not asked in between, after every so many edits (`--set every=…`)",
-    ahead="it was not asked near the edits of later timesteps (`--set near=…`)",
-)
+_NOT_ASKED = package_table("analysis/words.toml")["not_asked"]
 
 
 def find_gaps(

@@ -17,7 +17,7 @@ from pathlib import Path
 from .questions import BenchmarkRow, write_checked
 from ..records import BadArgument, col, to_table
 from ..store import write_table
-from ..texts import question_key, split_sentences, stable_hash, value_spellings
+from ..texts import package_text, question_key, split_sentences, stable_hash, value_spellings
 from ..wikidata.build import check_pair, check_snapshot
 from ..wikidata.changes import compare_snapshots
 from ..wikidata.parse import ParsedDump, parse_dump
@@ -144,21 +144,7 @@ def split_unchanged(
     return [row | dict(category=name) for name, some in parts.items() for row in some[: limits[name]]]
 
 # %% ../../nbs/06_benchmark/15_evolving.ipynb #cell-022
-_EVOLVING_FACTS = """
-with every as (select lower(subject) as name, property_id, object_id from read_parquet($facts)
-        union select lower(subject), property_id, object_id from read_parquet($static)),
-    several as (select name, property_id from every group by all having count(distinct object_id) > 1)
-select f.tag, f.subject_id, f.property_id, f.object_id, f.subject, f.property, f.object, f.previous_id, f.previous,
-    f.statement_id, f.previous_aliases, s.enwiki as title, o.aliases as object_aliases,
-    coalesce(p.description, '') as description, n.name is not null as namesake
-from read_parquet($asked) f
-join read_parquet($labels) s on s.id = f.subject_id and s.enwiki is not null
-left join read_parquet($labels) o on o.id = f.object_id
-left join read_parquet($properties) p on p.id = f.property_id
-left join several n on n.name = lower(f.subject) and n.property_id = f.property_id
-where f.property_id <> 'P31'
-order by f.subject_id, f.property_id, f.object_id
-"""
+_EVOLVING_FACTS = package_text("benchmark/evolving_facts.sql")
 
 # %% ../../nbs/06_benchmark/15_evolving.ipynb #cell-023
 def _with_spellings(fact: dict) -> dict:
@@ -363,18 +349,7 @@ class _TwikiProbe:
     sentence: str | None = col("the first sentence in the text that has the object")
 
 # %% ../../nbs/06_benchmark/15_evolving.ipynb #9543d5a2
-_CANDIDATES = """
-select {category} as category, f.subject as subject_id, f.property as property_id, f.value as object_id,
-    s.label as subject, p.label as property, o.label as object, {previous} as previous_id, s.enwiki as title,
-    null::varchar as sentence
-from read_parquet($facts) f
-join read_parquet($labels) s on s.id = f.subject
-join read_parquet($labels) p on p.id = f.property
-join read_parquet($labels) o on o.id = f.value
-where f.value_type = 'item' and s.enwiki is not null and s.label is not null and o.label is not null
-    and p.label is not null {only}
-order by 2, 3, 4
-"""
+_CANDIDATES = package_text("benchmark/probe_candidates.sql")
 _CHANGED = dict(
     category="if(f.tag = 'new', 'new', 'updated')",
     previous="f.previous",

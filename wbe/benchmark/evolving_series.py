@@ -26,7 +26,7 @@ from .series import _build_facts, _no_log, find_retired, public_writer, write_la
 from ..engine import ENGINES
 from ..records import BadArgument, Fact, check_choice, patch, read_table, to_table
 from ..store import Manifest, Stage, StoreError, atomic_write, lock, make_folder, write_table
-from ..texts import stable_hash
+from ..texts import package_text, stable_hash
 from ..wikidata.build import check_pair
 from ..wikidata.entities import FALLBACK
 from ..wikipedia.diffs import CHANGED_CHARACTERS, ChangedText, changed_set
@@ -248,16 +248,7 @@ def _add_month(series: _EvolvingSeries, step: SeriesStep, writer, checker, memor
     add_timestep(questions, step.old, step.new, release)
 
 # %% ../../nbs/06_benchmark/16_evolving_series.ipynb #cell-039
-_CARD_SECTION = """
-## Texts and questions about them
-
-- `wiki_texts_<old>_<new>.parquet`: what was written in Wikipedia in the same time, article by article (CC BY-SA 4.0, \
-as Wikipedia). `wiki_articles_<day>.parquet`: all articles of a day.
-- `evolving_<old>_<new>.parquet`: the same questions in EvolvingQA's form, with the outdated answer and the passages \
-that state both answers.
-- `unchanged.parquet`: questions about what no timestep changes; `tuning.parquet`: others, to show a model the form of \
-answers. Both are written anew with every timestep.
-"""
+_CARD_SECTION = package_text("benchmark/card_evolving.md")
 
 # %% ../../nbs/06_benchmark/16_evolving_series.ipynb #cell-040
 def _complete_evolving(

@@ -29,10 +29,7 @@ from ..writers.templates import cloze_statement, fill_form, infinitive, question
 from ..writers.templates import row_statements, unaskable_hop, with_article
 
 # %% ../../nbs/06_benchmark/14_near_probes.ipynb #cell-005
-NEAR_AXES = {
-    "same-subject": "another property of the edit's subject",
-    "same-object": "a property of the edit's new object",
-}
+NEAR_AXES = package_table("benchmark/tables.toml")["near"]
 
 # %% ../../nbs/06_benchmark/14_near_probes.ipynb #cell-010
 class _UnchangedFact(NamedTuple):
@@ -140,20 +137,9 @@ class _FactForm(NamedTuple):
     bare: bool = False  # whether the model continues the text itself, without question and example
 
 
-FORMS = {
-    "completion": _FactForm("update", "a statement that the answer completes", True),
-    "true-false": _FactForm("update", "true or false: with the new object, and with another one"),
-    "negation": _FactForm("update", "true or false with 'not'"),
-    "negated-completion": _FactForm("update", "a statement with 'not'; the new object is wrong here", True),
-    "unrelated-text": _FactForm("update", "the edit's question after unrelated text"),
-    "edit-in-front": _FactForm("locality", "a locality probe after the edit's question and answer"),
-}
-CRITERIA = {  # forms that are made from the snapshots, with the benchmark
-    "alias": _FactForm("update", "the edit's question with another name of the subject"),
-    "reversal": _FactForm("update", "the subject, given property and object"),
-    "inverse": _FactForm("update", "the subject, as the value of the inverse property of the object"),
-    "one-to-many": _FactForm("update", "the other subject of the same property and object, which stays right"),
-}
+_TABLES = package_table("benchmark/tables.toml")
+FORMS = {name: _FactForm(*row) for name, row in _TABLES["forms"].items()}
+CRITERIA = {name: _FactForm(*row) for name, row in _TABLES["criteria"].items()}  # made from the snapshots
 
 # %% ../../nbs/06_benchmark/14_near_probes.ipynb #48cdebb9
 _AUXILIARIES = frozenset("is was are were can could may might must will would".split())

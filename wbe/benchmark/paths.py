@@ -21,14 +21,7 @@ from ..texts import package_table
 
 # %% ../../nbs/06_benchmark/03_paths.ipynb #e22b4b4e
 _EXCLUDED_PROPERTIES = ("P31",)  # instance of
-_EXCLUDED_SECOND_PROPERTIES = (
-    "P98",  # editor
-    "P123",  # publisher
-    "P1151",  # topic's main Wikimedia portal
-    "P4390",  # mapping relation type
-    "P5125",  # Wikimedia outline
-    "P6104",  # maintained by WikiProject
-)
+_EXCLUDED_SECOND_PROPERTIES = tuple(package_table("benchmark/tables.toml")["excluded_second"])
 
 # %% ../../nbs/06_benchmark/03_paths.ipynb #1b01026d
 @dataclass

@@ -22,14 +22,10 @@ from .reader import edit_ids, fetch_dataset, place_probes, read_edits, timestep_
 from .rows import FormatError, LocatedValue, read_located_rows
 from ..records import BadArgument, check_choice, patch
 from ..store import StoreError
+from ..texts import package_table
 
 # %% ../../nbs/06_benchmark/08_published.ipynb #cell-007
-_EXTRA_FIELDS = (
-    "case_id",
-    "previous",
-    "previous_id",
-    "form",
-)  # columns beyond those of an edit; form: question or cloze
+_EXTRA_FIELDS = ("case_id", "previous", "previous_id", "form")
 
 # %% ../../nbs/06_benchmark/08_published.ipynb #cell-008
 _EMPTY_EDIT = dict(tag="update", relation="", relation_id="", subject_id="", object_id="", form="cloze")
@@ -274,13 +270,7 @@ def _read_mquake(rows: Iterable[LocatedValue], parts: _EditCollector):
     parts.multi_edits = [_MultiEdit(edit_ids=tuple(ids[n] for n in mine), **rest) for mine, rest in cases]
 
 # %% ../../nbs/06_benchmark/08_published.ipynb #cell-064
-FORMAT_FIELDS = {  # form: fields by which it is known
-    "mquake": ("requested_rewrite", "questions", "new_answer", "new_single_hops"),
-    "counterfact": ("requested_rewrite", "paraphrase_prompts", "neighborhood_prompts"),
-    "zsre": ("subject", "src", "alt", "answers"),
-    "wikifactdiff": ("subject", "relation", "objects", "update_prompt"),
-    "wikibigedit": ("subject", "update", "ans"),
-}
+FORMAT_FIELDS = package_table("benchmark/tables.toml")["formats"]  # form: fields by which it is known
 
 # %% ../../nbs/06_benchmark/08_published.ipynb #cell-065
 _FORMAT_READERS = {

@@ -101,24 +101,7 @@ def write_checked(
 
 # %% ../../nbs/06_benchmark/06_questions.ipynb #0a6971f3
 _AXIS_OF_KIND = {axis.replace("-", ""): axis for axis in ASKED_AXES}  # of a request
-_GATHERED = {  # of axes with an answer of their own: field of a row, column of a gathered edit
-    "locality": dict(
-        loc_ans="probe_object",
-        loc_subject_id="probe_subject_id",
-        loc_relation_id="probe_property_id",
-        loc_object_id="probe_object_id",
-        loc_similarity="similarity",
-        loc_aliases="probe_object_aliases",
-        loc_classes="probe_object_classes",
-    ),
-    "multi-hop": dict(
-        mhop_ans="object2",
-        mhop_relation_id="property2_id",
-        mhop_object_id="object2_id",
-        mhop_aliases="object2_aliases",
-        mhop_classes="object2_classes",
-    ),
-}
+_GATHERED = package_table("benchmark/tables.toml")["gathered"]  # by axis: field of a row, column of a gathered edit
 
 
 def _answer_column(kind: str) -> str:

@@ -23,31 +23,11 @@ import pyarrow.parquet as pq
 from ..engine import open_engine
 from ..records import SchemaError, check_choice, col, patch, schema, to_table
 from ..store import Stage, StageFolder, StoreError, explain_write_errors, scratch_folder, write_table
+from ..texts import package_table
 from .changes import SUBJECT_PROPERTY, unread_entities
 
 # %% ../../nbs/04_wikidata/11_audit.ipynb #cell-011
-_LABEL_ONLY = (
-    "nothing in the subject has the object under the property; a main value is another entity of the same label"
-)
-_QUALIFIER = (
-    "the object stands under the property in a qualifier of the subject's statements, and nowhere as a main value"
-)
-_REFERENCE = "the object stands under the property in a reference of the subject's statements, and nowhere else"
-_NO_SUBJECT = "the snapshot has no such subject: it was deleted, merged into another, or is not there yet"
-
-AUDIT_VERDICTS = (
-    ("supported as the only value", "the object is the only truthy value that the subject has for the property"),
-    ("supported beside others", "the object is truthy, and so are other values"),
-    ("stated but not truthy", "a statement of normal rank has the object, but another one is preferred"),
-    ("another object of the same label", _LABEL_ONLY),
-    ("deprecated only", "the only statements with the object are marked as wrong"),
-    ("only as a qualifier", _QUALIFIER),
-    ("only as a reference", _REFERENCE),
-    ("other value", "the subject has the property, but not with this object"),
-    ("property absent", "the subject has no statement with the property"),
-    ("subject absent", _NO_SUBJECT),
-    ("unreadable row", "the row, or what the snapshot says of it, could not be read; the column `why` says which"),
-)
+AUDIT_VERDICTS = tuple(map(tuple, package_table("wikidata/tables.toml")["verdicts"]))
 SUPPORTED_VERDICTS, UNREAD_VERDICT = tuple(name for name, _ in AUDIT_VERDICTS[:2]), AUDIT_VERDICTS[-1][0]
 OLD_STATES = ("the same value", "another value", "no value")  # of subject and property in the old snapshot
 

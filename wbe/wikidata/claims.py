@@ -230,16 +230,7 @@ TIME_QUALIFIERS = {"P580", "P582", "P585"}  # start time, end time, point in tim
 
 # %% ../../nbs/04_wikidata/04_claims.ipynb #cell-068
 META_PROPERTY_CLASS = "Q51118821"  # Wikidata property about Wikimedia entities
-META_PROPERTY_CLASSES = {  # classes of properties that say something about the wiki, not about the world
-    META_PROPERTY_CLASS: "about Wikimedia entities",
-    "Q18667213": "about Wikimedia categories",
-    "Q18720640": "sandbox",
-    "Q18644427": "obsolete",
-    "Q19820110": "for the documentation of properties",
-    "Q21504947": "to indicate a constraint",
-    "Q22582645": "metaproperty",
-    "Q64846109": "that takes any property as a qualifier, to say what belongs to a list",
-}
+META_PROPERTY_CLASSES = package_table("wikidata/tables.toml")["meta_classes"]  # of properties about the wiki
 RESTRICTIVE_QUALIFIER_CLASS = "Q61719275"  # restrictive qualifier
 WIKI_PAGE_CLASSES = ("Q13406463", "Q4167836", "Q11266439", "Q4167410", "Q22808320")  # list, category, template,
 # disambiguation page, that of the name of a person

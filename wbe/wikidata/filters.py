@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import narwhals as nw
 
-from ..texts import day_number, parse_date, value_label
+from ..texts import day_number, package_table, parse_date, value_label
 from ..engine import open_engine
 from ..records import BadArgument, Fact, schema
 from ..store import Manifest, Stage
@@ -29,33 +29,7 @@ class _Filter(NamedTuple):
     doc: str  # which facts it removes
 
 
-FILTERS = (
-    _Filter(
-        "not between entities",
-        "paper, 3.2",
-        "the value is an identifier, a date, a number, a text, a file, a coordinate",
-    ),
-    _Filter("dead property", "official code", "the property is not in the new snapshot, or has no label"),
-    _Filter("meta property", "ours", "the property is about the work of the wiki's editors, not about the world"),
-    _Filter("renamed or merged", "ours", "only an id changed: the answer's name is the same as before"),
-    _Filter(
-        "page of the wiki",
-        "official code",
-        "subject or object is a list, a category, a template or a disambiguation page, or its class could not be read",
-    ),
-    _Filter("no label", "needed for a question", "subject or object has no name in the language, or is gone"),
-    _Filter("circular", "paper, (i)", "the object is the subject, or has its name"),
-    _Filter("not Roman", "paper, (ii)", "a name in another script"),
-    _Filter("single character", "paper, (iii)", "a name of one letter"),
-    _Filter("long name", "paper, (iv)", "a name of more than five words"),
-    _Filter("ended", "ours, where asked for", "it ended before the newer snapshot"),
-    _Filter("of the dead", "ours, where asked for", "only the living have it, and the subject is dead"),
-    _Filter(
-        "several values",
-        "paper, (v)",
-        "the subject has several truthy values for the property in the new snapshot, or nearly any has",
-    ),
-)
+FILTERS = tuple(_Filter(*row) for row in package_table("wikidata/tables.toml")["filters"])
 
 # %% ../../nbs/04_wikidata/10_filters.ipynb #cell-009
 _NON_ROMAN_RANGES = (
@@ -68,10 +42,7 @@ SIX_WORDS = r"^\s*\S+(\s+\S+){5,}"
 WIKI_PAGE_LABELS = r"^(Category:|Template:|Wikipedia:|Portal:|Module:|[Ll]ist of |Wikidata Sandbox)"
 
 # %% ../../nbs/04_wikidata/10_filters.ipynb #cell-010
-OPEN_PROPERTIES = tuple(
-    "P121 P150 P199 P355 P530 P710 P793 P800 P832 P974 P1056 P1299 P1344 P1552 P1830 P2283 P2670 P2860 P2989 P3095 "
-    "P6379".split()
-)
+OPEN_PROPERTIES = tuple(package_table("wikidata/tables.toml")["open"].split())
 
 
 def filter_conditions(
@@ -184,21 +155,7 @@ def _meta_properties(properties):
     return nw.concat([meta, named]).unique()
 
 # %% ../../nbs/04_wikidata/10_filters.ipynb #cell-028
-LIVING_PROPERTIES = {  # by P-id: the label; asked in the present tense, and over with a life
-    "P26": "spouse",
-    "P39": "position held",
-    "P54": "member of sports team",
-    "P102": "member of political party",
-    "P108": "employer",
-    "P263": "official residence",
-    "P413": "position played on team / speciality",
-    "P451": "unmarried partner",
-    "P463": "member of",
-    "P551": "residence",
-    "P1412": "languages spoken, written or signed",
-    "P1416": "affiliation",
-    "P6886": "writing language",
-}
+LIVING_PROPERTIES = package_table("wikidata/tables.toml")["living"]  # over with a life
 
 # %% ../../nbs/04_wikidata/10_filters.ipynb #cell-029
 def _add_past(facts, statements, until):  # until: date of the new snapshot; None: nothing is past

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from ..engine import open_engine
 from ..records import BadArgument
 from ..store import Manifest, Stage, StoreError, atomic_write, explain_read_errors, scratch_folder
-from ..texts import day_number
+from ..texts import day_number, package_table
 from .changes import SUBJECT_PROPERTY, TRIPLE_KEY, unread_classes, unread_entities, without_unread
 from .screening import count_by, first_case, mark_members, period_start, preprocess
 
@@ -43,16 +43,7 @@ def _appearing_entities(triples, sides: str):  # sides: like "-0"
     return nw.concat([f.select(id=nw.col("subject")), objects]).unique()
 
 # %% ../../nbs/04_wikidata/09_rules.ipynb #cell-014
-CREATION_PROPERTIES = {
-    "P571": "inception",
-    "P569": "date of birth",
-    "P580": "start time",
-    "P575": "time of discovery or invention",
-    "P1619": "date of official opening",
-    "P6949": "announcement date",
-    "P585": "point in time",
-    "P577": "publication date",
-}
+CREATION_PROPERTIES = package_table("wikidata/tables.toml")["creation"]
 
 # %% ../../nbs/04_wikidata/09_rules.ipynb #cell-015
 def _value_day():
@@ -75,27 +66,7 @@ class _Rule(NamedTuple):
     doc: str
 
 # %% ../../nbs/04_wikidata/09_rules.ipynb #cell-020
-RULES = (
-    _Rule("new subject", "new", "the subject is a new entity"),
-    _Rule("unknown subject", "unknown", "the old snapshot does not know the subject, and it is not a new entity"),
-    _Rule("death", "new", "it is the only date of death or burial, added, between the snapshots"),
-    _Rule("other death", "unknown", "it is a date of death or burial, but not such a one"),
-    _Rule("upside down", "unknown", "it starts after its end"),
-    _Rule("swap", "new", "one value at a time, one gone and one added, and it starts between the snapshots"),
-    _Rule("lasting swap", "new", "the same, and not over (line 6 decides before)"),
-    _Rule("added and started", "new", "it was added, and it starts between the snapshots"),
-    _Rule("long over", "ignore", "it ended before the old snapshot"),
-    _Rule("still true", "static", "it started before the old snapshot (or no start is stated), and no end is stated"),
-    _Rule("started", "new", "it starts between the snapshots, and no end is stated"),
-    _Rule("later start", "ignore", "it starts after the old snapshot (and no line before says that it is new)"),
-    _Rule("passing", "ignore", "it started and ended between the snapshots (line 12 decides before)"),
-    _Rule("ended", "obsolete", "it started before the old snapshot and ended before the new one"),
-    _Rule("goes on", "static", "it started before the old snapshot and ends after the new one"),
-    _Rule("some end", "obsolete", "it ended between the snapshots"),
-    _Rule("later end", "static", "it ends after the new snapshot, or no end is stated"),
-    _Rule("gone and over", "ignore", "it is gone and ended before the old snapshot (line 9 decides before)"),
-    _Rule("new object", "new", "it was added, and the object is a new entity"),
-)
+RULES = tuple(_Rule(*row) for row in package_table("wikidata/tables.toml")["rules"])
 NO_RULE = _Rule("no rule", "unknown", "no line of the table holds")
 PAIR_RULE = _Rule(
     "pair", "obsolete", "one value at a time, two in the group: the other one is new and this one is gone"
@@ -234,14 +205,7 @@ def _decide_fates(f):
     return f.with_columns(fate=first_case(cases, "kept")).drop("bad", "spare", "unknown", "changes")
 
 # %% ../../nbs/04_wikidata/09_rules.ipynb #cell-042
-SCENARIOS = {
-    "AddEntity": "the subject is a new entity",
-    "ReplaceObject": "two triples, one new, the other obsolete",
-    "Archive": "all triples are obsolete",
-    "AddObject": "at least one new and at least one static triple",
-    "AddRelation": "all triples are new, the subject is not",
-    "Other": "everything else",
-}
+SCENARIOS = package_table("wikidata/tables.toml")["scenarios"]
 
 
 def _scenario_conditions() -> dict:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import narwhals as nw
 
+from ..texts import package_table
 from .changes import SUBJECT_PROPERTY, TRIPLE_KEY
 from .claims import META_PROPERTY_CLASS, RESTRICTIVE_QUALIFIER_CLASS, WIKI_PAGE_CLASSES
 
@@ -60,15 +61,7 @@ class _ScreenStep(NamedTuple):
     doc: str  # when it drops a statement
 
 # %% ../../nbs/04_wikidata/08_screening.ipynb #cell-016
-SCREEN_STEPS = (
-    _ScreenStep("restricted", "it has a restrictive qualifier other than the three times"),
-    _ScreenStep("deprecated", "its rank is deprecated"),
-    _ScreenStep("meta", "its property is about Wikimedia pages"),
-    _ScreenStep("value type", "its value is a URL, an identifier, a file or a coordinate"),
-    _ScreenStep("no value", "it says 'some value' or 'no value'"),
-    _ScreenStep("subject", "its subject has no article, or is a list, category, template or disambiguation page"),
-    _ScreenStep("object", "the same is true of its object"),
-)
+SCREEN_STEPS = tuple(_ScreenStep(*row) for row in package_table("wikidata/tables.toml")["screens"])
 
 # %% ../../nbs/04_wikidata/08_screening.ipynb #cell-019
 def _screen_conditions() -> dict:

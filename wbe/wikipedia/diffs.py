@@ -91,14 +91,7 @@ def article_parts(
     return out
 
 # %% ../../nbs/05_wikipedia/05_diffs.ipynb #cell-021
-PUBLISHED_FAULTS = {
-    "anchors": "an unchanged paragraph is looked for from the beginning again, so order may be lost",
-    "ends": "text before the first and after the last unchanged paragraph is never compared",
-    "stops": "sentences are split at every full stop",
-    "plus": "a piece with a plus sign anywhere counts as new",
-    "numbers": "digits, any character, digits and any character are deleted: years, `3.5 `, `10-20 `",
-    "cleaning": "what looks like markup is deleted, often to the end; pieces and paragraphs are one text",
-}
+PUBLISHED_FAULTS = package_table("wikipedia/cleaning.toml")["faults"]
 _ALL_PUNCTUATION = re.compile(r"[^\w\s]")
 
 # %% ../../nbs/05_wikipedia/05_diffs.ipynb #cell-022

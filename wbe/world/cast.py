@@ -386,15 +386,8 @@ def _member_gender(cast: Cast, block: int, index: int) -> str:
     return "male" if index % 2 else "female"
 
 # %% ../../nbs/02_world/03_cast.ipynb #cell-034
-_LABEL_TRAPS = dict(  # kind: index within the kind, modulo the cycle: trap
-    person={7: "long_name", 19: "non_roman", 27: "shared_label"},
-    band={2: "single_character"},
-    book={4: "single_character", 5: "shared_label"},
-    film={9: "long_name"},
-    award={1: "long_name"},
-    company={6: "no_english_label"},
-    city={11: "non_roman"},
-)
+# kind: index within the kind, modulo the cycle: trap
+_LABEL_TRAPS = {kind: {int(i): trap for i, trap in row.items()} for kind, row in _WORLD["label_traps"].items()}
 
 
 def label_trap(kind: str, index: int) -> str:

@@ -6,6 +6,7 @@
 __all__ = ['simulate_history']
 
 # %% ../../nbs/02_world/08_edits.ipynb #cell-002
+from ..texts import package_table
 from .cast import WIKIDATA_QIDS, Cast, label_trap, name_stock, person_name
 from .dayone import INITIAL_FACTS, initial_state
 from .events import EVENT_TYPES, event_type, given_name, new_entity
@@ -242,13 +243,7 @@ def _rewording(s: CountryState) -> bool:
     return True
 
 # %% ../../nbs/02_world/08_edits.ipynb #cell-050
-_VANDALISED = (  # kind, property, kind of the false value
-    ("city", "P6", "person"),
-    ("film", "P57", "person"),
-    ("book", "P50", "person"),
-    ("person", "P19", "city"),
-    ("company", "P169", "person"),
-)
+_VANDALISED = package_table("world/world.toml")["picked"]["vandalised"]  # kind, property, kind of the false value
 
 # %% ../../nbs/02_world/08_edits.ipynb #cell-051
 def _is_vandalisable(s: CountryState, e: Entity, pid: str) -> bool:

@@ -9,6 +9,7 @@ __all__ = ['EVENT_TYPES', 'SUCCESSIONS', 'COUNTED_PROPERTIES', 'event_type', 'ne
 from datetime import date
 from typing import NamedTuple
 
+from ..texts import package_table
 from .cast import FIRST_QID, SeededRandom, label_trap, make_name, name_stock, sample_fame, work_title
 from .dayone import INITIAL_FACTS, add_parents
 from .state import SOMEVALUE, CountryState, Entity, MonolingualText, Quantity
@@ -268,14 +269,7 @@ def _prize(s: CountryState) -> bool:
     return True
 
 # %% ../../nbs/02_world/07_events.ipynb #cell-051
-COUNTED_PROPERTIES = (  # kind and property; a row that is here twice is counted more often
-    ("city", "P1082"),
-    ("city", "P1082"),
-    ("country", "P1082"),
-    ("company", "P1128"),
-    ("company", "P2139"),
-    ("university", "P2196"),
-)
+COUNTED_PROPERTIES = package_table("world/world.toml")["picked"]["counted"]  # kind and property
 
 
 @event_type(2.6)
