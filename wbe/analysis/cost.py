@@ -57,14 +57,11 @@ def format_edit_time(seconds: float) -> str:
     return f"{scale * seconds:.3g} {unit}"
 
 # %% ../../nbs/11_analysis/08_cost.ipynb #cell-022
-def edit_cost_course(
-    runs,
-    points: int = 24,  # batches are grouped to about so many points
-) -> pd.DataFrame:
-    "Seconds per edit over the edits made: editor, edits_done, seconds, peak_memory."
+def edit_cost_course(runs) -> pd.DataFrame:
+    "Seconds per edit over the edits made, at about 24 points: editor, edits_done, seconds, peak_memory."
     out = []
     for editor, b in _edit_batches(runs).groupby("editor"):
-        group = pd.cut(b.edits_done, min(points, len(b)), labels=False) if len(b) > 1 else np.zeros(1)
+        group = pd.cut(b.edits_done, min(24, len(b)), labels=False) if len(b) > 1 else np.zeros(1)
         for _, part in b.groupby(group):
             seconds = part.seconds.sum() / max(part.edits.sum(), 1)
             out.append((editor, int(part.edits_done.max()), seconds, part.peak_memory.max()))
@@ -190,13 +187,6 @@ def _draw_front(ax, x: pd.Series, table: pd.DataFrame, front: str):
         ax.plot([x[name]] * 2, [r.low, r.high], color=look(name).colour, lw=1.3, alpha=0.7)
         ax.plot([x[name]], [r.value], look(name).marker, color=look(name).colour, ms=7, mew=0, gid=name)
 
-# %% ../../nbs/11_analysis/08_cost.ipynb #cell-058
-def _mark_unedited(ax, value: float):
-    "Draw the accuracy of the unedited model."
-    ax.axhline(value, color=GREY, ls=(0, (1, 1.5)), lw=1.3)
-    where = dict(xycoords=("axes fraction", "data"), textcoords="offset points", ha="center")
-    ax.annotate("before any edit", (0.5, value), (0, 3), **where, fontsize=8, color=GREY)
-
 # %% ../../nbs/11_analysis/08_cost.ipynb #cell-059
 _COSTS = (
     ("per_edit", "front_edit", "seconds per edit", "Accuracy and the cost of an edit"),
@@ -206,13 +196,12 @@ _COSTS = (
 
 def draw_trade_off(
     table: pd.DataFrame,  # of `trade_off`
-    axis: str = "update",
 ):
     "Draw accuracy against seconds per edit, and against the time to answer."
     if table.empty:
         raise BadArgument("no run here has both made edits and been asked about them")
     fig, panels = new_figure(10, 3.8, cols=2, grid="both", sharey=True)
-    panels[0].set_ylabel(f"{axis}, {metric_label('exact_match')}")
+    panels[0].set_ylabel(f"update, {metric_label('exact_match')}")
     for ax, (cost, front, label, title) in zip(panels, _COSTS):
         t = table[table[cost].notna()]
         x = t[cost].clip(lower=1e-6)
@@ -220,7 +209,9 @@ def draw_trade_off(
         if cost == "per_edit":
             ax.set_xscale("log")
         for before in table.before.dropna().unique():
-            _mark_unedited(ax, before)
+            ax.axhline(before, color=GREY, ls=(0, (1, 1.5)), lw=1.3)
+            where = dict(xycoords=("axes fraction", "data"), textcoords="offset points", ha="center")
+            ax.annotate("before any edit", (0.5, before), (0, 3), **where, fontsize=8, color=GREY)
         ax.set_xlabel(label)
         percent_axis(ax, high=upper_limit(table.high))
         ax.margins(x=0.12)

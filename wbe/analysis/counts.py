@@ -6,8 +6,6 @@
 __all__ = ['INFINI_GRAM_INDEX', 'WIKIMEDIA_VIEWS_API', 'PlainCounts', 'LocalIndex', 'HostedCounts', 'ViewFiles', 'HostedViews']
 
 # %% ../../nbs/11_analysis/04_counts.ipynb #cell-002
-import bz2
-import gzip
 import hashlib
 import json
 import math
@@ -26,25 +24,20 @@ import numpy as np
 
 from ..http import USER_AGENT, FetchError, RetryPolicy, TransientError, open_url
 from ..records import BadArgument, install_command, patch
-from ..store import StoreError
-from ..store import check_disk_space, explain_read_errors, explain_write_errors, format_bytes
+from ..store import StoreError, check_disk_space, explain_write_errors, format_bytes
 from ..store import make_folder, scratch_folder, write_text
 from ..texts import parse_date
+from ..wikidata.rules import page_view_batches
 from ..writers.endpoint import JobStopped, RateLimiter
 from ..writers.ledger import AnswerCache, CachedAnswer
 
 # %% ../../nbs/11_analysis/04_counts.ipynb #cell-007
 _DOCUMENT_BREAK = b"\xff"  # no UTF-8 text holds this byte
 
-
-def _self_overlaps(s: bytes) -> bool:
-    "Whether a string can overlap with itself."
-    return any(s.startswith(s[i:]) for i in range(1, len(s)))
-
 # %% ../../nbs/11_analysis/04_counts.ipynb #cell-008
 def _count_occurrences(text: bytes, s: bytes) -> int:
     "How often a string occurs in a text, overlapping occurrences included."
-    if not _self_overlaps(s):
+    if not any(s.startswith(s[i:]) for i in range(1, len(s))):  # it cannot overlap with itself
         return text.count(s)
     n, at = 0, text.find(s)
     while at >= 0:
@@ -400,27 +393,6 @@ def _normalise_title(text: str) -> str:
     text = " ".join(text.replace("_", " ").split())
     return text[:1].upper() + text[1:]
 
-# %% ../../nbs/11_analysis/04_counts.ipynb #765413d4
-_OPEN_BY_SUFFIX = {".bz2": bz2.open, ".gz": gzip.open}
-
-
-def _view_lines(path: Path):
-    "The lines of a file, whatever its compression."
-    opened = _OPEN_BY_SUFFIX.get(path.suffix, open)
-    try:
-        with explain_read_errors(path), opened(path, "rt", encoding="utf-8", errors="replace") as f:
-            yield from f
-    except EOFError:
-        raise StoreError(f"{path}: the file ends too early; fetch it again") from None
-
-# %% ../../nbs/11_analysis/04_counts.ipynb #86056418
-def _parse_views(line: str) -> tuple[str, str, int] | None:
-    "Wiki, title and views of a line; None if it has another form."
-    part = line.split()
-    if len(part) < 5 or not part[-2].isdecimal():
-        return None
-    return part[0], part[1], int(part[-2])
-
 # %% ../../nbs/11_analysis/04_counts.ipynb #b4f2447d
 class ViewFiles:
     "Page views from the files of a page-view dump."
@@ -437,31 +409,24 @@ class ViewFiles:
 
     def views(self, titles: Iterable[str]) -> dict[str, int]:
         "How often each page was read, all files together; 0 where no file has it."
-        asked = list(dict.fromkeys(titles))
-        found, bad, n = dict.fromkeys(map(_normalise_title, asked), 0), 0, 0
-        for row in (_parse_views(line) for path in self.files for line in _view_lines(path)):
-            n, bad = n + 1, bad + (row is None)
-            if row and row[0] == self.wiki and (title := _normalise_title(row[1])) in found:
-                found[title] += row[2]
-        if 2 * bad > n:
-            many = f"{bad:,} of {n:,} lines have another form"
-            raise StoreError(f"{self.files[0]}: not a file of page views ({many})")
+        asked, n = list(dict.fromkeys(titles)), 0
+        found = dict.fromkeys(map(_normalise_title, asked), 0)
+        for pages, counts in page_view_batches(self.files, self.wiki):
+            n += len(pages)
+            for title, views in zip(map(_normalise_title, pages), counts):
+                if title in found:
+                    found[title] += views
+        if not n:
+            raise StoreError(f"{self.files[0]}: no line about {self.wiki}, so it is not a file of page views of it")
         return {t: found[_normalise_title(t)] for t in asked}
 
     def __repr__(self) -> str:
         return f"ViewFiles({self.name})"
 
-# %% ../../nbs/11_analysis/04_counts.ipynb #3b69fd6b
+# %% ../../nbs/11_analysis/04_counts.ipynb #f3b12786
 WIKIMEDIA_VIEWS_API = "https://wikimedia.org/api/rest_v1/metrics/pageviews/per-article"
 
 
-def _check_agent(agent: str):
-    "An error unless the agent has an address."
-    if "@" not in agent and "://" not in agent:
-        example = "'my-study/1.0 (me@example.org)'"
-        raise BadArgument(f"the agent is {agent!r}; Wikimedia wants an address in it, such as {example}")
-
-# %% ../../nbs/11_analysis/04_counts.ipynb #f3b12786
 class HostedViews:
     "Page views from the Wikimedia REST API."
 
@@ -475,7 +440,9 @@ class HostedViews:
         url: str = WIKIMEDIA_VIEWS_API,
         **options,  # of `_WebService`: workers, per_minute, retry, timeout
     ):
-        _check_agent(agent)
+        if "@" not in agent and "://" not in agent:
+            example = "'my-study/1.0 (me@example.org)'"
+            raise BadArgument(f"the agent is {agent!r}; Wikimedia wants an address in it, such as {example}")
         self.days = tuple(f"{parse_date(d):%Y%m%d}" for d in (first, last))
         self.wiki, self.url, self.name = wiki, url.rstrip("/"), f"page views of {wiki}, {first} to {last}"
         self.service = _WebService(self.name, cache, agent=agent, **options)

@@ -20,7 +20,6 @@ from ..editors.protocol import frozen_model
 from ..lm.models import LM
 from ..lm.tokens import EncodedItem, QAItem, as_qa_items, encode_items
 from ..metrics.intervals import bootstrap_interval
-from ..progress import progress_bar
 from ..records import BadArgument
 
 # %% ../../nbs/11_analysis/10_gradients.ipynb #a942f0f2
@@ -70,20 +69,17 @@ def _with_gradients(parameters: dict[str, torch.nn.Parameter]):
 def gradient_norms(
     lm: LM,
     items,  # QAItems, dicts or pairs of question and answer
-    protocol="paper",
-    too_long: str = "error",
-    progress: bool = False,
 ) -> pd.DataFrame:
     "For each item: id, loss, tokens of the answer, norm of the gradient over all parameters, and per part."
     if lm.family.seq2seq:
         raise BadArgument(f"{lm.name} is an encoder-decoder; gradients are measured on decoder-only models")
     items = as_qa_items(items)
-    coded = encode_items(lm, items, protocol, too_long)
+    coded = encode_items(lm, items, "paper", "error")
     if not coded:
         raise BadArgument("there are no items to take gradients of")
     rows, groups = [], _parameter_groups(lm)
     with frozen_model(lm), _with_gradients(dict(lm.base.named_parameters())) as parameters:
-        for item, c in zip(items, progress_bar(coded, desc="gradients", unit=" facts", show=progress)):
+        for item, c in zip(items, coded):
             loss = _answer_loss(lm, c)
             squares = _square_norms(lm, loss, parameters, groups)
             row = dict(id=item.id, loss=loss.item(), tokens=len(c.answer), norm=sum(squares.values()) ** 0.5)
@@ -96,7 +92,6 @@ def fact_sets(
     unchanged: list[QAItem] = (),  # of `static_items`
     most: int | None = None,  # facts of each set
     one_each: bool = False,  # only one fact of a subject
-    seed: int = 0,
 ) -> pd.DataFrame:
     "A row per question: set (new, edited, unchanged), question, expected, timestep, subject_id."
     rows = bench.to_pandas().rename(columns=dict(update="question", ans="expected"))
@@ -108,9 +103,9 @@ def fact_sets(
     last = [("unchanged", x.question, x.answer, bench.timesteps[-1], x.id.partition("/")[0]) for x in unchanged]
     both = pd.concat([kept, pd.DataFrame(last, columns=list(kept))], ignore_index=True)
     if one_each:
-        both = both.sample(frac=1, random_state=seed).drop_duplicates(["set", "subject_id"])
+        both = both.sample(frac=1, random_state=0).drop_duplicates(["set", "subject_id"])
     sets = [both[both.set == s] for s in ("new", "edited", "unchanged")]
-    return pd.concat([p.sample(min(most or len(p), len(p)), random_state=seed) for p in sets], ignore_index=True)
+    return pd.concat([p.sample(min(most or len(p), len(p)), random_state=0) for p in sets], ignore_index=True)
 
 # %% ../../nbs/11_analysis/10_gradients.ipynb #4edb778a
 def _cohens_d(a, b) -> float:
@@ -120,12 +115,12 @@ def _cohens_d(a, b) -> float:
     return float((a.mean() - b.mean()) / pooled**0.5)
 
 # %% ../../nbs/11_analysis/10_gradients.ipynb #cell-017
-def _resample_weights(a, b, repeats: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def _resample_weights(a, b, repeats: int) -> tuple[np.ndarray, np.ndarray]:
     "How often each fact is in each resample of the subjects, with all facts of a subject in both sets."
     subjects = [*a.subject_id, *b.subject_id] if "subject_id" in a else range(len(a) + len(b))
     _, code = np.unique(np.asarray(subjects, dtype=str), return_inverse=True)
     n = code.max() + 1
-    times = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), repeats).astype(float)[:, code]
+    times = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), repeats).astype(float)[:, code]
     return times[:, : len(a)], times[:, len(a) :]
 
 # %% ../../nbs/11_analysis/10_gradients.ipynb #cell-018
@@ -135,18 +130,16 @@ def cliffs_delta(
     value: str = "norm",
     cells=None,  # for the facts of a and of b, their cells: facts are compared within cells
     repeats: int = 1000,
-    level: float = 0.95,
-    seed: int = 0,
 ) -> tuple[float, float, float]:
     "Cliff's delta of two sets with its interval, resampled by subject where there is a column subject_id."
     larger = np.sign(a[value].to_numpy(float)[:, None] - b[value].to_numpy(float)[None])
     pairs = np.ones_like(larger) if cells is None else (cells[0][:, None] == cells[1][None]).astype(float)
     if not pairs.any():
         return (float("nan"),) * 3
-    one, two = _resample_weights(a, b, repeats, seed)
+    one, two = _resample_weights(a, b, repeats)
     total, sums = (((one @ m) * two).sum(1) for m in (pairs, larger * pairs))
     deltas = sums[total > 0] / total[total > 0]  # a resample of few facts may have no pair
-    low, high = np.quantile(deltas, [(1 - level) / 2, (1 + level) / 2]) if len(deltas) else (np.nan, np.nan)
+    low, high = np.quantile(deltas, [0.025, 0.975]) if len(deltas) else (np.nan, np.nan)
     return float((larger * pairs).sum() / pairs.sum()), float(low), float(high)
 
 # %% ../../nbs/11_analysis/10_gradients.ipynb #cell-021
@@ -155,23 +148,23 @@ def _safe_log(x):
     return np.log(np.maximum(x, 1e-12))
 
 # %% ../../nbs/11_analysis/10_gradients.ipynb #cell-022
-def _compare_paired(a, b, value: str) -> dict:
+def _compare_paired(a, b) -> dict:
     "Compare two sets of the same questions, question by question."
     from scipy.stats import wilcoxon
 
     both = a.drop_duplicates("question").merge(b.drop_duplicates("question"), on="question", suffixes=("", "_other"))
-    x, y = both[value].to_numpy(), both[f"{value}_other"].to_numpy()
+    x, y = both["norm"].to_numpy(), both["norm_other"].to_numpy()
     delta, change = bootstrap_interval(np.sign(x - y), both.get("subject_id")), _safe_log(x) - _safe_log(y)
     out = dict(n=f"{len(both)} questions", median=np.median(x), median_other=np.median(y))
     out |= dict(delta=delta.value, delta_low=delta.low, delta_high=delta.high)
     return out | dict(log_d=change.mean() / change.std(ddof=1), test="Wilcoxon", p=float(wilcoxon(x, y).pvalue))
 
 # %% ../../nbs/11_analysis/10_gradients.ipynb #cell-023
-def _compare_independent(a, b, value: str) -> dict:
+def _compare_independent(a, b) -> dict:
     "Compare two sets of different facts."
     from scipy.stats import mannwhitneyu
 
-    x, y, (delta, low, high) = a[value].to_numpy(), b[value].to_numpy(), cliffs_delta(a, b, value)
+    x, y, (delta, low, high) = a["norm"].to_numpy(), b["norm"].to_numpy(), cliffs_delta(a, b)
     out = dict(n=f"{len(a)}, {len(b)}", median=np.median(x), median_other=np.median(y))
     out |= dict(delta=delta, delta_low=low, delta_high=high, log_d=_cohens_d(_safe_log(x), _safe_log(y)))
     return out | dict(test="Mann–Whitney", p=float(mannwhitneyu(x, y).pvalue))
@@ -182,19 +175,18 @@ COMPARED_SETS = (("edited", "new"), ("edited", "unchanged"), ("new", "unchanged"
 
 def compare_gradient_norms(
     frame: pd.DataFrame,  # of `gradient_norms`, with a column set
-    value: str = "norm",
     pairs=COMPARED_SETS,
     least: int = 8,  # facts of a set
 ) -> pd.DataFrame:
     "Medians, Cliff's delta, Cohen's d of the logarithms, and p for each pair. Its `attrs` list what is missing."
     out, missing = [], []
     for one, two in pairs:
-        a, b = (frame[(frame.set == s) & frame[value].notna()] for s in (one, two))
+        a, b = (frame[(frame.set == s) & frame.norm.notna()] for s in (one, two))
         if min(len(a), len(b)) < least:
             missing.append(f"{one} against {two}: {len(a)} and {len(b)} facts, at least {least} of each are needed")
             continue
         same = "question" in frame and set(b.question) <= set(a.question)
-        line = dict(sets=f"{one} – {two}") | (_compare_paired if same else _compare_independent)(a, b, value)
+        line = dict(sets=f"{one} – {two}") | (_compare_paired if same else _compare_independent)(a, b)
         out.append(line | dict(p=min(1.0, len(pairs) * line["p"])))
     table = pd.DataFrame(out)
     table.attrs["missing"] = missing
@@ -215,9 +207,9 @@ FACT_SET_LOOKS = {"new": Look("#009E73"), "edited": Look("#D55E00"), "unchanged"
 FACT_SET_LOOKS |= {"outdated answer": Look("#777777", dash=(0, (3, 2)))}
 
 # %% ../../nbs/11_analysis/10_gradients.ipynb #cell-034
-def _log_norms(frame: pd.DataFrame, value: str) -> dict[str, np.ndarray]:
+def _log_norms(frame: pd.DataFrame) -> dict[str, np.ndarray]:
     "The logarithms of the norms of each set with at least three facts."
-    parts = {s: p[value] for s, p in frame.groupby("set", sort=False) if len(p) > 2 and p[value].std() > 0}
+    parts = {s: p.norm for s, p in frame.groupby("set", sort=False) if len(p) > 2 and p.norm.std() > 0}
     if not parts:
         raise BadArgument("no set has three facts; take gradients of more")
     return {s: np.log10(np.maximum(p.to_numpy(), 1e-9)) for s, p in parts.items()}
@@ -225,22 +217,21 @@ def _log_norms(frame: pd.DataFrame, value: str) -> dict[str, np.ndarray]:
 # %% ../../nbs/11_analysis/10_gradients.ipynb #cell-035
 def draw_gradient_norms(
     frame: pd.DataFrame,  # of `gradient_norms`, with a column set
-    value: str = "norm",
 ):
     "Draw the distribution of the norms of each set, with its median and quartiles, one below the other."
     import seaborn as sns
 
     norms, colours = [], {}
-    for name, x in _log_norms(frame, value).items():
+    for name, x in _log_norms(frame).items():
         label = f"{name} ({len(x)})"
-        norms.append(pd.DataFrame({"set": label, value: 10**x}))
+        norms.append(pd.DataFrame({"set": label, "norm": 10**x}))
         colours[label] = FACT_SET_LOOKS.get(name, Look(GREY)).colour
     fig, ax = new_figure(7, 1 + 0.55 * len(norms), grid="x")
     shape = dict(log_scale=True, cut=0, inner="quart", density_norm="width", saturation=1, linewidth=1, width=0.85)
-    sns.violinplot(pd.concat(norms), x=value, y="set", hue="set", palette=colours, legend=False, ax=ax, **shape)
+    sns.violinplot(pd.concat(norms), x="norm", y="set", hue="set", palette=colours, legend=False, ax=ax, **shape)
     for body in ax.collections:
         body.set_alpha(0.5)
-    ax.set(xlabel="Frobenius norm of the gradient over all parameters" if value == "norm" else value, ylabel="")
+    ax.set(xlabel="Frobenius norm of the gradient over all parameters", ylabel="")
     ax.tick_params(axis="y", length=0)
     ax.spines["left"].set_visible(False)
     return fig

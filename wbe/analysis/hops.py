@@ -76,10 +76,9 @@ def edits_in_memory(
     k: int = 2,  # retrieved pairs
     threshold: float | None = None,  # least similarity of a pair
     embedder="hashed",
-    index: str = "exact",
 ):
     "The model with all edits of a benchmark in its memory, which is returned."
-    how = dict(k=k, threshold=threshold, embedder=embedder, index=index, subjects="ignore")
+    how = dict(k=k, threshold=threshold, embedder=embedder, index="exact", subjects="ignore")
     made = editor("rag", **how)
     with combine_edits([made.edit(lm, requests) for requests in _requests_of_steps(bench)]).on(lm):
         yield retrieval_memory(lm)
@@ -148,18 +147,16 @@ def score_with_retrieval(
     bench: Benchmark,
     frame: pd.DataFrame,  # of `locate_facts`
     ks=(2,),
-    protocol="paper",
     embedder="hashed",
-    threshold: float | None = None,  # least similarity of a pair
 ) -> pd.DataFrame:
     "For each k, the questions with what was found among the nearest k, and scores with and without these pairs."
     items, out = [QAItem(q, a) for q, a in zip(frame.question, frame.expected)], []
-    before = score(lm, items, protocol, progress=False).to_pandas()
+    before = score(lm, items, "paper", progress=False).to_pandas()
     scores = dict(exact_before=before.exact_match.astype(float), token_before=before.token_accuracy)
     for k in ks:
-        with edits_in_memory(lm, bench, k, threshold, embedder):
-            after = _scores(lm, items, protocol)
-            lengths = [len(c.ids) for c in encode_items(lm, items, protocol, "truncate")]
+        with edits_in_memory(lm, bench, k, embedder=embedder):
+            after = _scores(lm, items, "paper")
+            lengths = [len(c.ids) for c in encode_items(lm, items, "paper", "truncate")]
         cut = [bool(lm.context_length) and n >= lm.context_length for n in lengths]
         out.append(frame.assign(k=k, found=_retrieved(frame, k), cut=cut, **after, **scores))
     return pd.concat(out, ignore_index=True)
@@ -226,15 +223,13 @@ def _draw_accuracy_rows(ax, rows: pd.DataFrame, names: list[str], looks: list[Lo
 def draw_hops(
     shares: pd.DataFrame,  # of `retrieval_shares`
     table: pd.DataFrame,  # of `accuracy_by_retrieval`
-    k: int = 2,
-    metric: str = "exact_match",
 ):
-    "Draw what is found for each k, and accuracy by what was found among the nearest k."
-    rows = table[(table.k == k) & (table.found != "all")]
+    "Draw what is found for each k, and accuracy by what was found among the nearest two."
+    rows = table[(table.k == 2) & (table.found != "all")]
     fig, axes = new_figure(6.5, max(3, 0.8 + 0.3 * len(rows)), 1, 2, grid=None, width_ratios=[1.25, 1])
     _draw_retrieval_shares(axes[0], shares)
     names, looks = [f"{r.found} ({r.n})" for r in rows.itertuples()], [_HOP_LOOKS[f] for f in rows.found]
-    _draw_accuracy_rows(axes[1], rows, names, looks, f"right answers, by facts found in top {k}", metric)
+    _draw_accuracy_rows(axes[1], rows, names, looks, "right answers, by facts found in top 2", "exact_match")
     label_lines(axes[0])
     return fig
 

@@ -28,12 +28,10 @@ _KINDS = package_table("analysis/kinds.toml")
 _ANSWER_KINDS = tuple(_KINDS)
 
 
-def _kind_by(part: str) -> dict[str, str]:
-    "The kinds by the classes, the properties or the writers' words of the table."
-    return {key: kind for kind, row in _KINDS.items() for key in row.get(part, ())}
-
-
-_KIND_BY_CLASS, _KIND_BY_PROPERTY, _KIND_OF_WRITERS = map(_kind_by, ("classes", "properties", "writers"))
+_KIND_BY_CLASS, _KIND_BY_PROPERTY, _KIND_OF_WRITERS = (
+    {key: kind for kind, row in _KINDS.items() for key in row.get(part, ())}
+    for part in ("classes", "properties", "writers")
+)
 
 # %% ../../nbs/11_analysis/09_kinds.ipynb #cell-013
 _MONTH = r"(?:January|February|March|April|May|June|July|August|September|October|November|December)"
@@ -214,24 +212,25 @@ _FACTS = {"all": "all facts", "new": "new facts", "update": "updated facts"}
 _TOO_FEW = "no kind has {} questions; ask more of them, or lower `least`"
 
 # %% ../../nbs/11_analysis/09_kinds.ipynb #cell-056
-def _summarise_tag(part: pd.DataFrame, metric: str) -> str:
+def _summarise_tag(part: pd.DataFrame) -> str:
     "The kinds that are most and least often right, and the verdict on each beside a guesser."
-    high, low = part.loc[part[metric].idxmax()], part.loc[part[metric].idxmin()]
-    best, worst = (f"{r.kind} ({r[metric]:.1%} of {r.n})" for r in (high, low))
+    high, low = part.loc[part.exact_match.idxmax()], part.loc[part.exact_match.idxmin()]
+    best, worst = (f"{r.kind} ({r.exact_match:.1%} of {r.n})" for r in (high, low))
     guesser = list_verdicts(zip(part.kind, part.verdict), "always giving the most frequent answer")
     return f"most often right about {best}, least about {worst}. {guesser[0].upper()}{guesser[1:]}."
 
 # %% ../../nbs/11_analysis/09_kinds.ipynb #cell-057
+_LEAST = 20  # questions of a kind; others are left out of sentences
+
+
 def summarise_kinds(
     table: pd.DataFrame,  # of `accuracy_by_kind`
-    metric: str = "exact_match",
-    least: int = 20,  # kinds with fewer questions are left out
 ) -> list[str]:
     "A sentence for each result and tag: the kinds that are most and least often right."
-    out, few = {}, f"fewer than two kinds have {least} questions, so that nothing can be compared."
+    out, few = {}, f"fewer than two kinds have {_LEAST} questions, so that nothing can be compared."
     for (name, tag), part in table.groupby(["result", "tag"], sort=False):
-        part = part[part.n >= least]
-        text = _summarise_tag(part, metric) if len(part) > 1 else few
+        part = part[part.n >= _LEAST]
+        text = _summarise_tag(part) if len(part) > 1 else few
         out.setdefault(f"{_FACTS.get(tag, tag)}: {text}", []).append(display_name(name))
     out = [f"{', '.join(names)}, {text}" for text, names in out.items()]  # what is true of several stands once
     empty = [k for k in _ANSWER_KINDS if not (table.kind == k).any()]
@@ -240,23 +239,14 @@ def summarise_kinds(
 # %% ../../nbs/11_analysis/09_kinds.ipynb #cell-066
 def _incomplete_results(
     table: pd.DataFrame,  # of `accuracy_by_kind`, for one tag
-    least: float = 0.95,  # of the questions of the longest result
 ) -> dict[str, str]:
     "Results with fewer questions than the longest, which cannot be compared with the others, and their numbers."
     counted = table.groupby("result", sort=False).n.sum()
-    return {name: f"{n:,} of {counted.max():,}" for name, n in counted.items() if n < least * counted.max()}
-
-# %% ../../nbs/11_analysis/09_kinds.ipynb #cell-069
-def _pivot_kinds(table: pd.DataFrame, some: dict, metric: str, least: int) -> pd.DataFrame:
-    "Results by kinds; incomplete results come last."
-    wide = table[table.n >= least].pivot(index="result", columns="kind", values=metric)
-    order = sorted(display_order(wide.index), key=lambda n: n in some)
-    return wide.reindex(index=order, columns=[k for k in _ANSWER_KINDS if k in wide.columns])
+    return {name: f"{n:,} of {counted.max():,}" for name, n in counted.items() if n < 0.95 * counted.max()}
 
 # %% ../../nbs/11_analysis/09_kinds.ipynb #cell-070
 def draw_kind_heatmap(
     table: pd.DataFrame,  # of `accuracy_by_kind`, for one tag
-    metric: str = "exact_match",
     least: int = 5,  # questions of a kind
 ):
     "Draw the accuracy of every result on every kind as a heat map."
@@ -264,7 +254,9 @@ def draw_kind_heatmap(
         has = f"a heat map shows one tag, and this table has {', '.join(dict.fromkeys(table.tag)) or 'none'}"
         raise BadArgument(f"{has}; accuracy_by_kind(…, tags=('all',)) puts them together")
     some, counted = _incomplete_results(table), table.groupby("kind", observed=True).n.max()
-    wide = _pivot_kinds(table, some, metric, least)
+    wide = table[table.n >= least].pivot(index="result", columns="kind", values="exact_match")
+    order = sorted(display_order(wide.index), key=lambda n: n in some)  # incomplete results come last
+    wide = wide.reindex(index=order, columns=[k for k in _ANSWER_KINDS if k in wide.columns])
     if wide.empty:
         raise BadArgument(_TOO_FEW.format(least))
     fig, ax = new_figure(max(4.5, 2 + 1.1 * wide.shape[1]), 1.1 + 0.32 * len(wide))
@@ -276,7 +268,7 @@ def draw_kind_heatmap(
         ax.text(
             col + 0.5, row + 0.5, f"{100 * wide.iloc[row, col]:.0f}", ha="center", va="center", fontsize=8.5, color=GREY
         )
-    panel_title(ax, "exactly right, in percent" if metric == "exact_match" else "tokens right, in percent")
+    panel_title(ax, "exactly right, in percent")
     return fig
 
 # %% ../../nbs/11_analysis/09_kinds.ipynb #c8b9ac53
@@ -293,7 +285,6 @@ def _known_pairs(updates: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
 def outdated_pairs(
     bench: Benchmark,
     most: int | None = None,  # pairs, sampled from all timesteps
-    seed: int = 0,
 ) -> pd.DataFrame:
     "A row per update with the question, its updated and its outdated answer. Its `attrs` list what was left out."
     rows = bench.to_pandas().reset_index()
@@ -306,17 +297,12 @@ def outdated_pairs(
         why = f": {'; '.join(missing)}" if missing else ""
         raise BadArgument(f"benchmark {bench.name!r} has no update whose old answer is known and different{why}")
     if most is not None and most < len(last):
-        last = last.sample(most, random_state=seed).sort_index()
+        last = last.sample(most, random_state=0).sort_index()
     out = last.rename(columns=dict(update="question", ans="updated", previous="outdated"))
     about = ["edit_id", "timestep", "subject_id", "subject", "relation_id", "relation"]
     out = out[[*about, "question", "updated", "outdated"]].reset_index(drop=True)
     out.attrs["missing"] = missing
     return out
-
-# %% ../../nbs/11_analysis/09_kinds.ipynb #cef997e7
-def _which_answer(text: str, updated: str, outdated: str) -> str:
-    "Which of two answers a text is."
-    return "updated" if exact_match(text, updated) else "outdated" if exact_match(text, outdated) else "neither"
 
 # %% ../../nbs/11_analysis/09_kinds.ipynb #235a8002
 def _classify_result(name: str, frame: pd.DataFrame, pairs: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
@@ -329,18 +315,20 @@ def _classify_result(name: str, frame: pd.DataFrame, pairs: pd.DataFrame) -> tup
     missing += [f"{name}: {lost:,} answers have no text; score the run with generated answers"] if lost else []
     both = both[texts]
     answers = zip(both.get("answer", ()), both.updated, both.outdated)
-    both = both.assign(output=[_which_answer(*a) for a in answers], state=name)
+    which = lambda text, now, before: (
+        "updated" if exact_match(text, now) else "outdated" if exact_match(text, before) else "neither"
+    )
+    both = both.assign(output=[which(*a) for a in answers], state=name)
     return both[["state", *pairs.columns, "output"]], missing
 
 # %% ../../nbs/11_analysis/09_kinds.ipynb #c02725b6
 def classify_generated(
     results,  # as for `wbe.analysis.kinds.collect_answers`
     pairs: pd.DataFrame,  # of `outdated_pairs`
-    moment: str = "current",
 ) -> pd.DataFrame:
     "For each result and pair, which answer the generated text is: a data frame like that of `score_preferences`."
     parts, missing = [], []
-    for name, frame, gaps in _collect_answers(results, moment):
+    for name, frame, gaps in _collect_answers(results):
         part, lacks = _classify_result(name, frame, pairs)
         parts.append(part)
         missing += gaps + lacks
@@ -351,11 +339,10 @@ def classify_generated(
 # %% ../../nbs/11_analysis/09_kinds.ipynb #8db93e68
 def common_pairs(
     frame: pd.DataFrame,  # of `classify_generated`
-    least: float = 0.9,  # of the pairs of the longest result
 ) -> pd.DataFrame:
     "Only pairs that all results were asked. Results that were asked too few are left out, and named in `attrs`."
     asked = frame.groupby("state", sort=False).edit_id.nunique()
-    kept = asked.index[asked >= least * asked.max()]
+    kept = asked.index[asked >= 0.9 * asked.max()]
     part = frame[frame.state.isin(kept)]
     by = part.groupby("edit_id").state.nunique()
     out = part[part.edit_id.isin(by.index[by == len(kept)])].reset_index(drop=True)
@@ -423,28 +410,22 @@ def draw_generated_shares(
     return fig
 
 # %% ../../nbs/11_analysis/09_kinds.ipynb #96da7286
-def _forgets_without_learning(table: pd.DataFrame, base: str) -> pd.DataFrame:
-    "Results that generate the outdated answer less often than the base, and mostly neither answer."
-    first = table[table.state == base]
-    below = table.outdated_high < (first.outdated_low.iloc[0] if len(first) else 0.5)
-    return table[
-        (table.n >= MIN_QUESTIONS)
-        & below
-        & (table.neither_low > 0.5)
-        & (table.updated_high < 0.25)
-        & (table.state != base)
-    ]
+def _forgets_without_learning(table: pd.DataFrame) -> pd.DataFrame:
+    "Results that generate the outdated answer less often than before any edit, and mostly neither answer."
+    first, edited = table[table.state == "none"], table[table.state != "none"]
+    below = edited.outdated_high < (first.outdated_low.iloc[0] if len(first) else 0.5)
+    mostly_neither = (edited.neither_low > 0.5) & (edited.updated_high < 0.25)
+    return edited[(edited.n >= MIN_QUESTIONS) & below & mostly_neither]
 
 # %% ../../nbs/11_analysis/09_kinds.ipynb #ff3fcac6
 def summarise_generated(
     table: pd.DataFrame,  # of `generated_shares`
-    base: str = "none",  # the result before any edit
 ) -> list[str]:
     "Which results generate the updated answer more often than the outdated one, the other way round, or neither."
     verdicts = list_verdicts(zip(map(display_name, table.state), table.verdict), "the outdated one")
     out = [f"How often the updated answer is generated, beside the outdated one, in points: {verdicts}."]
     shares = lambda r: ", ".join(f"{name} {getattr(r, name):.0%}" for name in _OUTPUTS)
-    lost = [f"{display_name(r.state)} ({shares(r)})" for r in _forgets_without_learning(table, base).itertuples()]
+    lost = [f"{display_name(r.state)} ({shares(r)})" for r in _forgets_without_learning(table).itertuples()]
     rule = "the outdated answer less often than before, but seldom the updated one and mostly neither"
     out += [f"Forget without learning ({rule}): {'; '.join(lost)}."] if lost else []
     r = table.loc[table.neither.idxmax()]

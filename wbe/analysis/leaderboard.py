@@ -76,18 +76,6 @@ def _answers_hold(run) -> bool | None:
         return False
     return None if told.get("update") == 0 else True
 
-# %% ../../nbs/11_analysis/17_leaderboard.ipynb #cell-015
-def _exact_means_right_tokens(run) -> bool:
-    "Whether every exact answer also has all its tokens right."
-    exact = run.scores[run.scores.exact_match.astype(bool)]
-    return bool((exact.token_accuracy > 1 - 1e-6).all())
-
-
-def _all_edits(run) -> bool:
-    "Whether the batches hold as many edits as were planned."
-    made = (run.batches.edits.sum() + run.batches.refused.sum()) if len(run.batches) else 0
-    return run.editor == "none" or int(made) == edits_planned(run)
-
 # %% ../../nbs/11_analysis/17_leaderboard.ipynb #cell-017
 def _same_before(run, others: list) -> bool | None:
     "Whether the unedited model gave the same results as in the other runs; None where there is no other run."
@@ -105,8 +93,10 @@ _CHECKS = package_table("analysis/words.toml")["checks"]
 
 def _verify_run(run, others: Iterable = ()) -> dict[str, bool | None]:  # others: the other runs of its table
     "Which checks a run passes; None where there is nothing to compare with."
-    found = (not run.missing, _each_once(run), _all_edits(run), _exact_means_right_tokens(run), _answers_hold(run))
-    return dict(zip(_CHECKS, (*found, _same_before(run, list(others)))))
+    made = (run.batches.edits.sum() + run.batches.refused.sum()) if len(run.batches) else 0
+    every, exact = run.editor == "none" or int(made) == edits_planned(run), run.scores.exact_match.astype(bool)
+    found = (not run.missing, _each_once(run), every, bool((run.scores.token_accuracy[exact] > 1 - 1e-6).all()))
+    return dict(zip(_CHECKS, (*found, _answers_hold(run), _same_before(run, list(others)))))
 
 # %% ../../nbs/11_analysis/17_leaderboard.ipynb #cell-024
 def _axis_columns(rows: pd.DataFrame, measure: str) -> dict[str, pd.DataFrame]:
@@ -246,8 +236,7 @@ def _protocol_html(run) -> str:
     return f'<dl class="facts">{rows}</dl>'
 
 # %% ../../nbs/11_analysis/17_leaderboard.ipynb #cell-040
-def _state_text(passed: bool | None) -> str:
-    return {True: "yes", False: "no", None: "cannot be checked"}[passed]
+_STATE_TEXTS = {True: "yes", False: "no", None: "cannot be checked"}  # of a check
 
 
 def _about_runs(runs, board: pd.DataFrame, origin: dict) -> pd.DataFrame:
@@ -257,7 +246,7 @@ def _about_runs(runs, board: pd.DataFrame, origin: dict) -> pd.DataFrame:
         c, hparams = run.config, run.config.get("hparams", {})
         row = {"from": origin.get(id(run), run.name), "editor": run.editor, "begun": (c.get("started") or "")[:10]}
         row["settings"] = ", ".join(f"{k}={v}" for k, v in hparams.items() if v is not None and k != "source")
-        row |= {k: _state_text(v) for k, v in board.attrs["checks"][name].items()}
+        row |= {k: _STATE_TEXTS[v] for k, v in board.attrs["checks"][name].items()}
         machine = c.get("hardware", {})
         row["machine"] = machine.get("gpu") or f"{machine.get('machine')}, {machine.get('cores')} cores"
         rows[name] = row | {"wbe": c.get("versions", {}).get("wbe")}

@@ -207,10 +207,9 @@ def _turned_pairs(draws: _RankingDraws, base: str, name: str) -> list[tuple]:
 # %% ../../nbs/11_analysis/16_rankings.ipynb #cell-039
 def compare_rankings(
     draws: _RankingDraws,
-    base: str = _BASE_CRITERION,
 ) -> pd.DataFrame:
     "For each criterion tau with the base and its interval, pairs that change places, and those that clearly do."
-    check_choice(base, list(draws.values), "criterion")
+    base = check_choice(_BASE_CRITERION, list(draws.values), "criterion")
     now, rows = draws.values[base].to_numpy(), {}
     taus = _kendall_tau(np.broadcast_to(now, draws.drawn[base].shape), draws.drawn[base])
     low, high = _bounds(taus, float(np.median(taus)))
@@ -273,12 +272,11 @@ def _least_alike(table: pd.DataFrame) -> str:
 def summarise_rankings(
     draws: _RankingDraws,
     table: pd.DataFrame,  # of `compare_rankings`
-    base: str = _BASE_CRITERION,
 ) -> str:
     "The ranking by exact match, how far others are from it, and the criteria that clearly turn pairs."
-    order = draws.values[base].sort_values(ascending=False, kind="stable").index
+    order = draws.values[_BASE_CRITERION].sort_values(ascending=False, kind="stable").index
     chance = table.iloc[0]
-    out = [f"By {base}: {', '.join(order)}."]
+    out = [f"By {_BASE_CRITERION}: {', '.join(order)}."]
     rest = table.iloc[1:]
     if chance.tau == chance.tau:
         own = f"{chance.tau:.2f} [{chance.low:.2f}, {chance.high:.2f}]"
@@ -399,13 +397,11 @@ def _measure_agreement(
     measures: Mapping,  # name: for each answer whether the measure says right
     right: tuple = ("right",),  # the marks that count as right
     weighted: bool = True,
-    repeats: int = 1000,
-    seed: int = 0,
 ) -> pd.DataFrame:
     "A row for each measure: accuracy and kappa with intervals, false positives and negatives, share called right."
     reader = sample["mark"].isin(right).to_numpy()
     weights = sample.weight.to_numpy() if weighted else np.ones(len(sample))
-    drawn, rows = _resamples(sample.case + sample.axis, repeats, seed), {}
+    drawn, rows = _resamples(sample.case + sample.axis, 1000, 0), {}
     for name, said in measures.items():
         said = np.asarray(said, bool)
         low, high = _interval(np.average((said == reader)[drawn], axis=1, weights=weights[drawn]))
@@ -442,7 +438,6 @@ def judge_marks(
 # %% ../../nbs/11_analysis/16_rankings.ipynb #a40c1e67
 def judge_agreement(
     read: pd.DataFrame,  # of `judge_marks`
-    right: tuple = ("right",),  # the marks that count as right
 ) -> pd.DataFrame:
     "How a judge, normalised match and equal texts agree with the reader, over the answers that have a verdict."
     known = read[read.verdict.notna()].reset_index(drop=True)
@@ -451,7 +446,7 @@ def judge_agreement(
     said = {"the judge": known.verdict == "right", "equal texts": known.answer == known.expected}
     said["normalised match"] = np.array(normalised_matches(known.answer, known.expected)) == 1
     strata = known.axis if "axis" in known else ""
-    return _measure_agreement(known.assign(case="", axis=strata), said, right, weighted=False)
+    return _measure_agreement(known.assign(case="", axis=strata), said, weighted=False)
 
 # %% ../../nbs/11_analysis/16_rankings.ipynb #c91c2654
 _TRIPLE = ["subject_id", "relation_id", "object_id"]
@@ -560,12 +555,11 @@ _UNEDITED = "update, before any edit"
 def split_table(
     runs,
     by,  # as for `scores_by`
-    metric: str = "exact_match",
 ) -> pd.DataFrame:
     "A row for each run and group: edits, updates before any edit, and every axis just after the edits."
     rows, asked_before = {}, isinstance(by, str) and by == "before"
     for name, run in labelled_runs(runs):
-        for r in scores_by(run, by, metric).itertuples():
+        for r in scores_by(run, by).itertuples():
             row, shown = rows.setdefault((name, r.group), {}), format_percent(r.value, r.low, r.high)
             row |= dict(edits=r.n) if r.axis == "update" else {}
             row |= {r.axis: shown} if r.when == "just edited" else {}
@@ -573,5 +567,5 @@ def split_table(
     out = pd.DataFrame.from_dict(rows, "index").rename_axis(["run", "group"])
     first = [c for c in ("edits", _UNEDITED) if c in out]
     out = out[[*first, *(a for a in display_order(out.columns) if a not in first)]]
-    out.attrs["asked"] = {c: (metric, "before" if c == _UNEDITED else "current") for c in out if c != "edits"}
+    out.attrs["asked"] = {c: ("exact_match", "before" if c == _UNEDITED else "current") for c in out if c != "edits"}
     return out

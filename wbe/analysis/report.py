@@ -28,6 +28,7 @@ from .tables import labelled_runs
 from ..records import WbeError
 from ..runs.records import Run, short_model_name
 from ..store import StoreError, write_text
+from ..texts import package_text
 
 # %% ../../nbs/11_analysis/14_report.ipynb #cell-008
 _OUTPUT_FOLDERS: list[Path] = []  # where figures and tables are also written as files, if anywhere
@@ -138,7 +139,7 @@ def results_notebook(
 
     text = lambda v: str(v) if isinstance(v, Path) else [str(x) for x in v] if isinstance(v, list | tuple) else v
     given = {name.upper(): text(v) for name, v in (dict(runs=paths, mquake=mquake) | given).items()}
-    nb = nbformat.reads(files("wbe.analysis").joinpath(_RESULTS_NOTEBOOK).read_text(encoding="utf-8"), 4)
+    nb = nbformat.reads(package_text(f"analysis/{_RESULTS_NOTEBOOK}"), 4)
     for cell in nb.cells:
         if cell.metadata.get("wbe") == "parameters":
             lines = {line.partition(" ")[0]: line for line in cell.source.splitlines()}
@@ -173,13 +174,12 @@ def _execute_notebook(
     nb,
     folder=".",  # where relative paths begin
     log: Callable = lambda text: None,  # is called with the key of every section
-    timeout: int = 3600,
 ):
     "Run a notebook's cells; errors stay in their cells."
     from nbclient import NotebookClient
     from nbclient.exceptions import DeadKernelError
 
-    options = dict(timeout=timeout, kernel_name="python3", allow_errors=True)
+    options = dict(timeout=3600, kernel_name="python3", allow_errors=True)
     client = NotebookClient(nb, **options, resources={"metadata": {"path": str(folder)}})
     try:
         with TemporaryFile() as messages, client.setup_kernel(stderr=messages):
@@ -264,16 +264,11 @@ def _why_not_shown(output) -> str:
     "Why a cell could not show something."
     return output.evalue.rstrip(".") if output.ename in _OWN_ERRORS else _FAULT
 
-
-def _error_html(output) -> str:
-    "An error as a note."
-    return page_note([_why_not_shown(output)], "Not shown")
-
 # %% ../../nbs/11_analysis/14_report.ipynb #cell-047
 def _output_html(output) -> str:  # output: of a cell
     "The HTML of a cell's output."
     if output.output_type == "error":
-        return _error_html(output)
+        return page_note([_why_not_shown(output)], "Not shown")
     about = output.get("metadata", {}).get("wbe")
     if not about:
         return ""
@@ -345,11 +340,6 @@ def _more_html(needs: list[str], reasons: dict[str, list[str]]) -> str:
 _SHOWN_KINDS = ("figure", "table", "say", "code")
 
 
-def _error_of(cell):
-    "The error of a cell, if it has one."
-    return next((o for o in cell.outputs if o.output_type == "error"), None)
-
-
 def _shows_something(cell) -> bool:
     "Whether a cell has made a figure, a table or a text before its end."
     return any(o.get("metadata", {}).get("wbe", {}).get("kind") in _SHOWN_KINDS for o in cell.outputs)
@@ -359,7 +349,7 @@ def _sections_html(nb) -> tuple[dict[str, str], str]:
     "The titles of the sections by key, and their HTML."
     titles, body, needs, reasons = {}, [], [], {}
     for key, title, intro, cell in notebook_sections(nb):
-        error = _error_of(cell)
+        error = next((o for o in cell.outputs if o.output_type == "error"), None)
         if error is not None and error.ename == "SourceNotGiven":
             needs.append(error.evalue)
         elif error is not None and not _shows_something(cell):
@@ -377,14 +367,9 @@ _PAGE_BYTES = 10_000_000  # of a page, at most
 _PART_FILES = dict(template="report.html", script="report.js", table_style="vendor/tabulator.min.css")
 
 
-def _package_text(name: str) -> str:
-    "A text file of this package."
-    return files("wbe.analysis").joinpath(name).read_text(encoding="utf-8")
-
-
 def page_files() -> dict[str, str]:
     "The template of a page, its script, and the style of its large table."
-    return {part: _package_text(name) for part, name in _PART_FILES.items()}
+    return {part: package_text(f"analysis/{name}") for part, name in _PART_FILES.items()}
 
 
 def _vendored_script() -> str:
@@ -408,12 +393,6 @@ def _questions_html(packed: PackedQuestions) -> str:
     body = '<div id="questions-body" hidden><form id="filters"></form><div id="questions-table"></div></div>'
     return f'<section id="questions">{head}{_text_html(_QUESTIONS_INTRO)}{note}{state}{body}</section>'
 
-# %% ../../nbs/11_analysis/14_report.ipynb #cell-067
-def _data_html(packed: PackedQuestions) -> str:
-    "The compressed data and code of the page."
-    parts = {"tabulator-code": _vendored_script(), "questions-data": packed.data}
-    return "\n".join(f'<script type="text/plain" id="{name}">{text}</script>' for name, text in parts.items())
-
 # %% ../../nbs/11_analysis/14_report.ipynb #cell-068
 def _page_parts(nb, runs) -> dict[str, str]:
     "The parts of the page that the template puts in their places."
@@ -433,7 +412,9 @@ _NO_QUESTIONS = dict(questions="", data="")
 def _question_parts(runs, room: int) -> dict[str, str]:
     "The table of questions and its data, in so many bytes."
     packed = pack_questions(runs, max(_PAGE_BYTES // 5, room - len(_vendored_script())))
-    return dict(questions=_questions_html(packed), data=_data_html(packed))
+    data = {"tabulator-code": _vendored_script(), "questions-data": packed.data}
+    scripts = (f'<script type="text/plain" id="{name}">{text}</script>' for name, text in data.items())
+    return dict(questions=_questions_html(packed), data="\n".join(scripts))
 
 # %% ../../nbs/11_analysis/14_report.ipynb #cell-070
 def _report_page(

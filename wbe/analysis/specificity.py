@@ -102,13 +102,10 @@ def _join_small_groups(group: pd.Series, least: int) -> pd.Series:
     return group
 
 # %% ../../nbs/11_analysis/05_specificity.ipynb #cell-045
-def _binned_accuracy(
-    rows: pd.DataFrame,  # of `MeasuredQuestions`
-    measure: str,
-    metric: str = "exact_match",
-    least: int = 30,  # questions in a group
-    steps: int = 2,  # groups per power of ten
-) -> pd.DataFrame:
+_LEAST_IN_GROUP, _GROUPS_PER_TEN = 30, 2  # questions; groups per power of ten
+
+
+def _binned_accuracy(rows: pd.DataFrame, measure: str) -> pd.DataFrame:  # rows: of `MeasuredQuestions`
     "Accuracy in groups of a measure, from rare to popular."
     check_choice(measure, POPULARITY_MEASURES, "measure")
     columns, out = ["least", "median", "most", "accuracy", "low", "high", "n"], []
@@ -116,9 +113,9 @@ def _binned_accuracy(
     if rows.empty:
         return pd.DataFrame(columns=columns)
     values = rows[measure]
-    group = np.where(values > 0, np.floor(steps * np.log10(values.clip(lower=1))) + 1, 0)
-    for _, part in rows.groupby(_join_small_groups(pd.Series(group, rows.index), least)):
-        i = bootstrap_interval(part[metric].astype(float), part["subject_id"], share=True)
+    group = np.where(values > 0, np.floor(_GROUPS_PER_TEN * np.log10(values.clip(lower=1))) + 1, 0)
+    for _, part in rows.groupby(_join_small_groups(pd.Series(group, rows.index), _LEAST_IN_GROUP)):
+        i = bootstrap_interval(part["exact_match"].astype(float), part["subject_id"], share=True)
         v = part[measure]
         out.append((v.min(), v.median(), v.max(), i.value, i.low, i.high, i.n))
     return pd.DataFrame(out, columns=columns)
@@ -195,14 +192,13 @@ def spearman(
 def correlations(
     m: MeasuredQuestions,
     within: str | None = None,  # a column: ranks are compared within its groups only
-    metric: str = "exact_match",
     repeats: int = 1000,
 ) -> pd.DataFrame:
     "Rank correlations of every measure, per kind of question and model."
     rows, by = [], ["kind", "model", "measure"]
     for (kind, model), part in m.rows.groupby(["kind", "model"], sort=False):
         for name in m.measures:
-            rows.append(dict(zip(by, (kind, model, name))) | spearman(part, name, metric, within, repeats))
+            rows.append(dict(zip(by, (kind, model, name))) | spearman(part, name, within=within, repeats=repeats))
     return pd.DataFrame(rows, columns=[*by, "rho", "low", "high", "n", "subjects"]).set_index(by)
 
 # %% ../../nbs/11_analysis/05_specificity.ipynb #cell-066
@@ -269,22 +265,12 @@ def _draw_measure(top, ax, rows: pd.DataFrame, measure: str):
     _log_ticks(ax, rows[measure].dropna())
     percent_axis(ax)
 
-# %% ../../nbs/11_analysis/05_specificity.ipynb #cell-078
-def _name_kinds(ax, rows: pd.DataFrame):
-    "Write the names of the kinds in their colours."
-    for kind, y in zip([k for k in _QUESTION_LOOKS if (rows["kind"] == k).any()], (0.9, 0.77, 0.64)):
-        ax.text(0.03, y, kind, color=_QUESTION_LOOKS[kind].colour, transform=ax.transAxes, fontsize=9)
-
 # %% ../../nbs/11_analysis/05_specificity.ipynb #cell-079
-def draw_specificity(
-    m: MeasuredQuestions,
-    model: str | None = None,  # one of those asked, by default the first
-):
-    "Draw the popularity of subjects and objects, and accuracy against it, for one model."
+def draw_specificity(m: MeasuredQuestions):
+    "Draw the popularity of subjects and objects, and accuracy against it, for the first model."
     if not m.measures:
         raise BadArgument("there is nothing to draw: " + "; ".join(m.missing))
-    models = list(dict.fromkeys(m.rows["model"]))
-    rows = m.rows[m.rows["model"] == (check_choice(model, models, "model") if model else models[0])]
+    rows = m.rows[m.rows["model"] == m.rows["model"].iloc[0]]
     n, shared = len(m.measures), dict(sharex="col", sharey="row", squeeze=False)
     fig, axes = new_figure(2.9 * n, 5, 2, n, **shared, height_ratios=(1, 1.6))
     for measure, top, ax in zip(m.measures, *axes):
@@ -292,5 +278,7 @@ def draw_specificity(
     percent_axis(axes[0, 0], high=max(axes[0, 0].get_ylim()[1], 0.1))
     axes[0, 0].set_ylabel("questions")
     axes[1, 0].set_ylabel("exact answers")
-    _name_kinds(axes[0, -1], rows)
+    for kind, y in zip([k for k in _QUESTION_LOOKS if (rows["kind"] == k).any()], (0.9, 0.77, 0.64)):
+        ax, colour = axes[0, -1], _QUESTION_LOOKS[kind].colour
+        ax.text(0.03, y, kind, color=colour, transform=ax.transAxes, fontsize=9)
     return fig

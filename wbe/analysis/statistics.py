@@ -368,13 +368,12 @@ def answers_with_dates(known: UneditedAnswers, facts: pd.DataFrame) -> pd.DataFr
 def _accuracy_by_date(
     rows: pd.DataFrame,  # of `answers_with_dates`
     edges=_DATE_EDGES,  # days at which a group ends and the next begins; None: open
-    metric: str = "exact_match",
 ) -> pd.DataFrame:
     "Accuracy per model and group of dates. Facts that may belong to two groups are left out."
     parts = []
     for a, b in _date_groups(edges):
         inside = rows[(rows["first"] >= a) & (rows["last"] < b)]
-        parts.append(share_by(inside.assign(dates=_date_group_label(a, b)), ["model", "dates"], metric, solved=True))
+        parts.append(share_by(inside.assign(dates=_date_group_label(a, b)), ["model", "dates"], solved=True))
     return pd.concat(parts, ignore_index=True)
 
 # %% ../../nbs/11_analysis/03_statistics.ipynb #cell-071
@@ -393,14 +392,6 @@ def summarise_date_positions(
         f"their timestep, {earlier / dated:.0%} about something earlier ({n['older'] / dated:.0%} before the last "
         f"calendar year), {n['after the timestep'] / dated:.0%} about the future, "
         f"and for {coarse / dated:.0%} the date is too coarse to tell."
-    )
-
-# %% ../../nbs/11_analysis/03_statistics.ipynb #cell-074
-def _accuracy_by_date_group(rows: pd.DataFrame, edges) -> pd.DataFrame:
-    "Accuracy by date, and on the facts without one at the end."
-    bare = rows[rows["first"].isna()].assign(dates="no date")
-    return pd.concat(
-        [_accuracy_by_date(rows, edges), share_by(bare, ["model", "dates"], solved=True)], ignore_index=True
     )
 
 # %% ../../nbs/11_analysis/03_statistics.ipynb #cell-075
@@ -428,24 +419,20 @@ def _date_ticks(table: pd.DataFrame, names: list[str], models: list[str]) -> lis
     counts = ["\n".join("–" if n != n else f"{n:,.0f}" for n in row) for row in sizes.to_numpy(float)]
     return [f"{w}\nn={n}" for w, n in zip(wrapped, counts)]
 
-# %% ../../nbs/11_analysis/03_statistics.ipynb #cell-079
-def _mark_cutoff(ax, x: float, cutoff):
-    "Draw a vertical line at the cut-off."
-    ax.axvline(x, color=GREY, lw=1.2, ls="--")
-    where = dict(xycoords=ax.get_xaxis_transform(), textcoords="offset points", va="top")
-    ax.annotate(f"cut-off {cutoff}", (x, 1), (4, -2), **where, fontsize=8.5, color=GREY)
-
 # %% ../../nbs/11_analysis/03_statistics.ipynb #cell-080
-def _draw_accuracy_by_date(ax, rows: pd.DataFrame, edges, cutoff=None):
+def _draw_accuracy_by_date(ax, rows: pd.DataFrame, cutoff=None):
     "Draw accuracy by date for each model."
-    table = _accuracy_by_date_group(rows, edges)
+    bare = share_by(rows[rows["first"].isna()].assign(dates="no date"), ["model", "dates"], solved=True)
+    table = pd.concat([_accuracy_by_date(rows), bare], ignore_index=True)
     names, models = list(dict.fromkeys(table["dates"])), list(dict.fromkeys(table["model"]))
     _draw_models_by_date(ax, table, names, models)
     ax.set_xticks(range(len(names)), _date_ticks(table, names, models), fontsize=8)
     ax.set(ylabel="exact answers", xlabel="when the fact began")
     percent_axis(ax)
-    if cutoff is not None and (x := _cutoff_position(names, edges, cutoff)) is not None:
-        _mark_cutoff(ax, x, cutoff)
+    if cutoff is not None and (x := _cutoff_position(names, _DATE_EDGES, cutoff)) is not None:
+        ax.axvline(x, color=GREY, lw=1.2, ls="--")
+        where = dict(xycoords=ax.get_xaxis_transform(), textcoords="offset points", va="top")
+        ax.annotate(f"cut-off {cutoff}", (x, 1), (4, -2), **where, fontsize=8.5, color=GREY)
     if len(models) > 1:
         ax.legend(frameon=False, fontsize=8.5, loc="center right")
     who = f"What {models[0]} answers" if len(models) == 1 else "What is answered"
@@ -475,16 +462,15 @@ def _date_axis(ax):
     ax.grid(visible=False, axis="y")
 
 # %% ../../nbs/11_analysis/03_statistics.ipynb #cell-083
-def _draw_dates_by_timestep(
-    ax,
-    facts: pd.DataFrame,
-    back: int = 60,  # days before the first snapshot that are drawn
-):
+_DAYS_BACK = 60  # before the first snapshot, which are drawn
+
+
+def _draw_dates_by_timestep(ax, facts: pd.DataFrame):
     "Draw the dates of the facts of every timestep, and the timestep itself."
     dated, steps = facts[facts["first"].notna()], list(dict.fromkeys(facts["timestep"]))
     if dated.empty:
         return ax.text(0.5, 0.5, "no dates", ha="center", transform=ax.transAxes, color=GREY)
-    start = facts["old"].min() - back
+    start = facts["old"].min() - _DAYS_BACK
     near = dated[(dated["last"] - dated["first"] < 31) & (dated["first"] >= start)]
     early = dated["last"] < start
     count = lambda which: dated[which].groupby("timestep").size().reindex(steps, fill_value=0)
@@ -500,7 +486,6 @@ def _draw_dates_by_timestep(
 def draw_temporal(
     facts: pd.DataFrame,  # of `fact_dates`
     rows: pd.DataFrame,  # of `answers_with_dates`
-    edges=_DATE_EDGES,
     cutoff=None,  # a day to mark
 ):
     "Draw when the facts began, accuracy by date, and the dates of each timestep's facts."
@@ -508,6 +493,6 @@ def draw_temporal(
         raise BadArgument(_missing_dates(facts)[0])
     fig, (a, b, c) = new_figure(8, 8.4, 3, height_ratios=(1, 1.3, 1.5))
     _draw_facts_per_year(a, facts)
-    _draw_accuracy_by_date(b, rows, edges, cutoff)
+    _draw_accuracy_by_date(b, rows, cutoff)
     _draw_dates_by_timestep(c, facts)
     return fig

@@ -130,11 +130,6 @@ def figure_theme(
     lines = {"axes.grid": grid is not None, "axes.grid.axis": grid or "both"}
     return sns.plotting_context("notebook") | sns.axes_style("whitegrid") | _TABLE["theme"] | lines
 
-# %% ../../nbs/11_analysis/01_style.ipynb #cell-040
-def _style_panel(ax):
-    "Draw light ticks and small numbers. Matplotlib makes ticks late, so a theme does not reach them."
-    ax.tick_params(color="#888888", labelcolor="#222222", labelsize=9, left=True, bottom=True, length=3.5, width=0.8)
-
 # %% ../../nbs/11_analysis/01_style.ipynb #cell-041
 def new_figure(
     width: float = 7,  # of the whole figure, in inches
@@ -154,7 +149,7 @@ def new_figure(
         FigureCanvasAgg(fig)  # keeps its renderer; the canvas of a bare figure makes one for every measured text
         axes = fig.subplots(rows, cols, **options)
         for ax in np.atleast_1d(axes).flat:
-            _style_panel(ax)
+            ax.tick_params(**_TABLE["ticks"])
     return fig, axes
 
 # %% ../../nbs/11_analysis/01_style.ipynb #cell-042

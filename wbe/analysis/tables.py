@@ -15,7 +15,6 @@ import html
 import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -58,34 +57,25 @@ def format_cell(value) -> str:
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
     return str(value)
 
-# %% ../../nbs/11_analysis/02_tables.ipynb #cell-014
-class _TableTexts(NamedTuple):
-    "What a table shows, as texts."
-
-    heads: list[str]
-    rows: list[list[str]]
-    numeric: list[bool]  # which columns hold numbers
-
 # %% ../../nbs/11_analysis/02_tables.ipynb #cell-015
-def _table_texts(frame, formats: Mapping | None, index: bool) -> _TableTexts:
-    "The headings and cells of a data frame as texts."
-    frame, formats = frame.reset_index() if index else frame, formats or {}
+def _table_texts(frame, formats: Mapping | None) -> tuple[list, list, list]:
+    "The headings and the rows of a data frame as texts, and which columns hold numbers."
+    frame, formats = frame.reset_index(), formats or {}
     for column in formats:
         if column not in frame.columns:
             raise BadArgument(f"no column {column!r} to format; choose from: {', '.join(map(str, frame.columns))}")
     numeric = [frame[c].dtype.kind in "iuf" or formats.get(c) is not None for c in frame.columns]
     write = [formats.get(c) or format_cell for c in frame.columns]
     rows = [[w(v) for w, v in zip(write, row)] for row in frame.astype(object).itertuples(index=False)]
-    return _TableTexts([str(c) for c in frame.columns], rows, numeric)
+    return [str(c) for c in frame.columns], rows, numeric
 
 # %% ../../nbs/11_analysis/02_tables.ipynb #cell-019
 def as_markdown(
     frame,
     formats: Mapping | None = None,  # functions that write values, by column
-    index: bool = True,
 ) -> str:
     "A data frame as a Markdown table."
-    heads, rows, numeric = _table_texts(frame, formats, index)
+    heads, rows, numeric = _table_texts(frame, formats)
     line = lambda cells: "| " + " | ".join(c.replace("|", "\\|").replace("\n", " ") for c in cells) + " |"
     return "\n".join([line(heads), line(["---:" if n else "---" for n in numeric]), *map(line, rows)]) + "\n"
 
@@ -100,9 +90,9 @@ def _escape_tex(text: str) -> str:
     return "".join(_TEX.get(c, c) for c in text)
 
 # %% ../../nbs/11_analysis/02_tables.ipynb #cell-025
-def as_latex(frame, formats: Mapping | None = None, caption: str = "", label: str = "", index: bool = True) -> str:
+def as_latex(frame, formats: Mapping | None = None, caption: str = "", label: str = "") -> str:
     "A data frame as a LaTeX table, for the package `booktabs`."
-    heads, rows, numeric = _table_texts(frame, formats, index)
+    heads, rows, numeric = _table_texts(frame, formats)
     line = lambda cells: " & ".join(map(_escape_tex, cells)) + r" \\"
     columns = "".join("r" if n else "l" for n in numeric)
     body = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", line(heads), r"\midrule"]
@@ -136,12 +126,11 @@ def as_html(
     frame,
     formats: Mapping | None = None,
     caption: str = "",
-    index: bool = True,
     links: Callable | None = None,  # the address that a cell leads to, of its row's index and its column; or None
 ) -> str:
     "A data frame as an HTML table that can be sorted by its numbers."
-    heads, rows, numeric = _table_texts(frame, formats, index)
-    values = (frame.reset_index() if index else frame).astype(object).itertuples(index=False)
+    heads, rows, numeric = _table_texts(frame, formats)
+    values = frame.reset_index().astype(object).itertuples(index=False)
     kind = lambda n: ' class="number"' if n else ""
     head = "".join(f'<th scope="col"{kind(n)}>{html.escape(h)}</th>' for h, n in zip(heads, numeric))
     address = _cell_addresses(frame, links, len(heads))
@@ -283,13 +272,6 @@ def is_recorded(
     paths = [Path(s).resolve() for s in settings if str(s) != "wbe-tiny"]
     return all(p.parent.name == "data_samples" and p.name in _RECORDED_SAMPLES for p in paths)
 
-# %% ../../nbs/11_analysis/02_tables.ipynb #adaa4999
-def _scores_of(run, moments, axes) -> pd.DataFrame:
-    "The scores of a run at some moments, on some axes."
-    s = run.scores
-    s = s[s.moment.isin(moments)] if moments else s
-    return s[s.axis.isin(axes)] if axes else s
-
 # %% ../../nbs/11_analysis/02_tables.ipynb #019c25b3
 def pool_scores(
     runs,
@@ -303,7 +285,8 @@ def pool_scores(
     if not asked:
         gaps = "; ".join(f"{r.name}: {', '.join(r.missing)}" for r in as_run_list(runs))
         raise BadArgument(f"none of these runs has asked anything yet: {gaps}")
-    parts = [_scores_of(r, moments, axes).assign(editor=name) for name, r in asked]
+    wanted = lambda s: (s.moment.isin(moments) if moments else True) & (s.axis.isin(axes) if axes else s.axis.notna())
+    parts = [r.scores[wanted(r.scores)].assign(editor=name) for name, r in asked]
     rows = pd.concat([p for p in parts if len(p)] or parts[:1], ignore_index=True)
     return rows.assign(exact_match=rows.exact_match.astype(float))
 

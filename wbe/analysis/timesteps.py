@@ -148,7 +148,6 @@ def _need_timesteps(timesteps):
 # %% ../../nbs/11_analysis/06_timesteps.ipynb #cell-022
 def draw_course(
     table: pd.DataFrame,  # of `accuracy_course`
-    metric: str = "exact_match",
 ):
     "Draw a panel for each axis: accuracy on the timestep just edited."
     _need_timesteps(table.asked_of)
@@ -160,7 +159,7 @@ def draw_course(
         for name, before in ((e, here[here.editor == e]) for e in unedited):
             draw_line(ax, before.asked_of, before.value, name=name, color=GREY, ls=(0, (1, 1.5)), marker="")
         percent_axis(ax, high=upper_limit(table.high))
-    finish_panels(panels, "timestep just edited", metric_label(metric), table.asked_of)
+    finish_panels(panels, "timestep just edited", metric_label("exact_match"), table.asked_of)
     return fig
 
 # %% ../../nbs/11_analysis/06_timesteps.ipynb #cell-025
@@ -241,12 +240,10 @@ def _draw_matrix(ax, name: str, matrix: pd.DataFrame):
 # %% ../../nbs/11_analysis/06_timesteps.ipynb #cell-038
 def draw_matrices(
     matrices: dict,  # of `state_matrices`
-    axis: str = "update",
-    cols: int = 4,
 ):
-    "Draw the matrices of all runs."
+    "Draw the matrices of all runs, four in a row."
     _need_timesteps(t for m in matrices.values() for t in m.index)
-    cols = min(cols, len(matrices))
+    cols = min(4, len(matrices))
     rows = -(-len(matrices) // cols)
     each = 0.7 + 0.29 * max(max(m.shape) for m in matrices.values())
     fig, panels = new_figure(each * cols + 0.3, (each + 0.25) * rows + 0.3, rows, cols, squeeze=False)
@@ -255,7 +252,7 @@ def draw_matrices(
     for ax, (name, matrix) in zip(panels.flat, matrices.items()):
         _draw_matrix(ax, name, matrix)
     fig.supxlabel("asked after timestep", fontsize=9.5)
-    fig.supylabel(f"edited at timestep ({axis})", fontsize=9.5)
+    fig.supylabel("edited at timestep (update)", fontsize=9.5)
     return fig
 
 # %% ../../nbs/11_analysis/06_timesteps.ipynb #cell-041
@@ -322,11 +319,10 @@ def draw_measure(
 # %% ../../nbs/11_analysis/06_timesteps.ipynb #cell-052
 def draw_ability(
     table: pd.DataFrame,  # of `ability_table`
-    metric: str = "exact_match",
 ):
     "Draw lasting facts over the edits made, and the perplexity of text (on a logarithmic scale) where there is any."
     shown = []
-    for what, m in (("lasting facts", metric), ("text", "perplexity")):
+    for what, m in (("lasting facts", "exact_match"), ("text", "perplexity")):
         rows = table[(table.what == what) & (table.metric == m)]
         shown += [(rows, what, m)] if rows.value.any() else []
     if not shown and (table.what == "lasting facts").any():
@@ -345,10 +341,9 @@ def draw_ability(
 # %% ../../nbs/11_analysis/06_timesteps.ipynb #cell-055
 def summarise_ability(
     table: pd.DataFrame,  # of `ability_table`
-    metric: str = "exact_match",
 ) -> str:
     "The share of lasting facts that each editor still answers at the end."
-    t = table[(table.what == "lasting facts") & (table.metric == metric)]
+    t = table[(table.what == "lasting facts") & (table.metric == "exact_match")]
     before = before_text(t[t.edits_done == 0].groupby("editor").value.first())
     n = before_text(t.n, "{:,}".format)
     last, still = changes_at_end(t)
@@ -368,11 +363,9 @@ def decay_curve(
     runs,
     axes=("update",),
     metric: str = "exact_match",
-    first: int | None = None,  # only so many edits
 ) -> pd.DataFrame:
     "For each editor, axis and number of edits the mean and `before`; `verdict` is on the last points, from `since` on."
     rows, by = pool_scores(runs, ["curve"], axes), ["editor", "axis", "edits_done"]
-    rows = rows[rows.edits_done <= first] if first else rows
     if rows.empty:
         raise BadArgument("no run was asked after every so many edits; run with `--set every=100`, for example")
     rows = rows.assign(before=match_unedited(rows, pool_scores(runs, ["before"], axes), metric))
@@ -474,12 +467,11 @@ def teacher_forcing_gap(
     runs,
     axes=ASKED_AXES,
     by=("editor", "axis"),  # may also have `asked_of`, the timestep
-    moment: str = "current",
 ) -> pd.DataFrame:
     "Token accuracy, exact match and their difference; `partly`: at least half of the tokens are right, the answer not."
-    rows, out = pool_scores(runs, [moment], axes), None
+    rows, out = pool_scores(runs, ["current"], axes), None
     if rows.empty:
-        raise BadArgument(f"no run has such rows: {'; '.join(find_gaps(runs, [moment]))}")
+        raise BadArgument(f"no run has such rows: {'; '.join(find_gaps(runs, ['current']))}")
     partly = (rows.token_accuracy >= 0.5) & (rows.exact_match < 1)
     rows = rows.assign(difference=rows.token_accuracy - rows.exact_match, partly=partly.astype(float))
     for m in ("token_accuracy", "exact_match", "difference", "partly"):

@@ -5,7 +5,8 @@
 # %% auto #0
 __all__ = ['CREATION_PROPERTIES', 'RULES', 'NO_RULE', 'PAIR_RULE', 'RULES_BY_NAME', 'FAR_DAY', 'DEATH_PROPERTIES', 'SCENARIOS',
            'POPULATION_PROPERTY', 'RULES_VERSION', 'RULE_OUTPUTS', 'CLASSIFIED_COLUMNS', 'UPDATE_COLUMNS',
-           'rule_conditions', 'update_scenarios', 'read_page_views', 'entity_popularity', 'classify']
+           'rule_conditions', 'update_scenarios', 'read_page_views', 'page_view_batches', 'entity_popularity',
+           'classify']
 
 # %% ../../nbs/04_wikidata/09_rules.ipynb #cell-002
 import bz2
@@ -254,7 +255,7 @@ def _select_replacements(updates, factor: int = 14, seed: int = 0):
 
 # %% ../../nbs/04_wikidata/09_rules.ipynb #cell-051
 def read_page_views(
-    files,  # page-view files of Wikimedia (.gz or .bz2), one per month
+    files,  # as for `page_view_batches`
     path,  # Parquet file to write: title, views
     project: str = "en.wikipedia",
 ) -> int:
@@ -263,26 +264,36 @@ def read_page_views(
 
     want, rows = pa.schema([("title", pa.string()), ("views", pa.int64())]), 0
     with atomic_write(path) as part, pq.ParquetWriter(part, want, compression="zstd") as out:
-        for titles, views in _page_view_batches(files, project + " "):
+        for titles, views in page_view_batches(files, project):
             out.write_table(pa.table([titles, views], schema=want))
             rows += len(titles)
     return rows
 
 # %% ../../nbs/04_wikidata/09_rules.ipynb #cell-052
-def _page_view_batches(files, prefix: str, size: int = 500_000):
-    "Titles and views of the lines that begin with a prefix."
+_OPEN_BY_SUFFIX = {".bz2": bz2.open, ".gz": gzip.open}
+
+
+def page_view_batches(
+    files,  # page-view files of Wikimedia (.gz, .bz2 or plain), one per month
+    project: str = "en.wikipedia",
+    size: int = 500_000,  # titles in a batch
+):
+    "Titles and views of the lines of a wiki, so many at a time."
     titles, views = [], []
-    for file in files:
-        unpack = bz2 if str(file).endswith(".bz2") else gzip
-        with explain_read_errors(file), unpack.open(file, "rt", encoding="utf-8", errors="replace") as f:
-            for n, line in enumerate(f, 1):
-                if line.startswith(prefix):
-                    title, count = _page_view(line, file, n)
-                    titles.append(title)
-                    views.append(count)
-                    if len(titles) == size:
-                        yield titles, views
-                        titles, views = [], []
+    for file in map(Path, files):
+        try:
+            opened = _OPEN_BY_SUFFIX.get(file.suffix, open)
+            with explain_read_errors(file), opened(file, "rt", encoding="utf-8", errors="replace") as f:
+                for n, line in enumerate(f, 1):
+                    if line.startswith(f"{project} "):
+                        title, count = _page_view(line, file, n)
+                        titles.append(title)
+                        views.append(count)
+                        if len(titles) == size:
+                            yield titles, views
+                            titles, views = [], []
+        except EOFError:
+            raise StoreError(f"{file}: the file ends too early; fetch it again") from None
     yield titles, views
 
 # %% ../../nbs/04_wikidata/09_rules.ipynb #cell-053
