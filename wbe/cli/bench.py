@@ -318,10 +318,13 @@ def _maker(folder: Path, dumps: list[str] | None, world: int | None, world_seed:
     return partial(make_world_benchmark, folder, world, **({} if world_seed is None else dict(world_seed=world_seed)))
 
 # %% ../../nbs/12_app/04_bench.ipynb #571295ac
-def _print_release(release, out: TableOutput):
-    "The timesteps of a release: shares for people, numbers for programs."
+def _print_release(release, out: TableOutput, **criteria):  # criteria: options of `_write_criteria`
+    "Write the criteria of a release, and print its timesteps: shares for people, numbers for programs."
+    from wbe.benchmark.near_probes import _write_criteria
     from wbe.benchmark.release import release_files, timestep_numbers
+    from wbe.benchmark.series import Series
 
+    _write_criteria(Series.load(release.folder.parent), **criteria)
     numbers = [timestep_numbers(p) for p in release_files(release.folder)]
     out.keep("timesteps", ("timestep", *numbers[0]), [(f"T{i}", *n.values()) for i, n in enumerate(numbers, 1)])
     table = release.table().reset_index().astype(object)
@@ -415,9 +418,6 @@ def _benchmark(
 
     Facts alone:  wbe benchmark t1 wikidata-20240201-all.json.gz wikidata-20240220-all.json.gz --until facts
     """
-    from wbe.benchmark.near_probes import _write_criteria
-    from wbe.benchmark.series import Series
-
     check_choice(until, ("release", "facts", "parsed"), "step")
     settings["language"] = language
     if until != "release":
@@ -426,8 +426,7 @@ def _benchmark(
     by, how = _checked_writer(_writer_settings(writer or [], model, base_url), _spending(budget, prices, yes))
     given, criteria = take(settings, _BENCHMARK, _CRITERIA), take(settings, _CRITERIA, _BENCHMARK)
     made = make(writer=by, writer_options=how, log=print_step, chains=chains, **given)
-    _write_criteria(Series.load(folder), **criteria)
-    _print_release(made, out)
+    _print_release(made, out, **criteria)
 
 # %% ../../nbs/12_app/04_bench.ipynb #8db097e8
 @command("benchmark", "wbe.benchmark.series:extend_benchmark")
@@ -449,13 +448,11 @@ def _extend(
 
     For example:  wbe extend bench --dump wikidata-20240301-all.json.gz
     """
-    from wbe.benchmark.near_probes import _write_criteria
-    from wbe.benchmark.series import Series, extend_benchmark
+    from wbe.benchmark.series import extend_benchmark
 
     how = _spending(budget, prices, yes) | ({"base_url": base_url} if base_url else {})
     made = extend_benchmark(folder, dump, how, log=print_step, **settings)
-    _write_criteria(Series.load(folder), engine=settings.get("engine", "duckdb"), memory=settings.get("memory"))
-    _print_release(made, out)
+    _print_release(made, out, engine=settings.get("engine", "duckdb"), memory=settings.get("memory"))
 
 # %% ../../nbs/12_app/04_bench.ipynb #070a595f
 @command("benchmark", "wbe.wikidata.audit:audit_benchmark")
@@ -476,8 +473,7 @@ def _audit(
     from wbe.wikidata.audit import audit_benchmark
 
     result = audit_benchmark(file, new, old, output, **settings)
-    summary = result.summary().reset_index()
-    out.table("verdicts", summary.columns, summary.astype(object).values.tolist(), floats=".1%")
+    out.frame("verdicts", result.summary().reset_index(), floats=".1%")
     out.line(f"{result.supported:.1%} of the rows are supported. Row by row: {result.path}")
 
 # %% ../../nbs/12_app/04_bench.ipynb #95fec5e1

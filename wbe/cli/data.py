@@ -69,9 +69,7 @@ def _print_evolving(release, out: TableOutput):
     "The timesteps of an evolving benchmark."
     from wbe.benchmark.evolving_series import evolving_table
 
-    table = evolving_table(release.folder)
-    out.keep("timesteps", tuple(table.columns), table.values.tolist())
-    out.show(table.columns, table.astype(object).values.tolist(), release.title)
+    out.frame("timesteps", evolving_table(release.folder), release.title)
     out.line(
         f"The benchmark:      {release.folder}\n"
         f"Add a month:        wbe data evolve {release.folder.parent} WIKIDATA_DUMP WIKIPEDIA_DUMP\n"
@@ -164,8 +162,7 @@ def _texts(
         out.line(
             f"Probes:       {', '.join(p.name for p in write_probes(folder, dumps, probes, log=print_step, **how))}"
         )
-    table = texts_table(folder)
-    out.table("texts", table.columns, table.astype(object).values.tolist())
+    out.frame("texts", texts_table(folder))
     out.line(
         f"Add a day:    wbe data texts {folder} WIKIPEDIA_DUMP\n"
         f"Train on it:  wbe run BENCHMARK -m MODEL -e text-diff --set texts={folder}"
@@ -336,14 +333,11 @@ def _print_comparison(compared, out: TableOutput):
     plain, kinds, reasons = (f.reset_index() for f in (compared.table(), compared.by_kind(), compared.reasons()))
     shown = format_comparison(plain.set_index("writer")).reset_index()
     whole = [c for c in shown if not c.startswith("passed, ")]
-    out.keep("writers", plain.columns, plain.values.tolist())
-    out.show(whole, shown[whole].values.tolist(), "The same facts, several writers")
-    out.keep("kinds", kinds.columns, kinds.values.tolist())
+    out.frame("writers", plain, "The same facts, several writers", shown[whole])
     shares = {c: ".0%" for c in ("at_once", "passed", "right")} | dict(words=".1f")
-    out.show(kinds.columns, kinds.values.tolist(), "By kind of question", floats=shares)
+    out.frame("kinds", kinds, "By kind of question", floats=shares)
     if len(reasons):
-        out.keep("reasons", reasons.columns, reasons.values.tolist())
-        out.show(reasons.columns, reasons.values.tolist(), "Why texts failed")
+        out.frame("reasons", reasons, "Why texts failed")
 
 # %% ../../nbs/12_app/06_data.ipynb #2e5a85ba
 def _paid_settings(

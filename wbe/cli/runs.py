@@ -35,21 +35,15 @@ def _print_answers(
     from wbe.metrics.summary import format_summary
 
     summary, title = answers.summary(), f"{model}, protocol {answers.about['protocol']}, before any edit"
-    plain, table = summary.reset_index(), format_summary(summary).reset_index()
     asked = dict(model=model, **{k: answers.about[k] for k in ("benchmark", "protocol")}, decoding="greedy")
-    plain = plain.assign(**asked)
-    out.keep("scores", plain.columns, plain.values.tolist())
-    out.show(table.columns, table.astype(str).values.tolist(), title)
-    unsolved = answers.unsolved().reset_index()
-    out.table("unsolved", unsolved.columns, unsolved.values.tolist(), "The unsolved share", floats=".1%")
+    out.frame("scores", summary.reset_index(), title, format_summary(summary).reset_index().astype(str), asked)
+    out.frame("unsolved", answers.unsolved().reset_index(), "The unsolved share", floats=".1%")
     if cutoff := answers.about["cutoff"]:
         slices = answers.by_cutoff()
-        plain, table = slices.reset_index(), format_summary(slices).reset_index()
-        plain = plain.assign(**asked, cutoff=cutoff)
-        out.keep("slices", plain.columns, plain.values.tolist())
+        table = format_summary(slices).reset_index().astype(str)
         title = f"What a model can know whose training texts end on {cutoff}"
         shown = [*table.columns[:3], *table.columns[5:6], *(c for c in table.columns[6:] if c == "outdated answer")]
-        out.show(shown, table[shown].astype(str).values.tolist(), title)
+        out.frame("slices", slices.reset_index(), title, table[shown], asked | dict(cutoff=cutoff))
     for line in [*answers.prompt_notes(), *set_aside_lines(answers.about)]:
         out.line(f"{line}.")
     if (few := int(summary.subjects.min())) < MIN_SUBJECTS:
@@ -267,10 +261,7 @@ def _print_mquake(frame, asked: dict, out: TableOutput):
     titles = dict(k="Accuracy in percent; k: instances edited together, 0: none")
     titles |= dict(hops="By number of hops", edits="By number of edits of an instance")
     for name, by in dict(k=["k"], hops=["k", "hops"], edits=["k", "edits"]).items():
-        table = summarise_mquake(frame, by).reset_index()
-        rows = list(table.itertuples(index=False))
-        out.keep(name, table.columns, rows, asked)
-        out.show(table.columns, rows, titles[name], floats=".1f")
+        out.frame(name, summarise_mquake(frame, by).reset_index(), titles[name], asked=asked, floats=".1f")
     clashes = frame[frame.k > 0].groupby("k").conflict.sum()
     for k, n in clashes[clashes > 0].items():
         out.line(f"k = {k}: {n} instances are contradicted by others of their group.")
@@ -400,7 +391,7 @@ def _print_estimate(file: Path, measured: list[Path] | None, out: TableOutput):
 
     folders = measured or [p for p in [read_sweep(file)[0]] if p.is_dir()]
     table = estimate_sweep(file, [r for f in folders for r in load_runs(f)])
-    out.table("estimate", table.columns, table.astype(object).where(table.notna(), None).values.tolist(), floats=".3g")
+    out.frame("estimate", table, floats=".3g")
     known = table.hours.notna()
     total = format_duration(3600 * table.hours[known].sum())
     out.line(
@@ -526,21 +517,8 @@ _TRAINED = dict(
     rledit="wbe.editors.training.rledit:RLEditTraining",
 )
 
-
-def _training_words(given: dict) -> list[Setting]:
-    "The settings of a training."
-    return settings_of(_TRAINED[check_choice(given.get("kind"), _TRAINED, "training")])
-
-
-def _train_network(kind: str, lm, examples, output: Path, given: dict, source: dict) -> Path:
-    from wbe.editors.training.mend_training import MendTrainer, mend_training, train_network
-    from wbe.editors.training.rledit import RLEditTrainer, rledit_training
-
-    trainer, settings = (MendTrainer, mend_training) if kind == "mend" else (RLEditTrainer, rledit_training)
-    return train_network(trainer, lm, examples, output, settings(lm, **given), source)
-
 # %% ../../nbs/12_app/05_runs.ipynb #8916fb2e
-@command("runs", plan=_training_words)
+@command("runs", plan=lambda given: settings_of(_TRAINED[check_choice(given.get("kind"), _TRAINED, "training")]))
 def _train(
     kind: str,  # tiny (the model of the controlled world), mend or rledit (the networks of these editors)
     /,
@@ -573,8 +551,13 @@ def _train(
         device = "cpu" if device == "auto" else device
         check_load_options("wbe-tiny", device=device)
         return out.line(f"The model: {train_tiny(output, seed, device=device, **settings)}")
+    from wbe.editors.training.mend_training import MendTrainer, mend_training, train_network
+    from wbe.editors.training.rledit import RLEditTrainer, rledit_training
+
+    trainer, training = (MendTrainer, mend_training) if kind == "mend" else (RLEditTrainer, rledit_training)
     examples, source = _examples_for(model, benchmark, updates, timesteps, seed)
-    made = _train_network(kind, load(model, dtype, device), examples, output, settings | dict(seed=seed), source)
+    lm = load(model, dtype, device)
+    made = train_network(trainer, lm, examples, output, training(lm, **settings, seed=seed), source)
     out.line(f"The network: {made}")
 
 # %% ../../nbs/12_app/05_runs.ipynb #d6332f41
@@ -910,8 +893,7 @@ def _print_judged(runs: list, out: TableOutput):
         formats = {c: ".2f" if c.startswith("κ") else ".1%" for c in table}
         asked = {r.name: _asked_how(r) | dict(decoding="greedy") for r in part}
         plain = plain.join(pd.DataFrame.from_dict(asked, "index"), on="run")
-        out.keep("judged", plain.columns, plain.values.tolist())
-        out.show(table.columns, table.values.tolist(), "Right answers, by a judge and by two measures", floats=formats)
+        out.frame("judged", plain, "Right answers, by a judge and by two measures", table, floats=formats)
     reasons = Counter(e for r in runs for e in r.verdicts[r.verdicts.verdict.isna()].error.fillna("no reason given"))
     for reason, n in reasons.most_common(3):
         out.line(f"{n:,} answers without a verdict: {reason}")
@@ -924,11 +906,9 @@ def _print_marked(judge, marks, out: TableOutput):
 
     read = judge_marks(judge, marks, progress=True)
     table = judge_agreement(read)
-    plain, shown = table.reset_index(), format_agreement(table).reset_index()
     asked = dict(judge=judge.model, prompt=JUDGING.versions, decoding="greedy, both orders of the answers")
-    out.keep("marks", plain.columns, plain.values.tolist(), asked)
     title = f"Agreement with a reader of {len(marks):,} answers; {int(read.verdict.isna().sum())} have no verdict"
-    out.show(shown.columns, shown.astype(str).values.tolist(), title)
+    out.frame("marks", table.reset_index(), title, format_agreement(table).reset_index().astype(str), asked)
 
 # %% ../../nbs/12_app/05_runs.ipynb #04196da8
 @command("results", "wbe.runs.judged:judge_runs")

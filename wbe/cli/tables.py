@@ -214,6 +214,12 @@ class TableOutput:
         self.keep(name, columns, rows)
         self.show(columns, rows, title, **how)
 
+    def frame(self, name: str, frame, title: str = "", shown=None, asked: dict = {}, **how):
+        "Keep a data frame, and print it or another one in its place."
+        self.keep(name, frame.columns, frame.astype(object).values.tolist(), asked)
+        shown = frame if shown is None else shown
+        self.show(shown.columns, shown.astype(object).values.tolist(), title, **how)
+
     def line(self, text: str):
         "Print a line for people."
         typer.echo(text, err=self.for_programs)
