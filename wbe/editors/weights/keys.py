@@ -107,14 +107,13 @@ def _sample_text(
     ids: list[int],  # of the opening
     tokens: int,  # to be generated
     generator,  # of random numbers
-    top_k: int = 5,  # the number of likeliest tokens from which one is sampled
 ) -> str:
-    "A text that the model generates."
+    "A text that the model generates: each token is one of the five likeliest."
     excluded = [i for i in set(lm.tokenizer.all_special_ids) | lm.end_tokens if i is not None and i < lm.vocab]
     for _ in range(tokens):
         logits = lm.model(**causal_inputs(lm, [ids], left=False)[0], use_cache=False).logits[0, -1].float().cpu()
         logits[excluded] = -torch.inf
-        best = logits.topk(min(top_k, len(logits)))
+        best = logits.topk(min(5, len(logits)))
         ids = [*ids, int(best.indices[torch.multinomial(best.values.softmax(0), 1, generator=generator)])]
     return one_line(lm.tokenizer.decode(ids, skip_special_tokens=True).replace("\ufffd", ""))
 
@@ -187,24 +186,14 @@ def _length_batches(lm: LM, sizes: list[int]) -> list[list[int]]:
             out.append([i])
     return out
 
-# %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-037
-def _capture_hook(
-    lm: LM,
-    want: tuple,  # part, layer, in or out
-    keep: Callable,  # called with `want` and the activations
-):
-    "A hook on a part that passes on its input or output."
-    part, layer, side = want
-
-    def hear(given, out):
-        keep(want, given if side == "in" else out)
-
-    return lm.hook(part, layer, hear)
-
 # %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-038
 def _capture_pass(lm: LM, inputs: dict, wants: list[tuple], keep: Callable):
     "One pass, as far as needed."
-    hooks = [_capture_hook(lm, w, keep) for w in wants]
+
+    def hear(want, given, out):
+        keep(want, given if want[2] == "in" else out)
+
+    hooks = [lm.hook(*want[:2], partial(hear, want)) for want in wants]
     hooks.append(lm.module("block", max(layer for _, layer, _ in wants)).register_forward_hook(_stop_forward))
     with hooked(hooks), suppress(_StopForward):
         lm.base(**inputs, use_cache=False)

@@ -195,23 +195,22 @@ class _MomentsPlan:
     corpus: TextCorpus
     samples: int  # number of texts
     length: int  # the largest number of tokens in a piece
-    dtype: torch.dtype
     every: int  # the state is written after so many batches of 64 texts
     progress: bool
 
     def describe(self) -> dict:
         "The part of the cache key that is not the model's."
         c = self.corpus
-        return dict(corpus=c.name, mark=c.mark, samples=self.samples, length=self.length, dtype=str(self.dtype))
+        return dict(corpus=c.name, mark=c.mark, samples=self.samples, length=self.length, dtype="torch.float32")
 
 # %% ../../../nbs/09_editors/weights/02_moments.ipynb #cell-027
-def _initial_sums(lm: LM, layers: list[int], state: tuple | None, dtype: torch.dtype) -> dict:
+def _initial_sums(lm: LM, layers: list[int], state: tuple | None) -> dict:
     "The sums of a state on the devices of the layers, or zeros."
     sums = {}
     for n in layers:
         weight = lm.weight("mlp_out", n)
         shape = (weight.shape[1], weight.shape[1])
-        sums[n] = state[0][str(n)].to(weight.device) if state else torch.zeros(shape, dtype=dtype, device=weight.device)
+        sums[n] = state[0][str(n)].to(weight.device) if state else torch.zeros(shape, device=weight.device)
     return sums
 
 # %% ../../../nbs/09_editors/weights/02_moments.ipynb #cell-029
@@ -224,7 +223,7 @@ def _sum_keys(
     "Sums for layers over a corpus."
     state = _read_cached(part)
     done, tokens = (state[1]["done"], state[1]["tokens"]) if state else (0, 0)
-    sums, texts, step = _initial_sums(lm, layers, state, plan.dtype), islice(plan.corpus.texts(), done, plan.samples), 0
+    sums, texts, step = _initial_sums(lm, layers, state), islice(plan.corpus.texts(), done, plan.samples), 0
     title, show = f"second moments, layers {layers}", plan.progress
     total = min(plan.samples, plan.corpus.count or plan.samples)
     with progress_bar(total=total, initial=done, desc=title, unit=" texts", show=show) as bar:
@@ -273,25 +272,6 @@ def cached_by_layer(
         known.update({keys[n]: made for n, made in compute(missing).items()})
     return {n: known[key] for n, key in keys.items()}
 
-# %% ../../../nbs/09_editors/weights/02_moments.ipynb #cell-033
-def _compute_moments(
-    lm: LM,
-    fingerprint: str,
-    plan: _MomentsPlan,
-    paths: dict,  # layer: the file
-    part: Path,  # the unfinished file
-) -> dict[int, SecondMoments]:
-    "Compute and cache the second moments of layers."
-    with prepared_model(lm, fingerprint, "second moments"):
-        sums, counts = _sum_keys(lm, list(paths), plan, part)
-    out = {}
-    for n, path in paths.items():
-        about = dict(plan.describe(), **counts, model=str(lm.name), layer=n)
-        write_tensors(path, {"sum": sums[n].cpu()}, about)
-        out[n] = SecondMoments(n, sums[n], counts["tokens"], about)
-    part.unlink(missing_ok=True)
-    return out
-
 # %% ../../../nbs/09_editors/weights/02_moments.ipynb #cell-034
 def second_moments(
     lm: LM,
@@ -299,15 +279,12 @@ def second_moments(
     corpus,  # as `TextCorpus.of` takes it
     samples: int = 100_000,  # number of texts, from the beginning
     folder=None,  # of the cache
-    length: int | None = None,  # largest number of tokens in a piece of text; by default the model's (at most 1,024)
-    dtype: torch.dtype = torch.float32,  # of the sums
     every: int = 50,  # the state is written after so many batches of 64 texts
     progress: bool = True,
     fingerprint: str | None = None,  # of the model whose moments they are; this model by default
 ) -> dict[int, SecondMoments]:  # by layer
     "Second moments of layers, computed or read from the cache."
-    length = length or min(lm.context_length or 1024, 1024)
-    plan = _MomentsPlan(TextCorpus.of(corpus), samples, length, dtype, every, progress)
+    plan = _MomentsPlan(TextCorpus.of(corpus), samples, min(lm.context_length or 1024, 1024), every, progress)
     folder, fingerprint = Path(folder or moments_folder()), fingerprint or model_fingerprint(lm)
     keys = {n: _cache_key(fingerprint, n, plan.describe()) for n in layers}
 
@@ -316,7 +293,15 @@ def second_moments(
 
     def compute(paths: dict) -> dict[int, SecondMoments]:
         part = folder / f"{_cache_key([keys[n] for n in paths])}.unfinished.safetensors"
-        return _compute_moments(lm, fingerprint, plan, paths, part)
+        with prepared_model(lm, fingerprint, "second moments"):
+            sums, counts = _sum_keys(lm, list(paths), plan, part)
+        out = {}
+        for n, path in paths.items():
+            about = dict(plan.describe(), **counts, model=str(lm.name), layer=n)
+            write_tensors(path, {"sum": sums[n].cpu()}, about)
+            out[n] = SecondMoments(n, sums[n], counts["tokens"], about)
+        part.unlink(missing_ok=True)
+        return out
 
     return cached_by_layer(lm, keys, folder, read, compute)
 
