@@ -13,11 +13,11 @@ from typing import ClassVar
 
 import torch
 
-from .codebook import CODEBOOK_SETTINGS, Codebook, Entries
+from .codebook import Codebook, CodebookSettings, Entries
 from .codebook import _prompt_checksum, prompt_queries
 from .routing import RoutedEdit, RoutedLayer
 from .routing import _part_device, _without_attached
-from ..protocol import AS_ASKED, Editor, HParams, hp
+from ..protocol import AS_ASKED, Editor, hp
 from ..requests import EditRequest
 from ..tail import TailPass, trim_texts
 from ..training.finetune import answer_positions, with_end_token
@@ -55,7 +55,7 @@ def _with_values(
 class _CodebookLayer(RoutedLayer):
     "One layer of a model with a codebook."
 
-    def __init__(self, lm: LM, settings: dict):  # settings: by the names in CODEBOOK_SETTINGS
+    def __init__(self, lm: LM, settings: dict):  # settings: those of CodebookSettings
         super().__init__(lm, settings)
         self.codebook, self.mark = Codebook(self.shape, settings, self.device), 0
         self.hits = self.nearness = None  # of the last pass: the key of each text or -1; its distance or cosine
@@ -95,24 +95,9 @@ def change_tokens(
 
 # %% ../../../nbs/09_editors/memory/11_grace.ipynb #cell-016
 @dataclass(frozen=True, kw_only=True)
-class CodebookHParams(HParams):
+class CodebookHParams(CodebookSettings):
     "Hyper-parameters of GRACE and HoReN."
 
-    layer: int = hp(27, minimum=0)
-    part: str = hp("mlp_out", choices=("mlp_out", "mlp_in"))
-    match: str = hp("radius", choices=("radius", "cosine"))  # when a prompt hits a key
-    query: float = hp(0.0, minimum=0)  # share of the prompt, from its end, whose mean is the query; 0: the last token
-    radius: float = hp(1.0, minimum=0)  # of a new key
-    expand: str = hp("radius", choices=("radius", "mean"))  # a key with one more prompt: its radius grows; it moves too
-    threshold: float = hp(0.85, minimum=-1)  # the cosine above which a prompt hits a key
-    hops: int = hp(1, minimum=0)  # Hopfield steps of a query
-    alpha: float = hp(0.1, minimum=0)  # how far a step moves a query
-    beta: float = hp(20.0, minimum=0)  # how much nearer keys count more in a step
-    again: str = hp("replace", choices=("replace", "add"))  # an edit of a prompt that was edited before
-    labels: str = hp("tokens", choices=("tokens", "mean"))  # by what answers are the same: see `_edit_label`
-    decides: str = hp("prompt", choices=("prompt", "each token"))  # what is looked up: also the tokens after a prompt
-    where: str = hp("last", choices=("last", "before"))  # tokens with the value: the prompt's last, or those before it
-    adds: bool = False  # whether a value is added to the layer's output, or stands in its place
     steps: int = hp(50, minimum=1)
     lr: float = hp(1.0, minimum=0)
     start: str = hp("random", choices=("random", "output"))  # where the training of a value begins
@@ -149,7 +134,7 @@ class CodebookEdit(RoutedEdit):
     kind: ClassVar[str] = "codebook"
     what: ClassVar[str] = "the keys of the codebook"
     HParams: ClassVar[type] = CodebookHParams
-    setting_names: ClassVar[tuple] = CODEBOOK_SETTINGS
+    setting_names: ClassVar[tuple] = tuple(CodebookSettings.__annotations__)
 
     @property
     def count(self) -> int:

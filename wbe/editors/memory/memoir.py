@@ -18,18 +18,16 @@ from .codebook import prompt_queries
 from .grace import _edit_queries
 from .routing import RoutedEdit, RoutedLayer
 from .routing import _part_device, _without_attached
-from .wise import _UNRELATED_QUESTIONS, _greedy_contexts, _split_list, _training_ends
+from .wise import _UNRELATED, _after_contexts, _greedy_contexts, _training_ends
 from ..protocol import AS_ASKED, Editor, HParams, hp
 from ..requests import EditRequest
 from ..results import unedited_model
 from ..tail import TailPass, trim_texts
 from ..training.finetune import answer_nll, answer_positions, with_end_token
-from ..weights.keys import encode_subjects
 from ...lm.families import linear_shape
 from ...lm.models import LM
-from ...lm.tokens import EncodedItem, QAItem, encode_items, get_protocol
+from ...lm.tokens import EncodedItem, QAItem, encode_items
 from ...records import BadArgument, patch
-from ...texts import one_line
 
 # %% ../../../nbs/09_editors/memory/12_memoir.ipynb #cell-005
 def _top_masks(
@@ -205,7 +203,7 @@ def _take_over(self: MemoirEdit, lm: LM):
 # %% ../../../nbs/09_editors/memory/12_memoir.ipynb #cell-038
 def _background_features(lm: LM, h: MemoirHParams) -> torch.Tensor:  # (in,)
     "The mean features of unrelated prompts."
-    items = [QAItem(q, "?") for q in _split_list(_UNRELATED_QUESTIONS)]
+    items = [QAItem(q, "?") for q in _UNRELATED["questions"]]
     with unedited_model(lm):
         return _edit_queries(lm, encode_items(lm, items, h.under), h.part, h.layer, 1.0).mean(0).cpu()
 
@@ -271,9 +269,7 @@ def _texts(self: Memoir, lm: LM, r: EditRequest, h: MemoirHParams) -> list[Encod
     "The texts on which an edit is trained: alone, and with `contexts` after generated texts."
     coded = encode_items(lm, [QAItem(r.question, r.answer, id=r.id)], h.under)
     if h.contexts:
-        p = get_protocol(h.under).render(r.question, tokenizer=lm.tokenizer)
-        texts = [c + p.text for c in _greedy_contexts(lm)[1:]]
-        coded += encode_subjects(lm, texts, [1] * len(texts), [one_line(r.answer)] * len(texts), p.special, p.join)
+        coded += _after_contexts(lm, r, h.under, _greedy_contexts(lm)[1:])
     return with_end_token(lm, coded) if h.end else coded
 
 # %% ../../../nbs/09_editors/memory/12_memoir.ipynb #cell-049

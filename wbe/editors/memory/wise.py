@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import torch
 
-from .routing import MERGE_METHODS, WISE_SETTINGS, RoutedEdit, Shard, WiseLayer
+from .routing import RoutedEdit, Shard, WiseLayer, WiseSettings
 from .routing import _activation_function, _part_device, _without_attached
 from .routing import activation_score, prompt_positions, shard_mask
 from ..protocol import AS_ASKED, Editor, HParams, hp
@@ -27,7 +27,7 @@ from ...lm.models import LM
 from ...lm.passes import causal_inputs
 from ...lm.tokens import QAItem, encode_items, get_protocol, strip_final_specials
 from ...records import BadArgument, patch
-from ...texts import one_line
+from ...texts import one_line, package_table
 
 # %% ../../../nbs/09_editors/memory/06_wise.ipynb #cell-005
 def _margin_loss(
@@ -47,27 +47,15 @@ def _margin_loss(
 
 # %% ../../../nbs/09_editors/memory/06_wise.ipynb #cell-008
 @dataclass(frozen=True, kw_only=True)
-class WiseHParams(HParams):
+class WiseHParams(WiseSettings):
     "Hyper-parameters of WISE."
 
-    layer: int = hp(27, minimum=0)
-    part: str = hp("mlp_out", choices=("mlp_out", "mlp_in"))
-    share: float = hp(0.2, minimum=0)  # of the weights that a shard may change
     steps: int = hp(10, minimum=1)
     lr: float = hp(1.0, minimum=0)
     norm: float | None = hp(1.0, minimum=0)  # the largest change of a weight
     alpha: float = hp(5.0, minimum=0)  # the largest activation of unrelated prompts
     beta: float = hp(20.0, minimum=0)  # the smallest activation of edited prompts
     gamma: float = hp(10.0, minimum=0)  # the smallest difference between the two
-    ratio: float = hp(0.88, minimum=0)  # of the least activation of an edit, from which a prompt uses the memory
-    save_every: int = hp(500, minimum=1)  # number of edits in a shard
-    merge_every: int = hp(1000, minimum=1)  # number of edits that are merged
-    merge: str = hp("ties", choices=MERGE_METHODS)
-    density: float = hp(0.53, minimum=0)
-    weight: float = hp(1.0, minimum=0)
-    retrieve: bool = hp(True)  # whether each merged group is a memory of its own
-    over: str = hp("last", choices=("last", "mean", "text"))  # which tokens' activation: the last, the mean, or all
-    measure: str = hp("change", choices=("change", "activated"))  # of the layer's output, or of its activation function
     unrelated: str = hp("questions", choices=("questions", "subjects", "both"))
     draws: int = hp(1, minimum=1)  # number of unrelated prompts for each edit
     under: str = AS_ASKED  # the protocols of the questions in training, separated by commas
@@ -101,7 +89,7 @@ class WiseEdit(RoutedEdit):
     kind: ClassVar[str] = "wise"
     what: ClassVar[str] = "the side memories"
     HParams: ClassVar[type] = WiseHParams
-    setting_names: ClassVar[tuple] = WISE_SETTINGS
+    setting_names: ClassVar[tuple] = (*WiseSettings.__annotations__, "seed")
 
     @property
     def first_shard(self) -> int:
@@ -150,25 +138,7 @@ def _take_over(self: WiseEdit, lm: LM):
     lm.edits.attached["wise"].history = [[]]
 
 # %% ../../../nbs/09_editors/memory/06_wise.ipynb #cell-034
-_UNRELATED_QUESTIONS = """
-    How many days are there in a week?|Which colour comes of blue and yellow?|At what temperature does
-    water boil?|What do bees make?|How many legs does a spider have?|What is the largest planet of
-    the solar system?|In which season do leaves fall?|What is the square root of nine?|Which animal
-    barks?|What is bread made from?|How long does the Earth take to go round the Sun?|Which metal is
-    liquid when it is warm?|What do you call a young cat?|How many strings does a violin have?|Which
-    gas do plants take in?|What is the opposite of hot?|Who looks after the teeth of patients?|On
-    what does a train run?|What falls from clouds?|Which sense do ears serve?|What is the first
-    letter of the alphabet?|How many sides does a triangle have?|Where do fish live?|What do people
-    read in libraries?"""
-_OTHER_SUBJECTS = """
-    Anna Keller|Harold Finch|Mira Osei|Tomas Lindqvist|Yusuf Demir|Clara Whitfield|Lake Ardmore|Port
-    Selwyn|Grantham|Kestrel Hill|the Halden Bridge|the River Orla|Northgate Museum|Elmwood
-    College|the Corwin Institute|Marlow United|the Ostrand Group|The Silent Harbour|A Winter
-    Letter|Blue Lantern"""
-
-# %% ../../../nbs/09_editors/memory/06_wise.ipynb #cell-035
-def _split_list(text: str) -> list[str]:
-    return [" ".join(x.split()) for x in text.split("|")]
+_UNRELATED = package_table("editors/unrelated.toml")
 
 # %% ../../../nbs/09_editors/memory/06_wise.ipynb #cell-036
 def _other_subjects(r: EditRequest) -> list[str]:
@@ -176,7 +146,7 @@ def _other_subjects(r: EditRequest) -> list[str]:
     if not r.span:
         return []
     first, end = r.span
-    return [r.question[:first] + name + r.question[end:] for name in _split_list(_OTHER_SUBJECTS)]
+    return [r.question[:first] + name + r.question[end:] for name in _UNRELATED["subjects"]]
 
 # %% ../../../nbs/09_editors/memory/06_wise.ipynb #cell-037
 def unrelated_prompts(
@@ -187,7 +157,7 @@ def unrelated_prompts(
 ) -> list[str]:
     "Prompts that an edit must not change: other questions, or the same question about other subjects."
     others = [] if kind == "questions" else _other_subjects(r)
-    prompts = others if kind == "subjects" and others else [*_split_list(_UNRELATED_QUESTIONS), *others]
+    prompts = others if kind == "subjects" and others else [*_UNRELATED["questions"], *others]
     order = torch.randperm(len(prompts), generator=torch.Generator().manual_seed(seed)).tolist()
     if kind == "both" and others:
         questions = [i for i in order if i < len(prompts) - len(others)]
@@ -220,6 +190,13 @@ def _greedy_contexts(lm: LM) -> list[str]:  # stored in `lm.edits`
             texts = [_continue_greedily(lm, opening, n) for n in (5, 10) for opening in _GREEDY_OPENINGS]
         known["greedy"] = ["", *(text + " " for text in texts)]
     return known["greedy"]
+
+
+def _after_contexts(lm: LM, r: EditRequest, protocol: str, contexts: list[str]) -> list:
+    "An edit after each of some texts, as tokens."
+    p = get_protocol(protocol).render(r.question, tokenizer=lm.tokenizer)
+    texts = [c + p.text for c in contexts]
+    return encode_subjects(lm, texts, [1] * len(texts), [one_line(r.answer)] * len(texts), p.special, p.join)
 
 # %% ../../../nbs/09_editors/memory/06_wise.ipynb #cell-044
 class _WiseTraining:
@@ -262,13 +239,8 @@ def _coded(self: _WiseTraining, lm: LM, requests: list[EditRequest]) -> list:
     items = [QAItem(r.question, r.answer, id=r.id) for r in requests]
     if not self.h.contexts:
         return [c for protocol in self.h.protocols for c in encode_items(lm, items, protocol)]
-    out = []
-    for protocol in self.h.protocols:
-        for r in requests:
-            p = get_protocol(protocol).render(r.question, tokenizer=lm.tokenizer)
-            texts = [c + p.text for c in _greedy_contexts(lm)]
-            out += encode_subjects(lm, texts, [1] * len(texts), [one_line(r.answer)] * len(texts), p.special, p.join)
-    return out
+    after = lambda r, protocol: _after_contexts(lm, r, protocol, _greedy_contexts(lm))
+    return [c for protocol in self.h.protocols for r in requests for c in after(r, protocol)]
 
 # %% ../../../nbs/09_editors/memory/06_wise.ipynb #cell-046
 @patch
