@@ -16,7 +16,7 @@ pytest.importorskip("torch")
 import torch
 
 from wbe.runs import loop, moments, schedule
-from wbe.editors.memory.retrieval import _warn_of_replacements
+from wbe.editors.memory.retrieval import _warn_once
 from wbe.editors.protocol import editor
 from wbe.editors.requests import EditRequest
 from wbe.lm.models import load
@@ -188,7 +188,7 @@ def hidden(*names):
     ],
 )
 def test_rag_uses_what_is_installed_with_one_warning(missing, used):
-    _warn_of_replacements.cache_clear()
+    _warn_once.cache_clear()
     lm = toy_lm("gpt2")
     with hidden(*missing), warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
@@ -202,7 +202,7 @@ def test_rag_uses_what_is_installed_with_one_warning(missing, used):
 
 
 def test_rag_edits_without_its_packages_and_records_what_it_used(tmp_path):
-    _warn_of_replacements.cache_clear()
+    _warn_once.cache_clear()
     lm = toy_lm("gpt2", n_positions=512)
     with hidden("sentence_transformers", "annoy", "faiss"), pytest.warns(UserWarning, match="hashed"):
         result = editor("rag").edit(lm, [EditRequest("Who runs Karsk?", "Nadia", "Karsk")])

@@ -88,7 +88,7 @@ def test_the_oracle_says_what_a_benchmark_lacks(rows):
         (requests_from_rows(published, probes=True), "mhop_relation_id"),
         (requests_from_rows(published), "only their own question"),
     ):
-        oracle._warn_of_missing.cache_clear()
+        oracle._warn_once.cache_clear()
         with pytest.warns(UserWarning, match=missing):
             editor("oracle").edit(toy(), made)
     assert Editor.sees_probes is False

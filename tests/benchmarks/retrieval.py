@@ -32,7 +32,7 @@ WAYS = {
     "exact": ("exact", {}),
     "annoy, 100 trees, as published": ("annoy", dict(trees=100, search_k=200)),
     "annoy, 20 trees": ("annoy", dict(trees=20)),
-    "faiss": ("faiss", dict(threads=1)),
+    "faiss": ("faiss", {}),
 }
 ADDITIONS = 8  # one for each timestep of a run
 QUERIES, BATCH, CHANGED = 500, 250, 1000  # CHANGED: vectors that are added, and removed, at a time
@@ -78,6 +78,10 @@ def answers(made, queries: np.ndarray, size: int, k: int = 2) -> np.ndarray:
 def build(way: str, keys):
     "An index in eight additions; an approximate one has chosen how much it looks at."
     name, options = WAYS[way]
+    if name == "faiss":
+        import faiss
+
+        faiss.omp_set_num_threads(1)
     made = vector_index(name, keys.shape[1], **options)
     for part in np.array_split(np.arange(len(keys)), ADDITIONS):
         made.add(keys[part[0] : part[-1] + 1])

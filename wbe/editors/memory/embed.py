@@ -20,6 +20,7 @@ import numpy as np
 
 from ...plugins import Registry
 from ...records import BadArgument, WbeError, install_command
+from ...texts import package_table
 
 # %% ../../../nbs/09_editors/memory/01_embed.ipynb #cell-007
 _WORD_PATTERN = re.compile(r"\w+")
@@ -106,14 +107,10 @@ def _unit_vectors(vectors: np.ndarray) -> np.ndarray:
 class HashedEmbedder:
     "Vectors from character n-grams: no model, no network, the same everywhere."
 
-    def __init__(
-        self,
-        size: int = 384,  # numbers in a vector
-        common=None,  # texts that show which words are common; by default the question forms of wbe
-    ):
+    def __init__(self, size: int = 384):  # numbers in a vector
         if not isinstance(size, int) or size < 8:
             raise BadArgument(f"size is how many numbers a vector has, 8 or more, not {size!r}")
-        texts = _question_forms() if common is None else [str(t) for t in common]
+        texts = _question_forms()  # they show which words are common
         self.size, self.weights = size, _idf_weights(texts)
         self.texts = f"{zlib.crc32(chr(10).join(texts).encode()):08x}"
 
@@ -225,7 +222,7 @@ def mean_of_tokens(
     return (hidden * weights).sum(1) / weights.sum(1).clamp(min=1)
 
 # %% ../../../nbs/09_editors/memory/01_embed.ipynb #cell-042
-CONTRIEVER = "facebook/contriever-msmarco"
+CONTRIEVER, _MOST_TOKENS = "facebook/contriever-msmarco", 256  # of a text
 
 # %% ../../../nbs/09_editors/memory/01_embed.ipynb #11dc775e
 class MeanPooledEmbedder:
@@ -238,8 +235,6 @@ class MeanPooledEmbedder:
         model: str = CONTRIEVER,  # its name, or its folder
         device: str = "cpu",
         revision: str | None = None,
-        batch: int = 64,  # number of texts in a batch
-        length: int = 256,  # tokens of a text, at most
     ):
         from transformers import AutoModel, AutoTokenizer
 
@@ -249,22 +244,22 @@ class MeanPooledEmbedder:
         except (OSError, ValueError) as e:
             why = str(e).splitlines()[0]
             raise _EmbedderError(f"the embedder {model} cannot be loaded: {why} {_WITHOUT_NETWORK}") from e
-        self.name, self.revision, self.batch, self.length = model, revision, batch, length
+        self.name, self.revision = model, revision
         self.size = self.model.config.hidden_size
 
     def key(self) -> dict:
         "What the vectors depend on."
         pooling = "mean" if self.unit else "mean, of any length"
-        return dict(embedder=self.name, revision=self.revision, size=self.size, pooling=pooling, length=self.length)
+        return dict(embedder=self.name, revision=self.revision, size=self.size, pooling=pooling, length=_MOST_TOKENS)
 
     def embed(self, texts, progress: bool = False) -> np.ndarray:
         "One vector for each text."
         import torch
 
         texts, out = _check_texts(texts), [np.zeros((0, self.size), np.float32)]
-        options = dict(padding=True, truncation=True, max_length=self.length, return_tensors="pt")
-        for i in range(0, len(texts), self.batch):
-            inputs = self.tokenizer(texts[i : i + self.batch], **options).to(self.model.device)
+        options = dict(padding=True, truncation=True, max_length=_MOST_TOKENS, return_tensors="pt")
+        for i in range(0, len(texts), 64):
+            inputs = self.tokenizer(texts[i : i + 64], **options).to(self.model.device)
             with torch.inference_mode():
                 hidden = self.model(**inputs).last_hidden_state
             out.append(mean_of_tokens(hidden, inputs["attention_mask"]).float().cpu().numpy())
@@ -279,20 +274,7 @@ class InnerProductEmbedder(MeanPooledEmbedder):
 # %% ../../../nbs/09_editors/memory/01_embed.ipynb #cell-046
 _SENTENCES = "wbe.editors.memory.embed:SentenceEmbedder"
 EMBEDDER_CLASSES = {  # name: (where its class is, what it is)
-    "hashed": (
-        "wbe.editors.memory.embed:HashedEmbedder",
-        "character n-grams, weighted by how rare they are; needs nothing",
-    ),
-    SMALL_EMBEDDER: (_SENTENCES, "a small neural embedder (90 MB)"),
-    PAPER_EMBEDDER: (_SENTENCES, "the embedder of the paper"),
-    "contriever": (
-        "wbe.editors.memory.embed:MeanPooledEmbedder",
-        "MeLLo's retriever, facebook/contriever-msmarco: the mean of BERT's token vectors",
-    ),
-    "contriever-dot": (
-        "wbe.editors.memory.embed:InnerProductEmbedder",
-        "the same, compared by inner product as in MeLLo",
-    ),
+    name: (row["class"], row["about"]) for name, row in package_table("editors/embedders.toml").items()
 }
 EMBEDDERS = Registry(
     "embedder", "wbe.embedders", EMBEDDER_CLASSES, methods=("embed", "key"), more="owner/name or a folder"

@@ -170,19 +170,6 @@ def search(
         return np.full((len(v), k), -1), np.full((len(v), k), -1, np.float32)
     return (self._search_left if self._removed[: self.count].any() else self._search)(v, int(k))
 
-# %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-021
-def _block_candidates(queries, keys, k: int, step: int) -> tuple[np.ndarray, np.ndarray]:
-    "The best keys of each block for some queries, given as a tensor: similarities and numbers."
-    import torch
-
-    sims, ids = [], []
-    for i in range(0, len(keys), step):
-        block = torch.as_tensor(keys[i : i + step]).to(queries.device)
-        found = (queries @ block.T).topk(min(k + 8, len(block)))
-        sims.append(found.values.cpu().numpy())
-        ids.append(found.indices.cpu().numpy() + i)
-    return np.concatenate(sims, 1), np.concatenate(ids, 1)
-
 # %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-022
 def _exact_search(
     queries: np.ndarray,
@@ -194,11 +181,16 @@ def _exact_search(
     "The k nearest keys to each query, by comparing with all."
     import torch
 
-    step = min(len(queries), 1024)
-    parts = []
+    step, parts = min(len(queries), 1024), []
+    block = max(1, at_once // max(step, 1))
     for q in range(0, len(queries), step):
-        some = torch.from_numpy(queries[q : q + step]).to(device)
-        parts.append(top_k(*_block_candidates(some, keys, k, max(1, at_once // max(step, 1))), k))
+        some, sims, ids = torch.from_numpy(queries[q : q + step]).to(device), [], []
+        for i in range(0, len(keys), block):
+            keys_here = torch.as_tensor(keys[i : i + block]).to(device)
+            found = (some @ keys_here.T).topk(min(k + 8, len(keys_here)))
+            sims.append(found.values.cpu().numpy())
+            ids.append(found.indices.cpu().numpy() + i)
+        parts.append(top_k(np.concatenate(sims, 1), np.concatenate(ids, 1), k))
     return np.concatenate([ids for ids, _ in parts]), np.concatenate([sims for _, sims in parts])
 
 # %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-023
@@ -274,14 +266,12 @@ def _tune_effort(
     first: int,  # the smallest effort
     most: int,  # the largest
     wanted: float,  # recall
-    k: int = 2,
-    sample: int = 200,  # number of queries
 ) -> tuple[int, float]:  # the effort, and its recall
     "The least effort (within a half) for a recall."
-    queries, effort = _probe_queries(vectors, sample), first
-    true = _exact_search(queries, vectors, k)[0]
+    queries, effort = _probe_queries(vectors, 200), first
+    true = _exact_search(queries, vectors, 2)[0]
     while True:
-        got = _search_recall(look(queries, k, effort), true)
+        got = _search_recall(look(queries, 2, effort), true)
         if got >= wanted or effort >= most:
             return effort, got
         effort = min(most, effort + effort // 2 + 1)
@@ -300,8 +290,6 @@ class AnnoyForestIndex(VectorIndex):
         | None = 0.99,  # the wanted one determines how many nodes are looked at; None: as in the paper's code
         search_k: int | None = None,  # the number of nodes, instead of a recall
         tail: int = 20_000,  # the number of vectors that are compared exactly before they become a forest
-        jobs: int = 1,
-        seed: int = 0,
     ):
         if importlib.util.find_spec("annoy") is None:
             raise _IndexLibraryMissing(
@@ -309,8 +297,7 @@ class AnnoyForestIndex(VectorIndex):
                 f"{install_command('annoy')}, or use the index exact, which needs nothing, or faiss"
             )
         super().__init__(size)
-        self.trees, self.recall, self.search_k = trees, recall, search_k
-        self.tail, self.jobs, self.seed = tail, jobs, seed
+        self.trees, self.recall, self.search_k, self.tail = trees, recall, search_k, tail
         self.parts = []  # of forests: start, end, the forest, search_k, measured recall
 
     def _after_add(self):
@@ -337,23 +324,17 @@ def seal(self: AnnoyForestIndex):
     if start < self.count:
         self.parts.append(self._build_forest(start, self.count))
 
-# %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-040
-@patch
-def _empty_forest(self: AnnoyForestIndex):
-    from annoy import AnnoyIndex
-
-    forest = AnnoyIndex(self.size, "angular")
-    forest.set_seed(self.seed)
-    return forest
-
 # %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-041
 @patch
 def _build_forest(self: AnnoyForestIndex, start: int, end: int) -> dict:
     "A forest of some vectors, with the number of nodes that must be looked at."
-    forest, part = self._empty_forest(), dict(start=start, end=end)
+    from annoy import AnnoyIndex
+
+    forest, part = AnnoyIndex(self.size, "angular"), dict(start=start, end=end)
+    forest.set_seed(0)
     for n, v in enumerate(self._rows[start:end]):
         forest.add_item(n, v)
-    forest.build(self.trees, n_jobs=self.jobs)
+    forest.build(self.trees, n_jobs=1)
     if self.search_k or self.recall is None:
         return part | dict(forest=forest, search_k=self.search_k or 2 * self.trees, recall=None)
     look = lambda queries, k, effort: _search_forest(forest, queries, k, effort)[0]
@@ -405,23 +386,16 @@ class FaissListsIndex(VectorIndex):
         self,
         size: int,
         recall: float = 0.99,  # the wanted recall; it determines how many lists a query looks into
-        codes: int | None = None,  # bytes of a vector's code; an eighth of its numbers by default
         first: int = 20_000,  # the number of vectors from which there are lists
-        threads: int | None = None,  # by default all
     ):
         if importlib.util.find_spec("faiss") is None:
             raise _IndexLibraryMissing(
                 f"the index faiss needs the library FAISS: {install_command('retrieval')}, "
                 "or use the index exact, which needs nothing"
             )
-        if threads:
-            import faiss
-
-            faiss.omp_set_num_threads(threads)
         super().__init__(size)
-        self.codes = codes or next(c for c in range(max(1, size // 8), 0, -1) if size % c == 0)
-        if size % self.codes:
-            raise BadArgument(f"codes is a divisor of the size {size}, not {codes}")
+        # bytes of a vector's code: a divisor of its size, about an eighth of it
+        self.codes = next(c for c in range(max(1, size // 8), 0, -1) if size % c == 0)
         self.recall, self.first = recall, first
         self.lists, self.learned = None, 0  # FAISS's index; the number of vectors that it was learned from
         self.measured, self.effort, self.got = 0, 1, None  # vectors at the last measurement, lists, recall

@@ -230,9 +230,9 @@ class OracleHParams(HParams):
 
 # %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #f577d227
 @cache
-def _warn_of_missing(text: str):
+def _warn_once(text: str, stacklevel: int = 5):
     "Warn once in a process."
-    warnings.warn(text, stacklevel=5)
+    warnings.warn(text, stacklevel=stacklevel)
 
 # %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #e2b7b58b
 class OracleEditor(Editor):
@@ -242,12 +242,12 @@ class OracleEditor(Editor):
 
     def _edit(self, lm: LM, requests: list[EditRequest], hparams: OracleHParams) -> OracleEdit:
         if not any(r.probes for r in requests):
-            _warn_of_missing(
+            _warn_once(
                 "oracle: these edits come without the questions that are asked later, so that only their own question "
                 "gets its fact: in Python use requests_from_rows(rows, probes=True)"
             )
         for what in sum((_true_facts(r).missing for r in requests), Counter()):
-            _warn_of_missing(f"oracle: the benchmark does not say {what}; what is known is prepended")
+            _warn_once(f"oracle: the benchmark does not say {what}; what is known is prepended")
         return OracleEdit(requests=list(requests))
 
 # %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-007
@@ -317,22 +317,6 @@ class PairMemory:
         "Whether a pair has not been replaced."
         return not self.replace or self.latest[self.pairs[n].fact][-1] == n
 
-# %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-012
-@patch
-def _add_names(self: PairMemory, n: int, pair: QAPair):
-    "Make a pair known by the names of its subject."
-    if self.subjects != "ignore":
-        self.names.add(n, pair.names)
-        self.without_subject += not pair.names
-
-# %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-013
-@patch
-def _remove_names(self: PairMemory, n: int, pair: QAPair):
-    "Undo `_add_names`."
-    if self.subjects != "ignore":
-        self.names.remove(n, pair.names)
-        self.without_subject -= not pair.names
-
 # %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-014
 @patch
 def add(
@@ -349,7 +333,9 @@ def add(
         known = self.latest.setdefault(p.fact, [])
         self.replaced += known[-1:] if self.replace else []
         known.append(n)
-        self._add_names(n, p)
+        if self.subjects != "ignore":
+            self.names.add(n, p.names)
+            self.without_subject += not p.names
     self.pairs += pairs
     self.vectors.append(vectors)
 
@@ -359,33 +345,20 @@ def remove_last(self: PairMemory, count: int):
     "Remove the last pairs."
     for n in range(len(self.pairs) - 1, len(self.pairs) - 1 - count, -1):
         p = self.pairs[n]
-        self._remove_names(n, p)
+        if self.subjects != "ignore":
+            self.names.remove(n, p.names)
+            self.without_subject -= not p.names
         known = self.latest[p.fact]
         known.pop()
         if not known:
             del self.latest[p.fact]
+        elif self.replace and known[-1] in self.replaced:  # not removed from the index yet
+            self.replaced.remove(known[-1])
         elif self.replace:
-            self._bring_back(known[-1])
+            self.index.restore([known[-1]])
     del self.pairs[len(self.pairs) - count :]
     self.index.truncate(len(self.pairs))
     self.vectors = [v[: len(self.pairs) - len(self.index)] for v in self._waiting()]
-
-# %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #7535f71a
-@patch
-def _bring_back(self: PairMemory, n: int):
-    "Make a pair found again whose replacement is gone."
-    if n in self.replaced:
-        self.replaced.remove(n)
-    else:
-        self.index.restore([n])
-
-# %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-018
-@patch
-def _search_once(self: PairMemory, vectors: np.ndarray, width: int) -> list[list[tuple[int, float]]]:
-    "The nearest pairs: numbers and similarities."
-    ids, sims = self.index.search(vectors, min(width, len(self.pairs)))
-    found = [zip(row.tolist(), row_sims.tolist()) for row, row_sims in zip(ids, sims)]
-    return [[(n, s) for n, s in row if n >= 0] for row in found]
 
 # %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-019
 @patch
@@ -398,8 +371,9 @@ def _search(
     "The nearest accepted pairs of each vector: numbers and similarities."
     rows, unfinished, width = {}, list(range(len(vectors))), k
     while unfinished:
-        for i, row in zip(unfinished, self._search_once(vectors[unfinished], width)):
-            rows[i] = [(n, s) for n, s in row if accepts(i, n)][:k]
+        ids, sims = self.index.search(vectors[unfinished], min(width, len(self.pairs)))
+        for i, row, near in zip(unfinished, ids.tolist(), sims.tolist()):
+            rows[i] = [(n, s) for n, s in zip(row, near) if n >= 0 and accepts(i, n)][:k]
         unfinished = [i for i in unfinished if len(rows[i]) < k] if width < len(self.pairs) else []
         width *= 4
     return [rows[i] for i in range(len(vectors))]
@@ -589,12 +563,6 @@ def _installed_choices(h: RetrievalHParams) -> dict:
         other["index"] = "faiss" if _is_installed("faiss") else "exact"
     return other
 
-# %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-058
-@cache
-def _warn_of_replacements(text: str):
-    "Warn once in a process."
-    warnings.warn(text, stacklevel=6)
-
 # %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-059
 def _use_installed(
     h: RetrievalHParams,
@@ -609,7 +577,7 @@ def _use_installed(
     used = ", ".join(f"{k}={v}" for k, v in other.items())
     extras = dict(embedder="retrieval", index="annoy" if h.index == "annoy" else "retrieval")
     commands = [install_command(extras[k]) for k in other]
-    _warn_of_replacements(f"rag: without {missing}, {used} is used. The paper's: {'; '.join(dict.fromkeys(commands))}")
+    _warn_once(f"rag: without {missing}, {used} is used. The paper's: {'; '.join(dict.fromkeys(commands))}", 6)
     return replace(h, **other, source=f"{h.source}; {used}, because {missing} is not installed")
 
 # %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-062
