@@ -391,16 +391,7 @@ def measure(self: HarnessTask, lm: LM, protocol: str) -> list[dict]:
 ABILITIES = Registry(
     "ability task",
     "wbe.abilities",
-    {
-        "squad": ("wbe.lm.ability:QuestionTask", "500 questions of SQuAD without their passages, as in the paper"),
-        "triviaqa": ("wbe.lm.ability:QuestionTask", "500 questions of TriviaQA"),
-        "commonsenseqa": ("wbe.lm.ability:QuestionTask", "500 questions of CommonsenseQA with their choices"),
-        "mmlu": ("wbe.lm.ability:HarnessTask", "MMLU, by the lm-evaluation-harness"),
-        "gsm8k": ("wbe.lm.ability:HarnessTask", "GSM8K, by the lm-evaluation-harness"),
-        "ifeval": ("wbe.lm.ability:HarnessTask", "IFEval, by the lm-evaluation-harness"),
-        "reading": ("wbe.tiny.facts:ReadingTask", "invented facts that stand in front of the question"),
-        "world-text": ("wbe.tiny.facts:WorldTextTask", "perplexity of articles of a world that no model has read"),
-    },
+    {name: (row["class"], row["about"]) for name, row in package_table("lm/abilities.toml").items()},
     base="wbe.lm.ability:AbilityTask",
     more="harness:NAME",
 )
