@@ -271,20 +271,22 @@ class RoutedEdit(EditResult):
     def _take_back(self, layer: RoutedLayer, old):
         raise NotImplementedError
 
-    def _check_fits(self, lm: LM):
-        "Raise EditError if it was made for a model of another size, or with other settings than those of the layer."
-        layer, settings = lm.edits.attached.get(self.kind), self.settings_of(self.hparams)
-        made = {k: self.model.get(k) for k in ("layers", "width")}
-        if settings["layer"] >= lm.layers or made != dict(layers=lm.layers, width=lm.width):
-            raise EditError(
-                f"{self!r} was made for {self.model.get('name', 'another model')} with {made['layers']} layers of "
-                f"width {made['width']}, and {lm.name} has {lm.layers} of {lm.width}"
-            )
-        if name := _differing_setting(layer, settings):
-            raise EditError(
-                f"{self!r} has {name} {settings[name]!r}, and {self.what} of {lm.name} were made with "
-                f"{layer.settings[name]!r}; edit again with the same hyper-parameters"
-            )
+# %% ../../../nbs/09_editors/memory/05_routing.ipynb #2bf2eba0
+@patch
+def _check_fits(self: RoutedEdit, lm: LM):
+    "Raise EditError if it was made for a model of another size, or with other settings than those of the layer."
+    layer, settings = lm.edits.attached.get(self.kind), self.settings_of(self.hparams)
+    made = {k: self.model.get(k) for k in ("layers", "width")}
+    if settings["layer"] >= lm.layers or made != dict(layers=lm.layers, width=lm.width):
+        raise EditError(
+            f"{self!r} was made for {self.model.get('name', 'another model')} with {made['layers']} layers of "
+            f"width {made['width']}, and {lm.name} has {lm.layers} of {lm.width}"
+        )
+    if name := _differing_setting(layer, settings):
+        raise EditError(
+            f"{self!r} has {name} {settings[name]!r}, and {self.what} of {lm.name} were made with "
+            f"{layer.settings[name]!r}; edit again with the same hyper-parameters"
+        )
 
 # %% ../../../nbs/09_editors/memory/05_routing.ipynb #607f9395
 @patch
