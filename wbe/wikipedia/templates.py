@@ -33,14 +33,15 @@ def template_text(
 ) -> str | None:
     "What remains of a template; None for one that is dropped."
     name = _template_name(name)
+    if make := TEMPLATE_TEXTS.get(name):
+        return make(values)
     if name.startswith("lang-"):
         return values.get("1", "")
     if name.startswith("formatnum:"):
         return _group_digits(name.partition(":")[2])
     if name.startswith("#expr:"):
         return _computed(name.partition(":")[2])
-    make = TEMPLATE_TEXTS.get(name)
-    return make and make(values)
+    return None
 
 # %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-011
 def holds_text(name: str) -> bool:
@@ -64,7 +65,7 @@ def _group_digits(number: str) -> str:
 
 # %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-018
 def _value_at(key: str):
-    also = ("name", "text", "quote") if key == "1" else ()  # names under which the value may stand as well
+    also = _TEMPLATES["names"]["value"] if key == "1" else ()  # names under which the value may stand as well
 
     def text(values: dict) -> str:
         named = [values[name] for name in (*also[:1], key, *also[1:]) if values.get(name, "").strip()]
@@ -80,12 +81,18 @@ for _key, _names in _TEMPLATES["value"].items():
 _add_templates("lang, langx, lang-x, wikt-lang", lambda values: values.get("2", "").strip())
 
 # %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-024
-def _sign(text: str):
-    return lambda values: text
+_PLACE = re.compile(r"\{(\w)\}")
 
 
-for _text, _names in _TEMPLATES["sign"].items():
-    _add_templates(_names, _sign(_text))
+def _filled(pattern: str):
+    "A function that puts values into the places of a pattern; a dash before a missing one goes."
+    if "{" not in pattern:
+        return lambda values: pattern
+    return lambda values: _PLACE.sub(lambda m: values.get(m[1], "").strip(), pattern).rstrip(" –")
+
+
+for _text, _names in _TEMPLATES["pattern"].items():
+    _add_templates(_names, _filled(_text))
 
 # %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-027
 _RANGE_WORDS = {"-": "–", "–": "–", "to": " to ", "and": " and ", "by": " by ", "x": " × ", "×": " × ", "or": " or "}
@@ -161,15 +168,15 @@ _add_templates("height", _height)
 _add_templates("duration", _duration)
 
 # %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-039
-_CURRENCY_SIGNS = _TEMPLATES["currency"]
+_CURRENCY_SIGNS, _UNITS = _TEMPLATES["currency"], _TEMPLATES["unit"]
 
 
 def _currency(sign: str):
-    return lambda values: sign + _group_digits(values.get("1", ""))
+    return lambda values: sign + _group_digits(values.get("1", "")) + _UNITS.get(values.get("2", "").strip(), "")
 
 
 for _name, _text in _CURRENCY_SIGNS.items():
-    _add_templates(_name, _currency(_text))
+    _add_templates(f"{_name}, {_name}convert", _currency(_text))
 
 
 def _amount(values: dict) -> str:
@@ -231,7 +238,7 @@ def _percentage(values: dict) -> str:
 _add_templates("ordinal, ordinal to word", _ordinal)
 _add_templates("percentage, percent, pct", _percentage)
 _add_templates("formatnum, number, nts, number table sorting, ntsh", lambda v: _group_digits(v.get("1", "")))
-_add_templates("circa, c., ca., fl., floruit", lambda v: "c. " + "–".join(_positional(v)[:2]) if v else "c.")
+_add_templates("circa, c., ca.", lambda v: "c. " + "–".join(_positional(v)[:2]) if v else "c.")
 
 # %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-044
 MONTHS = "January February March April May June July August September October November December".split()
@@ -261,17 +268,29 @@ def _date(values: dict) -> str:
 _add_templates(_TEMPLATES["names"]["date"], _date)
 
 # %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-051
+def _years_between(numbers: list[str]) -> int | None:
+    "Whole years from one day to another; None unless six numbers give both."
+    if len(numbers) < 6 or not all(x.isdecimal() for x in numbers):
+        return None
+    first, last = list(map(int, numbers[:3])), list(map(int, numbers[3:6]))
+    return last[0] - first[0] - (last[1:] < first[1:])
+
+
 def _death_and_age(values: dict) -> str:
     "The date of a death and the age at it."
-    parts = _positional(values)
-    if len(parts) < 6 or not all(p.isdecimal() for p in parts[:6]):
-        return _date(values)
-    died, born = (tuple(map(int, parts[i : i + 3])) for i in (0, 3))
-    age = died[0] - born[0] - (died[1:] < born[1:])
-    return f"{_written_date(*parts[:3], day_first=_is_day_first(values))} (aged {age})"
+    parts = _positional(values)[:6]
+    age = _years_between(parts[3:] + parts[:3])
+    return _date(values) if age is None else f"{_date(values)} (aged {age})"
 
 
-_add_templates("death date and age, dda, death year and age", _death_and_age)
+def _age(values: dict) -> str:
+    "The years between two days; nothing where the second is the reader's."
+    age = _years_between(_positional(values)[:6])
+    return "" if age is None else str(age)
+
+
+_add_templates("death date and age, dda", _death_and_age)
+_add_templates("age, age in years", _age)
 
 # %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-054
 def _as_of(values: dict) -> str:
@@ -291,19 +310,7 @@ def _list_items(values: dict) -> str:
     return ", ".join(item for item in items if item)
 
 # %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-058
-def _ship(values: dict) -> str:
-    prefix, name = (_positional(values) + ["", ""])[:2]
-    return f"{prefix} {name}".strip()
-
-# %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-059
-def _ship_of(navy: str):
-    return lambda values: f"{navy} {values.get('1', '').strip()}"
-
-
 _add_templates(_TEMPLATES["names"]["list"], _list_items)
-_add_templates("ship", _ship)
-for _name in ("USS", "HMS", "HMAS", "HMCS", "SS", "MV", "RMS", "USNS", "INS"):
-    _add_templates(_name.lower(), _ship_of(_name))
-
-# %% ../../nbs/05_wikipedia/02_templates.ipynb #c1247aae
-_add_templates("sortname", lambda values: " ".join(_positional(values)[:2]))
+_add_templates("chem", lambda values: "".join(_positional(values)))
+for _name in _TEMPLATES["names"]["navy"].split():
+    _add_templates(_name.lower(), _filled(f"{_name} {{1}}"))
