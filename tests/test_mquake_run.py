@@ -275,5 +275,5 @@ def test_each_file_of_chains_is_free_of_contradictions(tmp_path):
     assert [x["case_id"] for x in read_instances(tmp_path / "one.json", "CF")] == [2]
     with pytest.raises(BadArgument, match="style"):
         read_instances(tmp_path / "one.json", "X")
-    with pytest.raises(BadArgument, match="give --style T"):
+    with pytest.raises(BadArgument, match="give --set style=T"):
         MquakePlan(str(tmp_path))

@@ -169,7 +169,7 @@ def labelled_runs(runs) -> list[tuple]:
 # %% ../../nbs/11_analysis/02_tables.ipynb #a47df5a3
 def runs_asked_at(
     runs,
-    moment: str,  # before, current, past or curve
+    moment: str,  # one of `EVALUATION_MOMENTS`
 ) -> list:
     "The runs that were asked at a moment. If none was, all runs, so that what is missing can be listed."
     runs = as_run_list(runs)
@@ -275,7 +275,7 @@ def is_recorded(
 # %% ../../nbs/11_analysis/02_tables.ipynb #019c25b3
 def pool_scores(
     runs,
-    moments=None,  # before, current, past or curve; all by default
+    moments=None,  # names of `EVALUATION_MOMENTS`; all by default
     axes=None,  # all by default
 ) -> pd.DataFrame:
     "The scores of runs in one data frame, with the run's label as `editor`. A run without such scores has no rows."

@@ -411,7 +411,7 @@ class Timestep(_TimestepFile):
 @patch
 def probes(
     self: Timestep,
-    axes=None,  # one name, several, or all by default
+    axes=None,  # one name, several, or by default those of the paper
     more=(),  # also about the answers, as in `_edit_probes`
 ):
     "An Arrow table with one row for each question: edit_id, axis, probe, question, answer."
@@ -631,7 +631,7 @@ def to_pandas(self: Benchmark):
 @patch
 def probes(  # noqa: F811
     self: Benchmark,
-    axes=None,  # one name, several, or all by default
+    axes=None,  # one name, several, or by default those of the paper
     more=(),  # also about the answers, as in `_edit_probes`
 ):
     "An Arrow table with one row for each question of all timesteps: timestep, edit_id, axis, probe, question, answer."

@@ -374,7 +374,7 @@ def ask(
 # %% ../../nbs/07_lm/09_scoring.ipynb #28db6384
 def probe_table(
     bench: Benchmark,
-    axes=None,  # all by default
+    axes=None,  # by default those of the paper
     max_edits: int | None = None,  # of a timestep, sampled; all by default
     seed: int = 0,
     at: str | None = None,  # a timestep; questions that it or an earlier one has retired are left out
@@ -528,7 +528,7 @@ def _score_askable(lm: LM, items: list[QAItem], options: dict) -> tuple[Scores, 
 def ask_benchmark(
     lm: LM,
     bench: Benchmark,
-    axes=None,  # all by default
+    axes=None,  # by default those of the paper
     max_edits: int | None = None,  # of each timestep, sampled; all by default
     protocol="paper",  # a protocol, or its name
     generate: bool = False,  # also the text that greedy decoding generates

@@ -68,7 +68,7 @@ def _find_chains_file(
     if not path.is_dir():
         return path
     if style is None:
-        raise BadArgument(f"{path}: a folder; give --style T (edits from the dumps) or CF (invented edits), or a file")
+        raise BadArgument(f"{path}: a folder; give --set style=T (edits of the dumps) or CF (invented ones), or a file")
     found = sorted([*path.glob(f"chains_*{style}.json"), *path.glob(f"release/chains_*{style}.json")])
     if len(found) != 1:
         names = (
@@ -432,7 +432,7 @@ def _endpoint_model(plan: MquakePlan, folder) -> LM:
     address = None if plan.endpoint == "openai" else plan.endpoint
     made = TextEndpoint(plan.model, address, **dict(job=f"mquake {Path(folder).resolve()}") | plan.spending)
     if made.price and made.budget is None:
-        raise BadArgument(f"{plan.model} costs money: give a budget in dollars (--budget 5)")
+        raise BadArgument(f"{plan.model} costs money: give a budget in dollars (--set budget=5)")
     return EndpointLM.at(made)
 
 # %% ../../nbs/10_runs/09_mquake.ipynb #cell-071

@@ -575,7 +575,7 @@ def agree(
 @patch
 def notify(
     self: Job,
-    event: str,  # begun, asked, kept, resumed, estimated or finished
+    event: str,  # such as asked; 07_loop lists them
     **data,
 ):
     "Call the callbacks with an event."
