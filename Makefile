@@ -30,7 +30,7 @@ help:
 	@echo "make export        write wbe/ from nbs/"
 	@echo "make readme        write README.md from nbs/index.ipynb"
 	@echo "make samples       write the dumps and the benchmark in data_samples/ again"
-	@echo "make runs          make data_samples/runs, runs_forms and runs_later again: every editor (hours on two cores)"
+	@echo "make runs          make data_samples/runs, runs_curves, runs_forms and runs_later again: every editor (hours on two cores)"
 	@echo "make study         train four smaller models and make data_samples/study: seven runs on each, two timesteps"
 	@echo "make real ROWS=…   fetch SmolLM2-135M and MiniLM (190 MB), and run five editors on rows of a benchmark of yours"
 	@echo "make bench         the benchmarks in tests/benchmarks/ (minutes)"
@@ -101,8 +101,9 @@ samples: $(READY)
 	$(BIN)/python data_samples/make.py
 
 runs: $(READY)
-	rm -rf data_samples/runs data_samples/runs_forms data_samples/runs_later
+	rm -rf data_samples/runs data_samples/runs_curves data_samples/runs_forms data_samples/runs_later
 	OMP_NUM_THREADS=1 $(BIN)/wbe sweep data_samples/sweep.toml --jobs 2
+	OMP_NUM_THREADS=1 $(BIN)/wbe sweep data_samples/sweep_curves.toml --jobs 2
 	OMP_NUM_THREADS=1 $(BIN)/wbe sweep data_samples/sweep_forms.toml --jobs 2
 	OMP_NUM_THREADS=1 $(BIN)/wbe sweep data_samples/sweep_later.toml --jobs 2
 	rm -rf data_samples/runs*/.before data_samples/runs*/*/state data_samples/runs*/*/output.txt
