@@ -97,7 +97,7 @@ def chains(tmp_path) -> str:
 def plan(chains, server, editor="mello", **more) -> MquakePlan:
     where = dict(cache=os.path.join(os.path.dirname(chains), "texts.sqlite"), backoff=0.01, timeout=5.0, concurrency=4)
     spending = where | more.pop("spending", {})
-    return MquakePlan(chains, editor, "scripted", endpoint=server.url, spending=spending, **more)
+    return MquakePlan(chains, editor, model="scripted", endpoint=server.url, spending=spending, **more)
 
 
 def run(chains, tmp_path, server, name="run", **more):
@@ -197,7 +197,7 @@ def test_a_server_that_is_down_ends_the_run_and_nothing_is_scored(chains, tmp_pa
 def test_the_address_is_recorded_without_its_parameters(chains, tmp_path):
     with FaultyServer(reply=obedient) as server:
         where = dict(endpoint=f"{server.url}?key=secret", spending=dict(cache=tmp_path / "c"))
-        secret = MquakePlan(chains, "none", "scripted", sample=1, **where)
+        secret = MquakePlan(chains, "none", model="scripted", sample=1, **where)
         try:
             carry_out(secret, tmp_path / "run", progress=False)
         except WriterError as e:  # this server knows no parameters

@@ -63,7 +63,7 @@ def read_context(lm, texts, *_, **__):
 def test_a_model_that_repeats_the_facts_in_front_is_as_good_as_they_are(chains, tmp_path, monkeypatch, name, expected):
     monkeypatch.setattr(mquake, "ask", read_context)
     hparams = {} if name == "oracle" else dict(form="pair", most=None, which="subject")
-    plan = MquakePlan(chains, editor=name, hparams=hparams, k=(1, 3), under="zero-shot")
+    plan = MquakePlan(chains, editor=name, hparams=hparams, k=(1, 3), protocol="zero-shot")
     table = summarise_mquake(carry_out(plan, tmp_path / "run", toy(), progress=False))
     assert table.loc[0, ["instance_wise", "multi_hop"]].tolist() == [0, 0]
     for k in (1, 3):
@@ -72,15 +72,15 @@ def test_a_model_that_repeats_the_facts_in_front_is_as_good_as_they_are(chains, 
 
 
 def test_a_killed_run_continues_with_the_next_group_and_asks_none_twice(chains, tmp_path, monkeypatch):
-    plan = MquakePlan(chains, editor="graph", k=(2,), under="zero-shot")
+    plan = MquakePlan(chains, editor="graph", k=(2,), protocol="zero-shot")
     whole = carry_out(plan, tmp_path / "a", toy(), progress=False)
     real, scored = mquake._score_group, []
 
-    def counted(lm, made, group, how):
+    def counted(lm, made, group, *how):
         if len(scored) == 2:
             raise KeyboardInterrupt
         scored.append([x["case_id"] for x in group])
-        return real(lm, made, group, how)
+        return real(lm, made, group, *how)
 
     monkeypatch.setattr(mquake, "_score_group", counted)
     lm = toy()
@@ -94,12 +94,12 @@ def test_a_killed_run_continues_with_the_next_group_and_asks_none_twice(chains, 
 
 
 def test_another_file_or_setting_is_not_continued_and_more_k_are(chains, tmp_path):
-    lm, first = toy(), MquakePlan(chains, editor="prompt", k=(1,), under="zero-shot", sample=2)
+    lm, first = toy(), MquakePlan(chains, editor="prompt", k=(1,), protocol="zero-shot", sample=2)
     carry_out(first, tmp_path / "run", lm, progress=False)
-    more = MquakePlan(chains, editor="prompt", k=(1, 2), under="zero-shot", sample=2)
+    more = MquakePlan(chains, editor="prompt", k=(1, 2), protocol="zero-shot", sample=2)
     assert set(carry_out(more, tmp_path / "run", lm, progress=False).k) == {0, 1, 2}
     for other in (dict(sample=3), dict(editor="graph"), dict(questions=1)):
-        wanted = dict(editor="prompt", k=(1,), under="zero-shot", sample=2) | other
+        wanted = dict(editor="prompt", k=(1,), protocol="zero-shot", sample=2) | other
         with pytest.raises(BadArgument, match="begun with another"):
             carry_out(MquakePlan(chains, **wanted), tmp_path / "run", lm, progress=False)
     Path(chains).write_text(json.dumps(INSTANCES[:3]))
@@ -108,7 +108,7 @@ def test_another_file_or_setting_is_not_continued_and_more_k_are(chains, tmp_pat
 
 
 def test_all_is_the_number_of_instances_of_the_run(chains, tmp_path):
-    usual = dict(editor="graph", under="zero-shot", sample=3, questions=1)
+    usual = dict(editor="graph", protocol="zero-shot", sample=3, questions=1)
     frame = carry_out(MquakePlan(chains, k=(2, "all"), **usual), tmp_path / "run", toy(), progress=False)
     assert frame.groupby("k").size().to_dict() == {0: 3, 2: 3, 3: 3}
     assert len(carry_out(MquakePlan(chains, k=(3,), **usual), tmp_path / "run", toy(), progress=False)) == 9
@@ -151,7 +151,7 @@ def test_weights_are_unedited_after_every_group(chains, tmp_path):
 
     lm = toy()
     before = {k: v.clone() for k, v in lm.model.state_dict().items()}
-    plan = MquakePlan(chains, editor="ft", hparams=dict(steps=2), k=(4,), under="zero-shot", sample=4)
+    plan = MquakePlan(chains, editor="ft", hparams=dict(steps=2), k=(4,), protocol="zero-shot", sample=4)
     frame = carry_out(plan, tmp_path / "run", lm, progress=False)
     assert len(frame) == 8 and all(torch.equal(v, before[k]) for k, v in lm.model.state_dict().items())
 
@@ -159,7 +159,7 @@ def test_weights_are_unedited_after_every_group(chains, tmp_path):
 def test_contradictions_within_a_group_are_edited_one_after_the_other_and_marked(chains, tmp_path):
     two = [instance(1, "Ida", "Town1", "River1"), instance(2, "Ida", "Town2", "River2")]
     Path(chains).write_text(json.dumps(two))
-    plan = MquakePlan(chains, editor="graph", k=(1, 2), under="zero-shot")
+    plan = MquakePlan(chains, editor="graph", k=(1, 2), protocol="zero-shot")
     frame = carry_out(plan, tmp_path / "run", toy(), progress=False)
     assert frame.groupby("k").conflict.sum().to_dict() == {0: 0, 1: 0, 2: 2}
     assert json.loads((tmp_path / "run" / "config.json").read_text())["conflicts"] == {"edit": 2}
@@ -183,7 +183,7 @@ def test_published_instances_are_read_and_run(tmp_path):
         for s, p, o in x["orig"]["edit_triples"]:
             edits.setdefault((s, p), set()).add(o)
     assert bool(find_conflicts(instances)) == any(len(o) > 1 for o in edits.values())
-    plan = MquakePlan(str(CHAINS), editor="graph", k=(2,), under="zero-shot", sample=2, questions=1)
+    plan = MquakePlan(str(CHAINS), editor="graph", k=(2,), protocol="zero-shot", sample=2, questions=1)
     frame = carry_out(plan, tmp_path / "run", toy_lm("gpt2", n_positions=512), progress=False)
     assert len(frame) == 4 and set(frame.hops) == {4}
 
@@ -215,7 +215,7 @@ def test_runs_lists_a_run_of_mquake_compare_leaves_it_out_and_report_has_a_secti
 
     runs = tmp_path / "runs"
     carry_out(
-        MquakePlan(chains, editor="graph", k=(2,), under="zero-shot", sample=2), runs / "m", toy(), progress=False
+        MquakePlan(chains, editor="graph", k=(2,), protocol="zero-shot", sample=2), runs / "m", toy(), progress=False
     )
     old = json.loads((runs / "m" / "config.json").read_text())
     assert old.pop("kind") == "mquake"

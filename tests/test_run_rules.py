@@ -105,15 +105,15 @@ def test_a_run_that_is_stopped_while_it_chooses_hyper_parameters_goes_on_and_cho
 
 @pytest.mark.parametrize("tune, batch, warned", [(3, 1, False), (3, None, True), (10, None, False)])
 def test_a_choice_by_fewer_edits_than_a_batch_of_the_run_has_is_told(tmp_path, monkeypatch, tune, batch, warned):
-    from wbe.runs import schedule
+    from wbe.runs import loop
 
     said, plan = [], SimpleNamespace(tune=tune, editor="memit", protocol="paper")
     hear = lambda event, text: said.append(text)
     job = SimpleNamespace(plan=plan, folder=tmp_path, texts={}, rank=0, planned={1: 10, 2: 4}, batch_size=batch)
     job.__dict__.update(notify=hear, bench=None, lm=None, editor=None, progress=False)
     for name in ("_tuning_edits", "tune", "use_tuned"):
-        monkeypatch.setattr(schedule, name, lambda *given: None)
-    schedule.Job._tune_editor(job)
+        monkeypatch.setattr(loop, name, lambda *given: None)
+    loop.BenchmarkStudy._tune_editor(job)
     assert [("10 edits together" in text) for text in said] == [True] * warned
 
 

@@ -241,7 +241,7 @@ def test_without_subjects_an_editor_that_needs_them_refuses_before_anything(tmp_
     from wbe.runs import loop, schedule
     from wbe.runs.plan import RunPlan
 
-    monkeypatch.setattr(schedule, "_load_model", lambda plan: pytest.fail("the model was loaded"))
+    monkeypatch.setattr(schedule, "load_planned", lambda plan: pytest.fail("the model was loaded"))
     rows = PARAPHRASED.drop(columns="subject").head(2)
     with pytest.raises(BadArgument, match="rome .*subject"):
         loop.run_lifelong(RunPlan(benchmark=rows, editor="rome"), tmp_path / "r", progress=False)

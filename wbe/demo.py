@@ -140,7 +140,7 @@ def run_demo(
 
 # %% ../nbs/12_app/01_demo.ipynb #cell-026
 def _finished_run(folder: Path, plan):  # plan: a RunPlan
-    "The run in a folder if it is that of the plan and finished, else None."
+    "The run in a folder if it is that of the plan and finished, else None; a run with other settings makes room."
     from wbe.runs.plan import RunPlan
     from wbe.runs.records import Run
 
@@ -148,23 +148,11 @@ def _finished_run(folder: Path, plan):  # plan: a RunPlan
         run = Run.load(folder)
     except StoreError:
         return None
-    same = RunPlan.from_config(run.config["plan"]).identity() == plan.with_generate(run.config["plan"]).identity()
-    return run if same and run.config["finished"] and not run.missing else None
-
-# %% ../nbs/12_app/01_demo.ipynb #cell-028
-def _move_other_run(folder: Path, plan):  # plan: a RunPlan
-    "Make room for a run when its folder holds one with other settings."
-    from wbe.runs.plan import RunPlan
-    from wbe.runs.records import Run
-
-    try:
-        other = RunPlan.from_config(Run.load(folder).config["plan"]).identity() != plan.identity()
-    except StoreError:
-        return
-    if other:
-        kept = folder.parent.with_name("runs-other-settings")
-        kept.mkdir(exist_ok=True)
-        folder.rename(next(p for p in (kept / f"{folder.name}-{n}" for n in range(1, 1000)) if not p.exists()))
+    if RunPlan.from_config(run.config["plan"]).identity() == plan.with_generate(run.config["plan"]).identity():
+        return run if run.config["finished"] and not run.missing else None
+    kept = folder.parent.with_name("runs-other-settings")
+    kept.mkdir(exist_ok=True)
+    folder.rename(next(p for p in (kept / f"{folder.name}-{n}" for n in range(1, 1000)) if not p.exists()))
 
 # %% ../nbs/12_app/01_demo.ipynb #cell-029
 DEMO_EDITORS = ("rome", "lora", "rag")
@@ -195,7 +183,6 @@ def edit_demo(
         plan = RunPlan(benchmark=str(folder / "benchmark" / "release"), editor=name, **settings, **often)
         run = _finished_run(folder / "runs" / name, plan)
         if run is None:
-            _move_other_run(folder / "runs" / name, plan)
             log(f"{name}: {'the unedited tiny model' if name == 'none' else 'edit the tiny model'}")
             run = run_lifelong(plan, folder / "runs" / name, progress=progress, callbacks=callbacks)
         runs.append(run)

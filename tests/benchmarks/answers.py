@@ -28,7 +28,7 @@ from retrieval import invented_facts
 from wbe.benchmark.own import open_benchmark
 from wbe.benchmark.reader import row_probes
 from wbe.editors.memory.retrieval import QAPair, _PairRetriever
-from wbe.lm.cost import _never_stopping
+from wbe.lm.cost import _NEVER
 from wbe.lm.models import LM, load
 from wbe.lm.scoring import ask, score
 from wbe.lm.sharing import _build_token_tree, _common_prefix
@@ -74,7 +74,7 @@ def one_round(lm: LM, items: list[QAItem]) -> dict:
     "Milliseconds of a question in three ways."
     some = [x.question for x in items[:: max(1, len(items) // ALONE)]][:ALONE]
     quiet = dict(progress=False)
-    with _never_stopping(lm):
+    with lm.state.changed(stop_tokens=_NEVER):
         alone = seconds(lambda: [ask(lm, q, PROTOCOL, TOKENS, **quiet) for q in some])
         text = seconds(lambda: score(lm, items, PROTOCOL, generate=True, max_tokens=TOKENS, **quiet))
     forced = seconds(lambda: score(lm, items, PROTOCOL, **quiet))

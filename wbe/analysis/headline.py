@@ -478,18 +478,11 @@ def model_of_runs(
     ask: bool = False,  # whether it may be loaded
 ) -> object:  # an `LM`; its module loads torch, which most reports do not need
     "The unedited model of runs, checked by its fingerprint."
-    from wbe.editors.weights.moments import model_fingerprint
-    from wbe.lm.models import load
+    from wbe.runs.export import _unedited_model
 
     if not ask:
         raise SourceNotGiven(_MODEL)
-    run = as_run_list(runs)[0]
-    plan = run.config["plan"]
-    options = {name: plan[name] for name in ("quant", "revision", "trust_remote_code")}
-    lm = load(plan["model"], plan["dtype"], plan["device"], **options)
-    if model_fingerprint(lm) != run.config["model"]["fingerprint"]:
-        raise BadArgument(f"{plan['model']} is not the model that was edited in {run.name}: its weights differ")
-    return lm
+    return _unedited_model(as_run_list(runs)[0])
 
 # %% ../../nbs/11_analysis/11_headline.ipynb #2032f329
 def _lasting_facts_path(runs, bench: Benchmark) -> Path | None:

@@ -114,7 +114,7 @@ def update_measures(
     if len(run.texts):
         total = _text_entropy(run.texts)
         parts += [total.rename("fluency_sum"), (total / 2).rename("fluency_mean")]
-    made = run.edits[run.edits["reason"].isna()].set_index(["editor", "case_id"])
+    made = run.trials[run.trials["reason"].isna()].set_index(["editor", "case_id"])
     measures = made[["subject"]].join([*parts, made["seconds"].astype(float)])
     return measures.reindex(columns=["subject", *FACT_MEASURES]).reset_index()
 

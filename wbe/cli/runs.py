@@ -20,7 +20,7 @@ from .app import Setting, _json_or_text, command, read_settings, settings_of, ta
 from .bench import _parse_prices, _spending
 from .tables import TableOutput, fits_terminal, print_step
 from ..records import AXES, BadArgument, check_choice
-from ..runs.plan import OLD_SETTINGS, PLAN_FLAGS, PLAN_PARTS, SCHEDULES, read_plan
+from ..runs.plan import PLAN_FLAGS, PLAN_PARTS, SCHEDULES, read_plan
 
 # %% ../../nbs/12_app/05_runs.ipynb #c37fab11
 def _print_answers(
@@ -111,19 +111,12 @@ _MORE_WORDS = dict(  # of the command, by what a schedule asks about
 )
 
 
-def _own_words(schedule: str) -> list[Setting]:
-    "The settings of a plan that has no parts, by today's names."
-    how = SCHEDULES[schedule]
-    words = [s for s in settings_of(how.plan, schedule) if s.name != how.file]
-    return [s._replace(name=OLD_SETTINGS.get(s.name, s.name)) for s in words]
-
-
 def _read_words(schedule: str) -> list[Setting]:
     "All words that the command reads; a flag of the command belongs to a part."
-    file = SCHEDULES[check_choice(schedule, SCHEDULES, "schedule")].file
-    words = [s for part, cls in PLAN_PARTS.items() for s in settings_of(cls, part) if s.name != "benchmark"]
-    words += _own_words(schedule) if file != "benchmark" else []
-    return words + _MORE_WORDS[file]
+    how = SCHEDULES[check_choice(schedule, SCHEDULES, "schedule")]
+    words = [s for part, cls in PLAN_PARTS.items() for s in settings_of(cls, part)]
+    words += settings_of(how.plan, schedule) if how.file != "benchmark" else []
+    return [s for s in words if s.name not in ("benchmark", how.file)] + _MORE_WORDS[how.file]
 
 # %% ../../nbs/12_app/05_runs.ipynb #3864836c
 def _hparam_words(editors: str | None) -> list[Setting]:
@@ -140,9 +133,8 @@ def _hparam_words(editors: str | None) -> list[Setting]:
 def _plan_words(given: dict) -> list[Setting]:
     "What `--set help` lists: the settings of a schedule, and the hyper-parameters of the editor."
     schedule = given.get("schedule") or "timesteps"
-    words, file = _read_words(schedule), SCHEDULES[schedule].file
-    if file != "benchmark":
-        words = _own_words(schedule) + _MORE_WORDS[file]
+    words, own = _read_words(schedule), SCHEDULES[schedule].file == "benchmark"
+    words = [s for s in words if own or s.part in (schedule, "")]
     return words + _hparam_words(given.get("editor"))
 
 # %% ../../nbs/12_app/05_runs.ipynb #b2f54e23
@@ -203,8 +195,8 @@ def _asked_how(run, metric: str | None = None) -> dict:
     return tables._asked_how([run]) | (dict(measure=metric, decoding=tables._decoding(metric)) if metric else {})
 
 # %% ../../nbs/12_app/05_runs.ipynb #2d639ac0
-def _print_run(run, out: TableOutput):
-    "The means of a run as a table, and what is missing."
+def _print_run(run, out: TableOutput, track: tuple = ()):
+    "The means of a run as a table, what is missing, and where it is."
     from wbe.runs.records import compare_measures, measure_title
 
     means = run.means()
@@ -220,6 +212,9 @@ def _print_run(run, out: TableOutput):
         out.line(f"{line}.")
     if run.missing:
         out.line(f"Missing: {'; '.join(run.missing)}. The same command continues.")
+    out.line(f"The run:             {run.folder}")
+    if not SCHEDULES[run.kind].restore:  # edits made alone leave no timestep to compare
+        out.line(f"Compare with others: wbe compare {run.folder.parent}")
 
 # %% ../../nbs/12_app/05_runs.ipynb #74c2cb5a
 def _check_run_name(name: str | None):
@@ -231,76 +226,28 @@ def _check_run_name(name: str | None):
     if name in ("", ".", "..") or any(c in "/\\" or not c.isprintable() for c in name):
         raise BadArgument(f"--name {name!r}: give a plain name; the folder of the runs is given with --runs")
 
-# %% ../../nbs/12_app/05_runs.ipynb #dec9f05e
-def _run_benchmark(cls, settings: dict, hparams: list[str], runs: Path, name: str | None, out: TableOutput):
-    "Carry out a run on a benchmark with a progress table and trackers, and print its result."
-    from wbe.lm.scoring import process_rank
-    from wbe.runs.loop import carry_out
-    from wbe.runs.loop import ProgressTable, tracker
-
-    trackers = settings.pop("track", ())
-    if settings.get("texts") and Path(settings["texts"]).is_dir():
-        settings["texts_dir"] = settings.pop("texts")
-    given = _hparams(hparams, settings.get("editor", ""))
-    plan = cls.from_config(settings | dict(hparams=settings.get("hparams", {}) | given))
-    folder, first = runs / (name or plan.name), process_rank()[0] == 0
-    about = dict(editor=plan.editor, model=plan.model)
-    callbacks = [ProgressTable(), *(tracker(t, folder, about) for t in trackers)] if first else ()
-    run = carry_out(plan, folder, callbacks=callbacks)
-    if first:
-        _print_run(run, out)
-        out.line(f"The run:             {folder}")
-        if not SCHEDULES[plan.schedule].restore:  # edits made alone leave no timestep to compare
-            out.line(f"Compare with others: wbe compare {runs}")
-
 # %% ../../nbs/12_app/05_runs.ipynb #624b04a3
-def _print_mquake(frame, asked: dict, out: TableOutput):
+def _print_mquake(run, out: TableOutput, **spending):
     "Accuracy by the number of instances edited together, of hops, and of edits of an instance."
     from wbe.runs.mquake import summarise_mquake
+    from wbe.runs.records import PartitionedTable
 
+    frame = PartitionedTable(run.folder, "instances").frame()
     titles = dict(k="Accuracy in percent; k: instances edited together, 0: none")
     titles |= dict(hops="By number of hops", edits="By number of edits of an instance")
     for name, by in dict(k=["k"], hops=["k", "hops"], edits=["k", "edits"]).items():
-        out.frame(name, summarise_mquake(frame, by).reset_index(), titles[name], asked=asked, floats=".1f")
+        out.frame(name, summarise_mquake(frame, by).reset_index(), titles[name], asked=_asked_how(run), floats=".1f")
     clashes = frame[frame.k > 0].groupby("k").conflict.sum()
     for k, n in clashes[clashes > 0].items():
         out.line(f"k = {k}: {n} instances are contradicted by others of their group.")
-
-# %% ../../nbs/12_app/05_runs.ipynb #939342f6
-def _mquake_folder(plan) -> str:
-    "The name of a run's folder, made of editor, model and file."
-    file = Path(plan.chains).stem
-    file += f"-{plan.style}" if plan.style and not file.endswith(f"_{plan.style}") else ""
-    return f"mquake-{plan.editor.replace(':', '-')}-{Path(plan.model).name}-{file}"
-
-# %% ../../nbs/12_app/05_runs.ipynb #a80386b5
-def _own_plan(cls, settings: dict):
-    "A plan that has no parts, from settings by today's names."
-    names = {OLD_SETTINGS.get(f.name, f.name): f.name for f in fields(cls)}
-    for unknown in settings.keys() - names.keys():
-        raise BadArgument(f"{unknown} is no setting of --schedule {cls.schedule}; --set help lists them")
-    return cls(**{names[k]: v for k, v in settings.items()})
-
-
-def _run_mquake(cls, settings: dict, hparams: list[str], runs: Path, name: str | None, out: TableOutput):
-    from wbe.runs.loop import carry_out
-    from wbe.runs.records import Run
-
-    spending = dict(budget=settings.pop("budget", None), prices=_parse_prices(settings.pop("prices", None)))
-    spending = {k: v for k, v in spending.items() if v is not None}
-    settings["chains"] = settings.pop("benchmark")
-    hparams = settings.pop("hparams", {}) | _hparams(hparams, settings.get("editor", ""))
-    plan = _own_plan(cls, settings | dict(hparams=hparams, spending=settings.get("spending", {}) | spending))
-    folder = runs / (name or _mquake_folder(plan))
-    frame, run = carry_out(plan, folder), Run.load(folder)
-    _print_mquake(frame, _asked_how(run), out)
     if found := run.config.get("conflicts"):
         kinds = ", ".join(f"{kind} {n}" for kind, n in found.items())
-        out.line(f"In {Path(plan.chains).name} {sum(found.values())} pairs of instances contradict each other: {kinds}")
-    out.line(f"The run: {folder}")
+        file = run.config["plan"]["chains"]
+        out.line(f"In {file} {sum(found.values())} pairs of instances contradict each other: {kinds}")
+    out.line(f"The run: {run.folder}")
 
 # %% ../../nbs/12_app/05_runs.ipynb #6a9afbeb
-def _print_wikifactdiff(run, probability: str, shared: bool, paper: bool, out: TableOutput):
+def _print_wikifactdiff(run, out: TableOutput, probability: str, shared: bool, paper: bool):
     "Table 6, the edits that could not be made, and a line about each."
     from wbe.analysis.mquake import format_table_6, table_6, update_measures
 
@@ -314,26 +261,39 @@ def _print_wikifactdiff(run, probability: str, shared: bool, paper: bool, out: T
     for (editor, reason), n in refused.items():
         out.line(f"{editor} could not make {n} of the edits: {reason}")
     out.line("Shares and differences times 100, ± half of the 95% interval; fluency in bits.")
+    out.line(f"The run: {run.folder}")
 
 # %% ../../nbs/12_app/05_runs.ipynb #50abfcd7
-def _run_wikifactdiff(cls, settings: dict, hparams: list[str], runs: Path, name: str | None, out: TableOutput):
-    from wbe.analysis.mquake import PROBABILITIES
-    from wbe.runs.loop import carry_out
+def _of_plan(file: str, settings: dict, more: dict) -> dict:  # file: what is asked about; more: of _MORE_WORDS
+    "The settings of a plan, from the words of the command."
+    if file == "benchmark" and settings.get("texts") and Path(settings["texts"]).is_dir():
+        settings["texts_dir"] = settings.pop("texts")
+    if file == "chains":
+        spending = dict(budget=more["budget"], prices=_parse_prices(more["prices"]))
+        settings["spending"] = settings.get("spending", {}) | {k: v for k, v in spending.items() if v is not None}
+    if file == "updates":
+        from wbe.analysis.mquake import PROBABILITIES
 
-    updates, editor = settings.pop("benchmark"), settings.pop("editor", None)
-    table = [settings.pop(k, default) for k, default in dict(probability="token", shared=False, paper=True).items()]
-    check_choice(table[0], PROBABILITIES, "probability")
-    settings |= dict(
-        updates=updates, n=settings.get("n", 100) or None, hparams=settings.get("hparams", {}) | _by_editor(hparams)
-    )
-    settings |= dict(editors=tuple(editor.split(","))) if editor else {}
-    plan = _own_plan(cls, settings)
-    folder = runs / (name or f"wikifactdiff-{Path(plan.model).name}-{Path(updates).stem}")
-    _print_wikifactdiff(carry_out(plan, folder), *table, out)
-    out.line(f"The run: {folder}")
+        check_choice(more["probability"], PROBABILITIES, "probability")
+        editor, n = settings.pop("editor", None), settings.get("n", 100) or None
+        settings |= dict(n=n, **(dict(editors=tuple(editor.split(","))) if editor else {}))
+    return settings
 
 # %% ../../nbs/12_app/05_runs.ipynb #83cb5f4e
-_RUN = dict(benchmark=_run_benchmark, chains=_run_mquake, updates=_run_wikifactdiff)  # by what is asked about
+_PRINT = dict(benchmark=_print_run, chains=_print_mquake, updates=_print_wikifactdiff)  # by what is asked about
+
+
+def _carry_out(plan, folder: Path, more: dict, out: TableOutput):  # more: of _MORE_WORDS
+    "Carry out a run with a progress table and trackers, and print its result."
+    from wbe.lm.scoring import process_rank
+    from wbe.runs.loop import ProgressTable, carry_out, tracker
+    from wbe.runs.records import Run
+
+    about, first = dict(editor=getattr(plan, "editor", ""), model=plan.model), not process_rank()[0]
+    callbacks = [ProgressTable(), *(tracker(t, folder, about) for t in more.get("track", ()))] if first else ()
+    run = carry_out(plan, folder, callbacks=callbacks)
+    if first:
+        _PRINT[SCHEDULES[plan.schedule].file](run if isinstance(run, Run) else Run.load(folder), out, **more)
 
 # %% ../../nbs/12_app/05_runs.ipynb #d3a9139d
 @command("runs", plan=_plan_words, flags=PLAN_FLAGS)
@@ -369,17 +329,21 @@ def _run(
     known = _read_words(schedule)
     recorded.pop("schedule", None)
     named = [p for p in pairs if p.partition("=")[0].rpartition(".")[2] in ("editor", "editors")]
-    _check_names(named, known, "")
     chosen = recorded | read_settings(named, known)
     names = chosen.get("editor", "none").split(",") + list(chosen.get("editors", ()))
     editors = [e for e in names if e != "none"]
     mine, hparams = _split_pairs(pairs, known, editors)
     _check_names(mine, known, ",".join(editors))
     how, settings = SCHEDULES[schedule], recorded | read_settings(mine, known)
-    recorded_file = settings.pop(how.file, None)  # has a word of its own
-    if not (benchmark := benchmark or recorded_file):
+    more = {s.name: settings.pop(s.name, s.default) for s in _MORE_WORDS[how.file]}
+    if benchmark:
+        settings[how.file] = benchmark
+    if not settings.get(how.file):
         raise BadArgument("give a benchmark, like wbe-demo/benchmark/release; or --config FILE")
-    _RUN[how.file](how.plan_class, settings | dict(benchmark=benchmark), hparams, runs, name, out)
+    given = _by_editor(hparams) if how.file == "updates" else _hparams(hparams, settings.get("editor", ""))
+    settings["hparams"] = settings.get("hparams", {}) | given
+    plan = how.plan_class.from_config(_of_plan(how.file, settings, more))
+    _carry_out(plan, runs / (name or plan.name), more, out)
 
 # %% ../../nbs/12_app/05_runs.ipynb #598761eb
 def _print_estimate(file: Path, measured: list[Path] | None, out: TableOutput):

@@ -20,7 +20,7 @@ from .ability import score_held_out
 from .families import BLOCK_PARTS, ModelError
 from .models import LM
 from .sharing import greedy_decode
-from .tokens import QAItem, StopTokens, encode_items, stop_tokens
+from .tokens import QAItem, StopTokens, encode_items
 from ..records import BadArgument
 from ..store import format_bytes
 
@@ -130,15 +130,7 @@ def leave_out_of_collection():
         gc.unfreeze()
 
 # %% ../../nbs/07_lm/13_cost.ipynb #cell-025
-@contextmanager
-def _never_stopping(lm: LM):
-    "Inside the `with` block no token ends an answer."
-    before = stop_tokens(lm)
-    lm.state.stop_tokens = StopTokens(frozenset(), frozenset())
-    try:
-        yield
-    finally:
-        lm.state.stop_tokens = before
+_NEVER = StopTokens(frozenset(), frozenset())  # no token ends an answer
 
 # %% ../../nbs/07_lm/13_cost.ipynb #cell-028
 def _seconds_of(
@@ -169,7 +161,7 @@ def time_rounds(
     if not questions or tokens < 2 or repeats < 1:
         raise BadArgument("timing needs at least one question, two tokens and one round")
     out = []
-    with _never_stopping(lm):
+    with lm.state.changed(stop_tokens=_NEVER):
         for _ in range(repeats + 1):
             first = [_seconds_of(lm, q, protocol, 1, clock) for q in questions]
             whole = [_seconds_of(lm, q, protocol, tokens, clock) for q in questions]

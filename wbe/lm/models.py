@@ -4,12 +4,14 @@
 
 # %% auto #0
 __all__ = ['BACKENDS', 'LMState', 'LM', 'require_weights', 'first_input', 'PartHook', 'Backend', 'builtin_folder',
-           'check_load_options', 'load', 'as_lm', 'limited_threads', 'check_compiler', 'compile_blocks']
+           'check_load_options', 'load', 'as_lm', 'training_state', 'restore_training', 'save_training',
+           'load_training', 'limited_threads', 'check_compiler', 'compile_blocks']
 
 # %% ../../nbs/07_lm/02_models.ipynb #cell-002
 import copy
 import importlib.util
 import inspect
+import json
 import os
 import shutil
 from collections import Counter
@@ -26,7 +28,7 @@ from .families import BLOCK_PARTS, MODEL_PARTS, Family, ModelError, check_family
 from ..plugins import Registry
 from ..progress import is_watched
 from ..records import BadArgument, check_choice, install_command, patch
-from ..store import sha256_of
+from ..store import StoreError, atomic_write, explain_read_errors, sha256_of
 from ..texts import package_table
 
 # %% ../../nbs/07_lm/02_models.ipynb #cell-005
@@ -43,6 +45,16 @@ class LMState:
     residual_scales: dict = field(default_factory=dict)  # by layer: what a block multiplies the output of its MLP by
     fingerprint: str | None = None  # hash of the unedited weights
     edits: object = None  # what editors keep with the model; `lm.edits`, see `EditState`
+
+    @contextmanager
+    def changed(self, **values):
+        "Other values, inside a `with` block."
+        before = {name: getattr(self, name) for name in values}
+        vars(self).update(values)
+        try:
+            yield
+        finally:
+            vars(self).update(before)
 
 # %% ../../nbs/07_lm/02_models.ipynb #cell-008
 @dataclass
@@ -670,6 +682,50 @@ def __repr__(self: LM) -> str:
 def _repr_html_(self: LM) -> str:
     rows = (f"<tr><th style='text-align:left'>{k}</th><td>{v}</td></tr>" for k, v in _describe_lm(self).items())
     return f"<table>{''.join(rows)}</table>"
+
+# %% ../../nbs/07_lm/02_models.ipynb #02e335dd
+def training_state(named: dict, **optimizers) -> dict:  # named: tensors by name, trained ones and buffers
+    "What a training needs to go on, as named tensors."
+    out = {f"values/{name}": t for name, t in named.items()}
+    for kind, optimizer in optimizers.items():
+        for n, state in optimizer.state_dict()["state"].items():
+            out |= {f"{kind}/{n}/{name}": torch.as_tensor(value) for name, value in state.items()}
+    return {name: t.detach().cpu().clone(memory_format=torch.contiguous_format) for name, t in out.items()}
+
+
+@torch.no_grad()
+def restore_training(tensors: dict, named: dict, **optimizers):
+    "Put a training where it was."
+    for name, t in named.items():
+        t.copy_(tensors[f"values/{name}"])
+    for kind, optimizer in optimizers.items():
+        state = {}
+        for key in (k for k in tensors if k.startswith(f"{kind}/")):
+            _, n, name = key.split("/")
+            state.setdefault(int(n), {})[name] = tensors[key]
+        optimizer.load_state_dict(optimizer.state_dict() | dict(state=state))
+
+# %% ../../nbs/07_lm/02_models.ipynb #607dcc40
+def save_training(path: Path, params: dict, about: dict, named: dict, **optimizers):
+    "Write the state of a training to a file that is whole or absent."
+    from safetensors.torch import save_file
+
+    with atomic_write(path) as part:
+        save_file(training_state(named, **optimizers), part, {"about": json.dumps(dict(about, params=params))})
+
+
+def load_training(path: Path, params: dict, named: dict, **optimizers) -> tuple[dict, dict]:  # all tensors; `about`
+    "Put a training where such a file says; an error if it is of another training."
+    from safetensors import safe_open
+
+    with explain_read_errors(path), safe_open(path, "pt") as f:
+        about, tensors = json.loads(f.metadata()["about"]), {name: f.get_tensor(name) for name in f.keys()}
+    before = about.pop("params")
+    if other := [name for name in before | params if before.get(name) != params.get(name)]:
+        what = f"the state of another training ({', '.join(other)} differ)"
+        raise StoreError(f"{path}: {what}; remove it, or train into another folder")
+    restore_training(tensors, named, **optimizers)
+    return tensors, about
 
 # %% ../../nbs/07_lm/02_models.ipynb #331f86bf
 _SMALL_MODEL = 50_000_000  # parameters; measured with 5.6 million, so where it ends is a guess

@@ -39,17 +39,12 @@ def select_logits(
         handle.remove()
 
 # %% ../../nbs/07_lm/06_passes.ipynb #cell-011
-@contextmanager
 def mark_prompt_lengths(
     lm: LM,
     lengths: list[int],  # for each text, how many of its tokens are the prompt
 ):
     "Within the block, `lm.state.prompt_lengths` is set, so that editors can tell prompts from answers."
-    before, lm.state.prompt_lengths = lm.state.prompt_lengths, lengths
-    try:
-        yield
-    finally:
-        lm.state.prompt_lengths = before
+    return lm.state.changed(prompt_lengths=lengths)
 
 # %% ../../nbs/07_lm/06_passes.ipynb #cell-014
 @dataclass(slots=True)

@@ -25,7 +25,7 @@ from ..progress import progress_bar
 from ..lm.scoring import score
 from ..records import BadArgument, patch
 from .records import broken_after, no_effect_line
-from .schedule import Job, edit_batches
+from .schedule import Study, edit_batches
 from ..store import StoreError, explain_read_errors, make_folder, sha256_of, write_text
 
 # %% ../../nbs/10_runs/05_checkpoints.ipynb #cell-005
@@ -179,7 +179,7 @@ def restore(
 class _Health:
     "Whether a model still works, where a plan asks for it: perplexity after batches, norms after timesteps."
 
-    def __init__(self, job: Job):
+    def __init__(self, job: Study):
         self.job, self.check, self.norms, self.broken_at = job, None, {}, None
 
     def start(self):
@@ -224,7 +224,7 @@ def norm_rows(
 class _Effect:
     "Whether the first edits of a run have an effect on the answers to their questions."
 
-    def __init__(self, job: Job, edits: int = 8):
+    def __init__(self, job: Study, edits: int = 8):
         self.job, self.left, self.moves, self.items = job, edits, [], []  # left: how many edits are still looked at
 
     def before(self, requests: list[EditRequest]) -> tuple[list, list]:  # questions with answers; log-probabilities
@@ -266,7 +266,7 @@ class _Effect:
 class Updater:
     "Makes the edits of a run, or learns from its texts, and writes checkpoints."
 
-    def __init__(self, job: Job):
+    def __init__(self, job: Study):
         self.job, self.lm, self.editor = job, job.lm, job.editor
         self.checkpoint, self.health, self.memory = Checkpoint(job.folder / "state"), _Health(job), PeakMeter(job.lm)
         self.effect = _Effect(job)

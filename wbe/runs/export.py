@@ -19,7 +19,7 @@ from ..lm.scoring import probe_table
 from ..metrics.answers import to_list
 from ..records import BadArgument, check_choice
 from .checkpoints import Checkpoint
-from .schedule import _load_model
+from .schedule import load_planned
 from .plan import SCHEDULES, RunPlan, plan_editor, plan_settings
 from .records import Run
 from ..store import StoreError, new_folder, versions, write_text
@@ -59,9 +59,9 @@ def _check_exportable(run: Run) -> dict:  # what the last checkpoint says
 def _unedited_model(run: Run) -> LM:
     "The model of a run before its first edit."
     plan = RunPlan.from_config(run.config["plan"])
-    lm, known = _load_model(plan), run.config["model"]["fingerprint"]
+    lm, known = load_planned(plan), run.config["model"]["fingerprint"]
     if model_fingerprint(lm) != known:
-        raise BadArgument(f"{plan.model} is not the model with which {run.name} was begun: its weights are others")
+        raise BadArgument(f"{plan.model} is not the model that was edited in {run.name}: its weights differ")
     return lm
 
 

@@ -10,20 +10,29 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 
-from ..benchmark.own import write_rows
-from ..editors.trials import warm_up_edit
+import torch
+
+from ..benchmark.own import open_benchmark, write_rows
+from ..editors.requests import EditRequest
+from ..editors.trials import tune, use_tuned, warm_up_edit
+from ..editors.weights.moments import model_fingerprint
+from ..lm.ability import ability_task, check_abilities_for
 from ..lm.models import LM, limited_threads
 from ..lm.scoring import process_rank
+from ..lm.tokens import encode_items, get_protocol
 from ..progress import format_duration
 from ..records import ASKED_AXES, BadArgument, check_choice, install_command, order_axes, patch
 from .checkpoints import Updater
 from .moments import Asker
-from .plan import SCHEDULES, RunPlan, check_plan
-from .records import Run
-from .schedule import Job, Study
-from .schedule import _step_requests, estimate_seconds, utc_now
+from .plan import SCHEDULES, RunPlan, check_plan, plan_editor
+from .questions import lasting_items, near_facts
+from .records import RUN_TABLES, Run, recorded_plan
+from .schedule import Study, estimate_seconds, planned_edits, step_requests, utc_now
+from .schedule import _adopt_editor_source, _check_editable, _check_same_run, _describe_benchmark, _describe_run
+from .schedule import _different_settings, _run_texts, _tuning_edits
 from ..store import lock, make_folder, write_text
 
 # %% ../../nbs/10_runs/07_loop.ipynb #45f48a99
@@ -38,19 +47,157 @@ def _begin_run(study: Study):
     study.begin()
 
 # %% ../../nbs/10_runs/07_loop.ipynb #6cd67ff3
-class BenchmarkStudy(Job):
+class BenchmarkStudy(Study):
     "The edits of a benchmark, timestep after timestep or one by one, and its questions."
+
+    names = RUN_TABLES
 
     def __init__(self, *given, **options):
         super().__init__(*given, **options)
+        self.fingerprint, self.tuned = model_fingerprint(self.lm), None
+        self.rank, self.processes = process_rank(self.lm)
+        self.tables.writes = self.rank == 0
         self.updater, self.asker = Updater(self), Asker(self)
         self.started, self.timed, self.estimates = time.monotonic(), [], set()  # for `estimate`; timed: batches
+
+    def accept(self, old: dict, new: dict) -> dict:
+        "The description of a run that is continued; an error if the folder holds another run."
+        _check_same_run(self.folder, old, new, self.plan)
+        _adopt_editor_source(self.folder, old, new)
+        same_end = old["timesteps"] == new["timesteps"]
+        self.finished = bool(same_end and old["finished"] and not Run.load(self.folder).missing)
+        more = dict(tuned=old["tuned"]) if "tuned" in old else {}
+        return new | dict(started=old["started"], finished=old["finished"] if same_end else None) | more
+
+# %% ../../nbs/10_runs/07_loop.ipynb #90b83788
+@patch
+def read(self: BenchmarkStudy):
+    "Make the editor, open the benchmark, and find what is asked."
+    self.plan = plan = self.plan.with_generate(recorded_plan(self.folder))
+    self.editor = plan_editor(plan)
+    self.rows = None if isinstance(plan.benchmark, (str, Path)) else plan.benchmark  # a table in memory
+    self.bench = open_benchmark(plan.benchmark, plan.map)
+    if self.rows is not None:
+        self.plan = plan = replace(plan, benchmark=str(self.folder / "rows.json"))
+    self.planned = planned_edits(self.bench, plan)
+    self.near = near_facts(self.bench, plan, self.planned)
+    self.lasting = lasting_items(self.bench, plan)
+    self.texts = _run_texts(self.bench, plan, self.planned, self.editor)  # for an editor that takes texts
+    if self.editor is not None and not self.texts:
+        _check_editable(self.bench, self.planned, self.editor.needs_subject, plan.editor)
+    self.abilities = [ability_task(name, plan.ability_size) for name in plan.ability]
+    for task in self.abilities:
+        task.prepare()  # downloads, before anything else takes time
+
+# %% ../../nbs/10_runs/07_loop.ipynb #9443a20a
+@patch
+def agree(
+    self: BenchmarkStudy,
+    value=None,
+):  # the value of the first process
+    "Wait for the other processes, and agree on a value."
+    if self.processes == 1:
+        return value
+    values = [None] * self.processes
+    torch.distributed.all_gather_object(values, value)
+    return values[0]
+
+# %% ../../nbs/10_runs/07_loop.ipynb #5600f118
+@patch
+def notify(
+    self: BenchmarkStudy,
+    event: str,  # such as asked; they are listed below
+    **data,
+):
+    "Call the callbacks with an event."
+    for callback in self.callbacks:
+        callback(event, data)
+
+# %% ../../nbs/10_runs/07_loop.ipynb #befaf540
+@patch
+def _check_editor(self: BenchmarkStudy):
+    "Raise an error if the editor cannot edit this model; a run that continues keeps its hyper-parameters."
+    if (self.folder / "config.json").exists():
+        recorded = Run.load(self.folder).config
+        if not _different_settings(recorded, self.lm.dequantised, self.plan):
+            self.editor.use_recorded(recorded["hparams"])
+    self.editor.check_for(self.lm)
+
+
+@patch
+def _tune_editor(self: BenchmarkStudy):
+    "Choose the editor's hyper-parameters, where the plan says so and no run was begun."
+    if not self.plan.tune or (self.folder / "config.json").exists():
+        return
+    if self.texts:
+        raise BadArgument(
+            f"tune chooses hyper-parameters by edits, and {self.plan.editor} learns from texts; leave it out"
+        )
+    keep = self.folder / "tuning.json" if self.rank == 0 else None
+    tell = lambda text: self.notify("tuning", text=text)
+    together = min(max(self.planned.values()), self.batch_size or 10**12)
+    if together > self.plan.tune:
+        tell(f"the run makes {together} edits together; {self.plan.tune} promise more locality than so many leave")
+    edits = _tuning_edits(self.bench, self.plan, self.planned)
+    show = self.progress and self.rank == 0
+    self.tuned = tune(self.lm, self.editor, edits, self.batch_size, self.plan.protocol, keep, tell, show)
+    use_tuned(self.editor, self.lm, self.tuned)
+
+# %% ../../nbs/10_runs/07_loop.ipynb #41e14a1b
+@patch
+def check(self: BenchmarkStudy):
+    "Raise an error if the model cannot be asked or edited as planned."
+    encode_items(self.lm, self.lasting[:1], get_protocol(self.plan.protocol), "truncate")
+    check_abilities_for(self.lm, self.abilities)
+    if self.editor is not None:
+        self._check_editor()
+        self._tune_editor()
+
+# %% ../../nbs/10_runs/07_loop.ipynb #6fa51fb0
+@patch(as_prop=True)
+def batch_size(self: BenchmarkStudy) -> int | None:
+    "Edits per batch at most; None for no limit."
+    return None if self.editor is None else self.schedule.size or self.plan.batch or self.editor.batch
+
+
+@patch
+def requests_of(
+    self: BenchmarkStudy,
+    timestep: int,
+    first: int | None = None,  # how many rows; the planned ones by default
+) -> tuple[list[EditRequest | None], list[dict]]:  # a request or None for each row; the refused rows with the reason
+    "The planned edits of a timestep."
+    step, count = self.bench[timestep - 1], min(first or 10**12, self.planned[timestep])
+    found = list(step_requests(step, count, self.editor.needs_subject, self.editor.sees_probes))
+    step.forget()
+    made = [r if isinstance(r, EditRequest) else None for r in found]
+    refused = [r for r in found if isinstance(r, dict)]
+    return self._without_known(made, refused) if self.plan.unknown else (made, refused)
+
+# %% ../../nbs/10_runs/07_loop.ipynb #ae0c1ab4
+_KNOWN = "the unedited model answers it"
+
+
+@patch
+def _without_known(self: BenchmarkStudy, requests: list[EditRequest | None], refused: list[dict]):
+    "The requests, where what the unedited model answered exactly is refused."
+    rows = self.tables["scores"].frame()
+    right = (rows.moment == "before") & (rows.axis == "update") & (rows.exact_match == 1)
+    known = self.agree(set(rows.edit_id[right]))  # another process may read before the first has written
+    more = [dict(edit_id=r.id, question=r.question, reason=_KNOWN) for r in requests if r and r.id in known]
+    return [None if r and r.id in known else r for r in requests], refused + more
 
 # %% ../../nbs/10_runs/07_loop.ipynb #47eb55b0
 @patch
 def config(self: BenchmarkStudy) -> dict:
     "All that describes the run."
-    return self.describe(len(self.asker.questions), self.asker.set_aside)
+    benchmark = _describe_benchmark(self.bench, self.plan, self.planned, len(self.asker.questions))
+    if self.asker.set_aside:
+        benchmark |= dict(set_aside=self.asker.set_aside)  # how many the model cannot be asked, and why
+    if self.texts:
+        benchmark |= dict(texts={n: step.digest(self.editor.uses) for n, step in self.texts.items()})
+    about = _describe_run(self.plan, self.lm, self.fingerprint, self.editor, self.batch_size, benchmark)
+    return about | dict(tuned=self.tuned) if self.tuned else about
 
 
 @patch
@@ -69,8 +216,7 @@ def _time_edit(self: BenchmarkStudy) -> list[dict]:
     "The row of a batch with one edit, which is not applied; nothing where it would need all processes, or texts."
     if self.texts or self.processes > 1:
         return []
-    n, count = next(iter(self.planned.items()))
-    requests, _ = _step_requests(self.bench[n - 1], min(count, 8), self.editor.needs_subject, self.editor.sees_probes)
+    requests, _ = self.requests_of(next(iter(self.planned)), 8)
     self.editor.progress = self.progress
     with suppress(Exception):  # the first batch raises what is wrong
         self.editor.prepare(self.lm)

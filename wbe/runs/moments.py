@@ -27,14 +27,14 @@ from .questions import QuestionTable
 from .questions import planned_moments, score_questions, select_questions
 from .questions import step_questions, store_questions, why_unaskable
 from .records import with_normalised_match, with_probe_column, write_frame
-from .schedule import Job
+from .schedule import Study
 from ..store import explain_read_errors
 
 # %% ../../nbs/10_runs/06_moments.ipynb #deabef85
 class Asker:
     "Asks what a plan wants to know, at each moment of a run."
 
-    def __init__(self, job: Job):
+    def __init__(self, job: Study):
         self.job, self.plan, self.lm, self.lasting = job, job.plan, job.lm, job.lasting
         self._questions: QuestionTable | None = None  # see `questions`
         self.set_aside = {}  # how many questions cannot be asked, and why

@@ -10,20 +10,20 @@ import json
 import random
 import re
 from collections import Counter, defaultdict
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
 
 from ..editors.requests import requests_from_mquake
 from ..editors.trials import edited
-from ..editors.weights.moments import model_fingerprint
 from ..lm.endpoint import EndpointLM, TextEndpoint
 from ..lm.models import LM
 from ..lm.scoring import ask
 from ..lm.tokens import Protocol, QAItem, get_protocol
 from ..metrics.answers import alias_match, normalise_answer
 from ..records import BadArgument, check_choice, patch
+from .plan import ModelSettings, Plan
 from .schedule import Part, Study, edit_batches
-from ..store import explain_read_errors, sha256_of, versions, write_text
+from ..store import explain_read_errors, write_text
 from ..texts import package_text
 from ..writers.endpoint import split_parameters
 
@@ -116,21 +116,18 @@ def find_conflicts(
 
 # %% ../../nbs/10_runs/09_mquake.ipynb #cell-018
 @dataclass(frozen=True)
-class MquakePlan:
-    "What is edited and asked."
+class MquakePlan(Plan, ModelSettings):
+    "What is edited and asked, of which model."
 
     schedule = "mquake"
     chains: str  # a file in MQuAKE's format, or a folder of `wbe benchmark --chains`
     editor: str = "none"  # an editor (see wbe editors), none for the unedited model, or package.module:Class
-    model: str = "wbe-tiny"  # a name on the hub, a folder, or wbe-tiny
     hparams: dict = field(default_factory=dict)  # hyper-parameters that differ from the editor's preset
     k: tuple = (1,)  # numbers of instances that are edited together; all for those of the run
     questions: int = 3  # wordings of each chain that are asked; any right one counts
     sample: int | None = None  # run only this many instances, a random sample; all by default
-    under: str = "paper"  # the format of the prompts: paper, zero-shot, few-shot, chat, …
+    protocol: str = "paper"  # the format of the prompts: paper, zero-shot, few-shot, chat, …
     seed: int = 0  # of all sampling
-    device: str = "auto"  # where the model runs: auto, cpu, cuda, …
-    dtype: str = "auto"  # auto, float32, bfloat16 or float16
     cot: bool = False  # whether chains are also asked with a chain of thought
     demonstrations: int = 0  # facts of the same relation that are shown before each edit and single fact
     recall: bool = False  # whether only chains count of which the unedited model recalls every fact
@@ -155,7 +152,14 @@ class MquakePlan:
         if self.spending and not self.endpoint:
             raise BadArgument(f"{next(iter(self.spending))} is for a model behind an endpoint: give its address, too")
         check_choice(self.edits, ("question", "cloze"), "form of edits")
-        get_protocol(self.under)
+        get_protocol(self.protocol)
+
+    @property
+    def name(self) -> str:
+        "A name for the run's folder, made of editor, model and file."
+        file = Path(self.chains).stem
+        file += f"-{self.style}" if self.style and not file.endswith(f"_{self.style}") else ""
+        return f"mquake-{self.editor.replace(':', '-')}-{Path(self.model).name}-{file}"
 
 # %% ../../nbs/10_runs/09_mquake.ipynb #cell-022
 def instance_groups(
@@ -235,12 +239,13 @@ def _with_examples(under, examples: dict, relation: str, question: str, n: int) 
     return replace(get_protocol(under), examples=tuple(some))
 
 # %% ../../nbs/10_runs/09_mquake.ipynb #cell-038
-def _ask_singles(lm: LM, asked: list[tuple[str, str]], under, examples: dict, n: int) -> dict[str, str]:
-    "The answers to questions, given with their relations, after `n` facts of the relation each."
+def _ask_singles(lm: LM, asked: dict[str, str], plan: MquakePlan, examples: dict) -> dict[str, str]:
+    "The answers to questions, given with their relations, after some facts of the relation each."
+    under, n = plan.protocol, plan.demonstrations
     if not n:
-        return _ask_once(lm, [q for q, _ in asked], under)
+        return _ask_once(lm, list(asked), under)
     protocols, said = defaultdict(list), {}
-    for q, relation in asked:
+    for q, relation in asked.items():
         protocols[_with_examples(under, examples, relation, q, n)].append(q)
     for protocol, texts in protocols.items():
         said |= _ask_once(lm, texts, protocol)
@@ -291,29 +296,17 @@ def _all_retrieved(x: dict, questions: list[str], shown: dict | None) -> bool | 
     edits = [{(r.question, r.answer), f"{r.statement} {r.answer}."} for r in requests_from_mquake(x)]
     return any(all(forms & shown.get(q, set()) for forms in edits) for q in questions)
 
-# %% ../../nbs/10_runs/09_mquake.ipynb #cell-047
-@dataclass(frozen=True)
-class _AskedHow:
-    "How instances are asked about."
-
-    questions: int = 3  # wordings of each chain
-    under: str = "paper"
-    cot: bool = False  # also with a chain of thought
-    demonstrations: int = 0  # of the relation, before a single fact
-    cloze: bool = False  # edits as statements to complete
-    examples: dict = field(default_factory=dict, compare=False)  # of `_relation_examples`
-
 # %% ../../nbs/10_runs/09_mquake.ipynb #cell-048
-def _ask_facts(lm: LM, instances: list[dict], wanted: list[dict], edited: bool, how: _AskedHow) -> dict[str, str]:
+def _ask_facts(lm: LM, instances: list[dict], wanted: list[dict], edited: bool, plan, examples) -> dict[str, str]:
     "The answers to the questions about edits and single facts."
-    asked = {}
+    asked, cloze = {}, plan.edits == "cloze"
     for x, w in zip(instances, wanted):
         asked |= dict(zip((q for q, _ in w["hops"]), _hop_relations(x, edited)))
-        for r in requests_from_mquake(x) if w["edits"] and not how.cloze else ():
+        for r in requests_from_mquake(x) if w["edits"] and not cloze else ():
             asked.setdefault(r.question, r.relation_id)
-    statements = [q for w in wanted for q, _ in w["edits"]] if how.cloze else []
+    statements = [q for w in wanted for q, _ in w["edits"]] if cloze else []
     said = _ask_once(lm, statements, _CLOZE) if statements else {}
-    return said | _ask_singles(lm, list(asked.items()), how.under, how.examples, how.demonstrations)
+    return said | _ask_singles(lm, asked, plan, examples)
 
 # %% ../../nbs/10_runs/09_mquake.ipynb #cell-049
 _CLOZE = Protocol("mquake-cloze", 1, "a statement to complete", question="{}")
@@ -348,29 +341,24 @@ def _score_instances(
     lm: LM,
     instances: list[dict],
     edited: bool = True,  # whether the answers after the edits are right, or those before them
-    how: _AskedHow = _AskedHow(),
+    plan: MquakePlan = MquakePlan(""),
+    examples: dict = {},  # of `_relation_examples`
     made=None,  # the editor, if it answers by itself
 ) -> list[dict]:  # case, hops, edits, edit_wise, instance_wise, multi_hop, multi_hop_cot, retrieved, answers
     "Ask a model about instances, and score its answers."
-    own = made is not None and made.own_answers
-    wanted = [_wanted(x, edited, how.questions, how.cloze) for x in instances]
-    said = None if own else _ask_facts(lm, instances, wanted, edited, how)
-    chains = _ask_editor(lm, made, wanted) if own else _ask_chains(lm, wanted, how.under)
-    thoughts = _ask_once(lm, list(chains.said), _CHAIN_OF_THOUGHT, _THOUGHT_TOKENS) if how.cot and not own else None
+    own, cloze = made is not None and made.own_answers, plan.edits == "cloze"
+    wanted = [_wanted(x, edited, plan.questions, cloze) for x in instances]
+    said = None if own else _ask_facts(lm, instances, wanted, edited, plan, examples)
+    chains = _ask_editor(lm, made, wanted) if own else _ask_chains(lm, wanted, plan.protocol)
+    thoughts = _ask_once(lm, list(chains.said), _CHAIN_OF_THOUGHT, _THOUGHT_TOKENS) if plan.cot and not own else None
     rows = []
     for x, w in zip(instances, wanted):
         about = dict(case=x["case_id"], hops=len(w["hops"]), edits=len(x["requested_rewrite"]))
-        rows.append(about | _fact_scores(w, said, how.cloze) | _chain_scores(x, w, chains, thoughts))
+        rows.append(about | _fact_scores(w, said, cloze) | _chain_scores(x, w, chains, thoughts))
     return rows
 
-# %% ../../nbs/10_runs/09_mquake.ipynb #cell-056
-def _how(plan: MquakePlan, instances: list[dict]) -> _AskedHow:
-    "How a run asks; the examples are facts of all instances of the file."
-    examples = _relation_examples(instances, plan.seed)
-    return _AskedHow(plan.questions, plan.under, plan.cot, plan.demonstrations, plan.edits == "cloze", examples)
-
 # %% ../../nbs/10_runs/09_mquake.ipynb #cell-058
-def _recalled_instances(lm: LM, instances: list[dict], how: _AskedHow) -> list[bool]:
+def _recalled_instances(lm: LM, instances: list[dict], plan: MquakePlan, examples: dict) -> list[bool]:
     "For each instance, whether an unedited model recalls all of its unedited facts."
     facts = []
     for x in instances:
@@ -379,14 +367,14 @@ def _recalled_instances(lm: LM, instances: list[dict], how: _AskedHow) -> list[b
         known = list(zip(before, _hop_relations(x, False)))
         facts.append(known + [(h, p) for h, p in zip(after, _hop_relations(x, True)) if h[0] not in edited])
     asked = {q: relation for some in facts for (q, _), relation in some}
-    said = _ask_singles(lm, list(asked.items()), how.under, how.examples, how.demonstrations)
+    said = _ask_singles(lm, asked, plan, examples)
     return [all(alias_match(said[q], names) for (q, names), _ in some) for some in facts]
 
 # %% ../../nbs/10_runs/09_mquake.ipynb #cell-061
 _RECALL_AT_ONCE = 64  # chains
 
 
-def _recall(plan: MquakePlan, folder: Path, lm: LM, instances: list[dict], how: _AskedHow) -> list[dict]:
+def _recall(plan: MquakePlan, folder: Path, lm: LM, instances: list[dict], examples: dict) -> list[dict]:
     "The instances of a run whose facts the unedited model recalls; all of them without the filter."
     path = folder / "recall.json"
     if not plan.recall:
@@ -396,7 +384,7 @@ def _recall(plan: MquakePlan, folder: Path, lm: LM, instances: list[dict], how: 
         order = [x for group in instance_groups(instances, _RECALL_AT_ONCE, plan.seed) for x in group]
         while tried < len(order) and len(kept) < (plan.sample or len(order)):
             some = order[tried : tried + _RECALL_AT_ONCE]
-            kept += [x["case_id"] for x, ok in zip(some, _recalled_instances(lm, some, how)) if ok]
+            kept += [x["case_id"] for x, ok in zip(some, _recalled_instances(lm, some, plan, examples)) if ok]
             tried += len(some)
         write_text(path, json.dumps(dict(kept=kept, tried=tried, of=len(order))) + "\n")
     found = json.loads(path.read_text(encoding="utf-8"))
@@ -407,24 +395,12 @@ def _recall(plan: MquakePlan, folder: Path, lm: LM, instances: list[dict], how: 
     return [x for x in instances if x["case_id"] in set(found["kept"])]
 
 # %% ../../nbs/10_runs/09_mquake.ipynb #cell-063
-def _score_group(lm: LM, editor, group: list[dict], how: _AskedHow) -> list[dict]:  # editor: an Editor
+def _score_group(lm: LM, editor, group: list[dict], plan: MquakePlan, examples: dict = {}) -> list[dict]:
     "Edit a group of instances, score each of them, and undo the edits."
     requests = [r for x in group for r in requests_from_mquake(x, editor.sees_probes)]
     different = list({(r.question, r.answer, r.probes): r for r in requests}.values())
     with edited(lm, editor, edit_batches(different, editor.batch)):
-        return _score_instances(lm, group, how=how, made=editor)
-
-# %% ../../nbs/10_runs/09_mquake.ipynb #cell-066
-def _mquake_config(plan: MquakePlan, lm: LM, conflicts: list[dict], hparams: dict) -> dict:
-    "All that describes a run, as it will be read from JSON."
-    written = asdict(plan) | dict(chains=Path(plan.chains).name, endpoint=split_parameters(plan.endpoint)[0] or None)
-    written.pop("spending")
-    about = dict(kind="mquake", plan=written, sha256=sha256_of(plan.chains))
-    model = dict(name=str(lm.name), fingerprint=model_fingerprint(lm))
-    model |= dict(weights=lm.weights_note, dequantised=lm.dequantised) if lm.dequantised else {}
-    kinds = dict(Counter(c["kind"] for c in conflicts))
-    about |= dict(model=model, hparams=hparams, protocol=get_protocol(plan.under).key, conflicts=kinds)
-    return json.loads(json.dumps(about | dict(versions=versions())))
+        return _score_instances(lm, group, True, plan, examples, editor)
 
 # %% ../../nbs/10_runs/09_mquake.ipynb #cell-069
 def _endpoint_model(plan: MquakePlan, folder) -> LM:
@@ -448,7 +424,7 @@ def _group_sizes(plan: MquakePlan, instances: list[dict]) -> list[int]:
 class MquakeStudy(Study):
     "Edits of k instances at once; each instance is asked about its edits, its single facts and its chain."
 
-    names, free, grows = ("instances",), ("device", "dtype"), ("k",)
+    names, free, grows = ("instances",), ("device", "dtype", "threads"), ("k",)
 
     def read(self):
         from wbe.editors.protocol import editor
@@ -457,8 +433,9 @@ class MquakeStudy(Study):
         self.instances = read_instances(plan.chains, plan.style)
         self.editor = None
         if plan.editor != "none":
-            self.editor = editor(plan.editor, protocol=plan.under, **plan.hparams)
-        self.conflicts, self.how = find_conflicts(self.instances), _how(plan, self.instances)
+            self.editor = editor(plan.editor, protocol=plan.protocol, **plan.hparams)
+        self.conflicts = find_conflicts(self.instances)
+        self.examples = _relation_examples(self.instances, plan.seed)  # facts of all instances of the file
 
     def load(self) -> LM:
         return _endpoint_model(self.plan, self.folder) if self.plan.endpoint else super().load()
@@ -466,15 +443,19 @@ class MquakeStudy(Study):
     def config(self) -> dict:
         "All that describes a run; settings that an older run does not record have their defaults."
         hparams = asdict(self.editor.check_for(self.lm)) if self.editor else {}
-        config = _mquake_config(self.plan, self.lm, self.conflicts, hparams)
-        self.earlier = dict(plan={f.name: f.default for f in fields(MquakePlan) if f.name in config["plan"]})
+        kinds, plan = dict(Counter(c["kind"] for c in self.conflicts)), self.plan
+        address = split_parameters(plan.endpoint)[0] or None  # without a key
+        more = dict(protocol=get_protocol(plan.protocol).key, conflicts=kinds)
+        config = self.describe(hparams, dict(endpoint=address), **more)
+        config["plan"].pop("spending")
+        self.earlier = dict(plan={f.name: f.default for f in fields(MquakePlan) if f.default is not MISSING})
         self.earlier |= dict(hparams=asdict(self.editor.HParams()) if self.editor else {})
         return config
 
     def ask(self, editor, group: tuple[int, list[dict]]):
         "Score the instances of a group, with the edits of all of them or without any."
-        k, some = group
-        rows = _score_group(self.lm, editor, some, self.how) if k else _score_instances(self.lm, some, False, self.how)
+        (k, some), how = group, (self.plan, self.examples)
+        rows = _score_group(self.lm, editor, some, *how) if k else _score_instances(self.lm, some, False, *how)
         together = [x["case_id"] for x in some] if k else []
         pairs = {(c["case"], c["other"]) for c in self.conflicts}
         for row in rows:
@@ -490,7 +471,7 @@ class MquakeStudy(Study):
 def all_parts(self: MquakeStudy) -> list[Part]:
     "The unedited model, then every group; a group goes with its k."
     plan = self.plan
-    kept = _recall(plan, self.folder, self.lm, self.instances, self.how)
+    kept = _recall(plan, self.folder, self.lm, self.instances, self.examples)
     groups = {0: [[x for [x] in instance_groups(kept, 1, plan.seed, plan.sample)]]}
     for k in _group_sizes(plan, kept) if self.editor else ():
         groups[k] = instance_groups(kept, k, plan.seed, plan.sample)

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['PLAN_PARTS', 'SCHEDULES', 'OLD_SETTINGS', 'PLAN_FLAGS', 'ModelSettings', 'EditSettings', 'AskSettings',
-           'MeasureSettings', 'RunPlan', 'Schedule', 'AfterEachPlan', 'EachPlan', 'plan_settings', 'plan_editor',
-           'check_plan', 'parse_timesteps', 'read_plan']
+           'MeasureSettings', 'Plan', 'RunPlan', 'Schedule', 'AfterEachPlan', 'EachPlan', 'plan_settings',
+           'plan_editor', 'check_plan', 'parse_timesteps', 'read_plan']
 
 # %% ../../nbs/10_runs/01_plan.ipynb #cell-002
 import hashlib
@@ -85,8 +85,14 @@ class MeasureSettings:
     norms: bool = False  # whether the norms of edited matrices are recorded after each timestep
 
 # %% ../../nbs/10_runs/01_plan.ipynb #db7387f0
+class Plan:
+    "The settings of a run: a dataclass for each kind of schedule."
+
+    schedule = ""  # its name, see SCHEDULES
+
+
 @dataclass(frozen=True, kw_only=True)
-class RunPlan(MeasureSettings, AskSettings, EditSettings, ModelSettings):
+class RunPlan(Plan, MeasureSettings, AskSettings, EditSettings, ModelSettings):
     "What a run does."
 
     schedule = "timesteps"  # the name of its schedule, see SCHEDULES
@@ -347,14 +353,15 @@ def identity(self: RunPlan) -> dict:
 # %% ../../nbs/10_runs/01_plan.ipynb #cell-031
 @patch(cls_method=True)
 def from_config(
-    cls: RunPlan,
+    cls: Plan,
     settings: dict,  # the part `plan` of a run's config.json
-) -> RunPlan:
+) -> Plan:
     "The plan that a run's configuration describes."
     settings = {k: tuple(v) if isinstance(v, list) else v for k, v in plan_settings(settings).items()}
     for name in settings:
-        check_choice(name, [f.name for f in fields(RunPlan)], "setting of a plan")
-    return cls(**settings | dict(timesteps=parse_timesteps(settings.get("timesteps"))))
+        check_choice(name, [f.name for f in fields(cls)], f"setting of the schedule {cls.schedule}:")
+    spans = {k: parse_timesteps(v) for k, v in settings.items() if k == "timesteps"}
+    return cls(**settings | spans)
 
 # %% ../../nbs/10_runs/01_plan.ipynb #946a36db
 def read_plan(

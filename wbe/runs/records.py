@@ -11,7 +11,6 @@ __all__ = ['EVALUATION_MOMENTS', 'RUN_TABLES', 'VERDICT_KEY', 'NO_EFFECT', 'KNOW
 # %% ../../nbs/10_runs/02_records.ipynb #cell-002
 import hashlib
 import json
-from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -163,24 +162,14 @@ def merge(self: PartitionedTable):
 
 # %% ../../nbs/10_runs/02_records.ipynb #cell-024
 @patch
-def drop(
-    self: PartitionedTable,
-    unwanted: Callable[[str], bool],  # takes a key
-):
-    "Remove the parts with such keys, merged ones included."
-    if not any(map(unwanted, self.keys)):
-        return
-    for key in filter(unwanted, parts := self.parts):
-        parts[key].unlink()
-    if self.merged.exists():
-        rows = self._read(self.merged)
-        write_table(self.merged, rows.filter([not unwanted(key) for key in rows["part"].to_pylist()]))
-
-
-@patch
 def drop_after(self: PartitionedTable, last: str):
-    "Remove parts whose key is later than `last`."
-    self.drop(lambda key: key > last)
+    "Remove the parts whose key is later than `last`, merged ones included."
+    for key, path in self.parts.items():
+        if key > last:
+            path.unlink()
+    if any(key > last for key in self.keys):
+        rows = self._read(self.merged)
+        write_table(self.merged, rows.filter(pc.less_equal(rows["part"], last)))
 
 # %% ../../nbs/10_runs/02_records.ipynb #cell-027
 EVALUATION_MOMENTS = ("before", "current", "past", "curve", "ahead", "after")
@@ -288,7 +277,7 @@ def _check_scored_once(
         n = twice.scored_at.iloc[0]
         counts = " and after ".join(f"{x:,}" for x in twice.edits_done[twice.scored_at == n])
         what = f"timestep {n} was scored after {counts} edits, because the run was interrupted"
-        raise StoreError(f"{folder}: {what}; repeat the command of the run, and it removes the wrong scores")
+        raise StoreError(f"{folder}: {what}; carry it out anew, in another folder (--name)")
     return scores
 
 # %% ../../nbs/10_runs/02_records.ipynb #bd1c26e8

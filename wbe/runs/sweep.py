@@ -24,7 +24,7 @@ import wbe
 from ..plugins import adopt_import_path, export_import_path
 from ..progress import progress_bar
 from ..records import BadArgument, WbeError, check_choice
-from .plan import RunPlan, _safe_name, check_plan, parse_timesteps, plan_settings
+from .plan import RunPlan, _safe_name, check_plan, plan_settings
 from .questions import near_facts, planned_moments, step_questions
 from .records import Run
 from .schedule import planned_edits
@@ -99,15 +99,10 @@ def _read_toml(path: Path) -> dict:
 # %% ../../nbs/10_runs/08_sweep.ipynb #cell-017
 def _make_plan(settings: dict, where: str) -> RunPlan:  # where: file and number of the table, for messages
     "A plan from the settings of one run."
-    for key in settings:
-        check_choice(key, [f.name for f in fields(RunPlan)], f"{where}: setting")
     if "benchmark" not in settings:
         raise BadArgument(f"{where} has no benchmark; give it once under [common]")
-    values = {k: tuple(v) if isinstance(v, list) else v for k, v in settings.items()}
-    if "timesteps" in settings:
-        values["timesteps"] = parse_timesteps(settings["timesteps"])
     try:
-        plan = RunPlan(**values)
+        plan = RunPlan.from_config(settings)
         check_plan(plan)
     except WbeError as e:
         raise BadArgument(f"{where}: {e}") from e

@@ -6,9 +6,8 @@
 __all__ = ['WikiFactDiffPlan', 'WikiFactDiffStudy', 'WikiFactDiffRun']
 
 # %% ../../nbs/10_runs/13_wikifactdiff.ipynb #cell-002
-import json
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,16 +17,15 @@ from ..benchmark.wikifactdiff import FactUpdate, add_random_neighbours, read_upd
 from ..editors.protocol import EDITOR_CLASSES, Editor, editor, editor_class
 from ..editors.requests import EditRequest
 from ..editors.trials import Trial, try_edit, warm_up_edit
-from ..editors.weights.moments import model_fingerprint
 from ..lm.models import LM
 from ..lm.scoring import score
 from ..lm.sharing import greedy_decode
 from ..lm.tokens import Protocol, QAItem, StopTokens, encode_items
 from ..metrics.answers import ngram_entropy, tokenise_words
 from ..records import BadArgument, check_choice
-from .records import PartitionedTable
+from .plan import ModelSettings, Plan
+from .records import Run
 from .schedule import Part, Study
-from ..store import sha256_of, versions
 
 # %% ../../nbs/10_runs/13_wikifactdiff.ipynb #cell-007
 def _update_request(u: FactUpdate) -> EditRequest:
@@ -74,16 +72,6 @@ def _answer_questions(lm: LM, questions: list[_ClozeQuestion]) -> list[dict]:
     rows = zip(questions, got["log_probability"], got["tokens"])
     return [dict(q._asdict(), log_probability=p, tokens=n) for q, p, n in rows]
 
-# %% ../../nbs/10_runs/13_wikifactdiff.ipynb #cell-020
-@contextmanager
-def _ends_at_end_of_text(lm: LM):
-    "Inside the `with` block, a line break does not end a generated text."
-    before, lm.state.stop_tokens = lm.state.stop_tokens, StopTokens(frozenset(lm.end_tokens), frozenset())
-    try:
-        yield
-    finally:
-        lm.state.stop_tokens = before
-
 # %% ../../nbs/10_runs/13_wikifactdiff.ipynb #cell-021
 def _write_on(
     lm: LM,
@@ -95,7 +83,7 @@ def _write_on(
         return []
     coded = encode_items(lm, [QAItem(p, "?") for p in prompts], _CLOZE, too_long="truncate")
     starts = [c.ids[: c.prompt_length] for c in coded]
-    with _ends_at_end_of_text(lm):
+    with lm.state.changed(stop_tokens=StopTokens(frozenset(lm.end_tokens), frozenset())):  # not at a line break
         texts = greedy_decode(lm, starts, max(1, length - min(map(len, starts))))
     ids = [t.ids[: max(0, length - len(s))] for s, t in zip(starts, texts)]
     return [lm.tokenizer.decode(i, skip_special_tokens=True) for i in ids]
@@ -154,12 +142,11 @@ def _record_update(
 
 # %% ../../nbs/10_runs/13_wikifactdiff.ipynb #cell-034
 @dataclass(frozen=True)
-class WikiFactDiffPlan:
-    "What is edited and asked."
+class WikiFactDiffPlan(Plan, ModelSettings):
+    "What is edited and asked, of which model."
 
     schedule = "wikifactdiff"
     updates: str  # a file of updates, or a name of `read_updates`
-    model: str = "wbe-tiny"  # a name on the hub, a folder, or wbe-tiny
     editors: tuple = ()  # names of editors; all that can take part by default
     hparams: dict = field(default_factory=dict)  # of each editor, what differs from its preset; by the editor's name
     n: int | None = 100  # edit only this many replacements, a random sample; 0 (None in Python) for all
@@ -169,8 +156,6 @@ class WikiFactDiffPlan:
     random: int = 10  # random neighbours, where the file has none
     corpus: str | None = None  # text file for the second moments of ROME and MEMIT
     seed: int = 0  # of all sampling
-    device: str = "auto"  # where the model runs: auto, cpu, cuda, …
-    dtype: str = "auto"  # auto, float32, bfloat16 or float16
 
     def __post_init__(self):
         object.__setattr__(self, "editors", tuple(self.editors) or tuple(_wikifactdiff_editors()))
@@ -181,6 +166,11 @@ class WikiFactDiffPlan:
         for name in self.hparams:
             check_choice(name, self.editors, "editor of this run, for a hyper-parameter:")
         self.make_editors()
+
+    @property
+    def name(self) -> str:
+        "A name for the run's folder."
+        return f"wikifactdiff-{Path(self.model).name}-{Path(self.updates).stem}"
 
     def make_editors(self) -> dict[str, Editor]:
         "The editors of the plan, by name."
@@ -202,28 +192,18 @@ def _planned_updates(plan: WikiFactDiffPlan) -> list[FactUpdate]:
 _TABLES = ("answers", "texts", "edits")  # the last one says that a part is whole
 _UPDATES_IN_PART = 10
 
-
-def _wikifactdiff_config(plan: WikiFactDiffPlan, lm: LM, hparams: dict) -> dict:
-    "All that describes a run, as it will be read from JSON."
-    path = Path(plan.updates)
-    about = dict(plan=asdict(plan) | dict(updates=path.name), sha256=sha256_of(path) if path.is_file() else None)
-    about |= dict(model=dict(name=str(lm.name), fingerprint=model_fingerprint(lm)), hparams=hparams)
-    about["model"] |= dict(weights=lm.weights_note, dequantised=lm.dequantised) if lm.dequantised else {}
-    return json.loads(json.dumps(dict(kind="wikifactdiff") | about | dict(versions=versions())))
-
 # %% ../../nbs/10_runs/13_wikifactdiff.ipynb #cell-044
 class WikiFactDiffStudy(Study):
     "Every editor makes each replacement on the unedited model, and is asked about it."
 
-    names, free, grows = _TABLES, ("device",), ("editors", "hparams")
+    names, free, grows = _TABLES, ("device", "threads"), ("editors", "hparams")
 
     def read(self):
         self.updates, self.editors = _planned_updates(self.plan), {"none": None} | self.plan.make_editors()
 
     def config(self) -> dict:
         "All that describes a run."
-        hparams = {name: asdict(made.check_for(self.lm)) for name, made in self.editors.items() if made}
-        return _wikifactdiff_config(self.plan, self.lm, hparams)
+        return self.describe({name: asdict(made.check_for(self.lm)) for name, made in self.editors.items() if made})
 
     def all_parts(self) -> list[Part]:
         "Ten updates of one editor."
@@ -253,38 +233,25 @@ class WikiFactDiffStudy(Study):
         return WikiFactDiffRun.load(self.folder)
 
 # %% ../../nbs/10_runs/13_wikifactdiff.ipynb #cell-046
-@dataclass
-class WikiFactDiffRun:
-    "A recorded run."
+class WikiFactDiffRun(Run):
+    "A recorded run of this schedule."
 
-    name: str
-    config: dict
-    answers: object  # a row for each editor, update and question
-    texts: object  # a row for each text that was written on
-    edits: object  # a row for each editor and update: seconds, or the reason why the edit could not be made
-
-    @classmethod
-    def load(cls, folder) -> "WikiFactDiffRun":
-        "Read a run from its folder."
-        folder = Path(folder)
-        if not (folder / "config.json").is_file():
-            raise BadArgument(f"{folder}: no run of the schedule wikifactdiff (config.json is missing)")
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        tables = [PartitionedTable(folder, t).frame() for t in _TABLES]
-        return cls(folder.name, config, *tables)
+    answers = cached_property(lambda self: self._frame("answers"))  # a row for each editor, update and question
+    texts = cached_property(lambda self: self._frame("texts"))  # a row for each text that was written on
+    trials = cached_property(lambda self: self._frame("edits"))  # of each editor and update: seconds, or why it failed
 
     @property
     def editors(self) -> list[str]:
         "The editors with results, in the order of the plan; `none` is the unedited model."
-        found = set(self.edits["editor"])
+        found = set(self.trials["editor"])
         return [e for e in ("none", *self.config["plan"]["editors"]) if e in found]
 
     @property
     def refused(self):
         "The edits that could not be made, with the reason."
-        return self.edits[self.edits["reason"].notna()].drop(columns="seconds")
+        return self.trials[self.trials["reason"].notna()].drop(columns="seconds")
 
     def __repr__(self) -> str:
-        n, model = self.edits["case_id"].nunique(), self.config["plan"]["model"]
+        n, model = self.trials["case_id"].nunique(), self.config["plan"]["model"]
         about = f"{', '.join(self.editors)}; {model}; {len(self.refused)} refused"
         return f"WikiFactDiffRun({n} replacements, {about})"

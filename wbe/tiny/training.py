@@ -14,11 +14,11 @@ from pathlib import Path
 
 import torch
 
-from ..lm.models import builtin_folder, load
+from ..lm.models import builtin_folder, load, load_training, save_training
 from ..lm.tokens import pad_tokens
 from ..progress import progress_bar
 from ..records import BadArgument, check_choice, patch
-from ..store import StoreError, atomic_write, explain_read_errors, make_folder, sha256_of, write_text
+from ..store import atomic_write, explain_read_errors, make_folder, sha256_of, write_text
 from .corpus import TrainingCorpus, WeightedText, chain_reading_document, is_chain_withheld, reading_document
 from .facts import TrainingFact, sample_question
 from ..world.cast import SeededRandom
@@ -308,47 +308,6 @@ def _chain_prompts(corpus: TrainingCorpus, n: int = 32) -> dict[str, list]:
     read = {"read chain": [told(0.0) for _ in range(n)], "read and know": [told(1.0) for _ in range(n)]}
     return {"chain": [(question(a, b), b.answer) for a, b in asked], **read}
 
-# %% ../../nbs/08_tiny/03_training.ipynb #cell-061
-def _save_checkpoint(path: Path, model, optimizers, about: dict):
-    "Weights, the state of the optimizers, and what belongs to them."
-    from safetensors.torch import save_file
-
-    tensors = {f"model/{n}": p.detach().clone() for n, p in model.named_parameters()}
-    for i, optimizer in enumerate(optimizers):
-        for n, state in optimizer.state_dict()["state"].items():
-            tensors |= {f"opt/{i}/{n}/{k}": v.detach().clone() for k, v in state.items() if torch.is_tensor(v)}
-    with atomic_write(path) as part:
-        save_file(tensors, part, {"about": json.dumps(about)})
-
-# %% ../../nbs/08_tiny/03_training.ipynb #cell-062
-def _read_checkpoint(path: Path, params: dict) -> tuple[dict, dict]:
-    "The tensors of a checkpoint and what belongs to them; an error if it is of another training."
-    from safetensors import safe_open
-
-    with explain_read_errors(path), safe_open(path, "pt") as f:
-        about = json.loads(f.metadata()["about"])
-        if about["params"] != params:
-            raise StoreError(
-                f"{path}: the state of another training ({about['params']}); remove it, or train into another folder"
-            )
-        return {n: f.get_tensor(n) for n in f.keys()}, about
-
-# %% ../../nbs/08_tiny/03_training.ipynb #cell-063
-def _load_checkpoint(path: Path, model, optimizers, params: dict) -> dict:
-    "Restore weights and optimizers; returns what belongs to them."
-    tensors, about = _read_checkpoint(path, params)
-    with torch.no_grad():
-        for n, p in model.named_parameters():
-            p.copy_(tensors[f"model/{n}"])
-    for i, optimizer in enumerate(optimizers):
-        state = {}
-        for name, value in tensors.items():
-            if name.startswith(f"opt/{i}/"):
-                _, _, n, key = name.split("/")
-                state.setdefault(int(n), {})[key] = value
-        optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
-    return about
-
 # %% ../../nbs/08_tiny/03_training.ipynb #cell-066
 def _save_tiny(folder: Path, model, tokenizer, log: list[dict], params: dict):
     "The model in half precision, its tokenizer, and how it was trained."
@@ -445,10 +404,10 @@ def prepare(self: _Training):
     self.tokenizer, self.model = self.begin()
     # on a processor the eager implementation is faster
     self.model.set_attn_implementation("eager" if self.device == "cpu" else "sdpa")
-    self.optimizers = make_optimizers(self.model, self.params["rate"])
+    self.optimizers = dict(zip(("muon", "adam"), make_optimizers(self.model, self.params["rate"])))
     self.checks = _validation_prompts(self.corpus, n) | (_chain_prompts(self.corpus, n) if chains else {})
     if self.checkpoint.exists():
-        about = _load_checkpoint(self.checkpoint, self.model, self.optimizers, self.params)
+        _, about = load_training(self.checkpoint, self.params, dict(self.model.named_parameters()), **self.optimizers)
         self.log, self.first = about["log"], about["step"]
 
 # %% ../../nbs/08_tiny/03_training.ipynb #cell-075
@@ -458,7 +417,7 @@ def run_step(self: _Training, step: int) -> float:
     self.corpus.set_progress(step / self.steps)
     rows = (x.to(self.device) for x in packed_rows(self.corpus, self.tokenizer, step, self.batch))
     share = learning_rate_share(step, self.steps) * self.params["rate"] / LEARNING_RATE
-    return _training_step(self.model, self.optimizers, *rows, share, self.device)
+    return _training_step(self.model, self.optimizers.values(), *rows, share, self.device)
 
 # %% ../../nbs/08_tiny/03_training.ipynb #cell-077
 @patch
@@ -488,8 +447,8 @@ def run(self: _Training, progress: bool, every: float):
             self.log.append(entry)
             bar.set_postfix({k: v for k, v in entry.items() if k not in ("step", "seconds")})
         if time.monotonic() - saved > every and step < self.steps - 1:
-            about = dict(params=self.params, step=step + 1, log=self.log)
-            _save_checkpoint(self.checkpoint, self.model, self.optimizers, about)
+            about, named = dict(step=step + 1, log=self.log), dict(self.model.named_parameters())
+            save_training(self.checkpoint, self.params, about, named, **self.optimizers)
             saved = time.monotonic()
 
 # %% ../../nbs/08_tiny/03_training.ipynb #cell-081

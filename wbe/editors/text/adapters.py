@@ -8,7 +8,6 @@ __all__ = ['TextLoraHParams', 'TextLora', 'KAdapterEdit', 'KAdapterHParams', 'Te
 # %% ../../../nbs/09_editors/text/03_adapters.ipynb #cell-002
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import ClassVar
 
@@ -16,17 +15,18 @@ import torch
 import torch.nn.functional as F
 
 from ..protocol import hp
-from ..results import CarriedState, Delta, EditError, EditResult, EditStack, WeightEdit, carried_state
+from ..results import CarriedState, Delta, EditError, EditResult, EditStack, WeightEdit
+from ..results import LatestEdit, carried_state
 from ..tail import hooked
 from .sources import TextStep, model_parameters, parameters_restored
 from .training import TextHParams, TextLearner
 from .training import text_rows, train_on_rows, _training_work
 from ..training.lora import LoraEdit, LoraFT
-from ..training.lora import _adapter_deltas, _adapter_targets, _added_deltas
+from ..training.lora import _adapter_deltas, _added_deltas
 from ..training.lora import _attached_adapters, _continued_deltas
 from ...lm.models import LM, first_input
 from .training import check_sentinels
-from ...records import BadArgument, install_command, patch
+from ...records import BadArgument, patch
 
 # %% ../../../nbs/09_editors/text/03_adapters.ipynb #cell-005
 @dataclass(frozen=True, kw_only=True)
@@ -55,29 +55,22 @@ def _head_parameter(lm: LM) -> tuple[str, tuple]:  # its name; part and layer
     return next(n for n, p in model_parameters(lm).items() if p is head), ("embed" if tied else "head", 0)
 
 # %% ../../../nbs/09_editors/text/03_adapters.ipynb #cell-013
-class TextLora(TextLearner):
+class TextLora(TextLearner, LoraFT):
     "Adapters that are trained on what is new."
 
     name, HParams = "text-lora", TextLoraHParams
 
-    def changed_parts(self, hparams: TextLoraHParams) -> tuple:
-        return tuple(p.strip() for p in hparams.parts.split(","))
-
-# %% ../../../nbs/09_editors/text/03_adapters.ipynb #cell-014
-@patch
-def check(self: TextLora, lm: LM, hparams: TextLoraHParams):
-    if find_spec("peft") is None:
-        raise BadArgument(f"{self.name} needs the package peft: {install_command('lm')}")
-    _adapter_targets(lm, hparams.parts)
-    check_sentinels(lm)
+    def check(self, lm: LM, hparams: TextLoraHParams):
+        super().check(lm, hparams)
+        check_sentinels(lm)
 
 # %% ../../../nbs/09_editors/text/03_adapters.ipynb #cell-015
 @patch
 def _learn(self: TextLora, lm: LM, texts: TextStep, hparams: TextLoraHParams, progress: bool) -> LoraEdit:
     rows, h = text_rows(lm, texts.diff, hparams), _with_scale(hparams)
+    before = self._adapters_so_far(lm, hparams)
     if not rows:
-        return LoraEdit(adapters=LoraFT._adapters_so_far(self, lm, hparams), work=_training_work([], [], []))
-    before = LoraFT._adapters_so_far(self, lm, hparams)
+        return LoraEdit(adapters=before, work=_training_work([], [], []))
     found, head, losses = self._train(lm, rows, h, before, progress)
     deltas = _continued_deltas(_adapter_deltas(found, h), _adapter_deltas(before, h))
     return LoraEdit(deltas=deltas | head, adapters=found, work=_training_work(texts.diff, rows, losses))
@@ -205,13 +198,12 @@ def _attach_adapter(
 
 # %% ../../../nbs/09_editors/text/03_adapters.ipynb #a174a6f9
 @dataclass
-class KAdapterEdit(EditResult):
+class KAdapterEdit(LatestEdit):
     "A K-Adapter beside the model."
 
     tensors: dict = field(default_factory=dict, repr=False)  # of the adapter, by name
     shape: dict = field(default_factory=dict)  # what the adapter is made with
     kind: ClassVar[str] = "k-adapter"
-    supersedes: ClassVar[bool] = True
 
     def _check_fits(self, lm: LM):
         if self.shape["width"] != lm.width:
@@ -222,16 +214,6 @@ class KAdapterEdit(EditResult):
         adapter = _KAdapter(**self.shape)
         adapter.load_state_dict(self.tensors)
         return adapter.to(lm.device).requires_grad_(False)
-
-    def _take_over(self, lm: LM):
-        del lm.edits.attached[self.kind][:-1]
-
-    def absorb(self, earlier: EditResult) -> "EditResult | None":
-        return self if type(earlier) is KAdapterEdit else None
-
-    @staticmethod
-    def _combine(results: list) -> "KAdapterEdit":
-        return KAdapterEdit(tensors=results[-1].tensors, shape=results[-1].shape)
 
     def carried_state(self) -> CarriedState:
         return CarriedState(self.tensors, self.shape)

@@ -22,7 +22,7 @@ from ..memory.embed import check_embedder
 from ..memory.index import INDEX_CLASSES, vector_index
 from ..memory.retrieval import _cached_embedder, with_context
 from ..protocol import HParams, hp
-from ..results import EditResult
+from ..results import LatestEdit
 from .sources import SourceText, TextStep
 from .training import TextLearner
 from ...lm.models import LM
@@ -132,24 +132,13 @@ class _PassageRetriever:
 
 # %% ../../../nbs/09_editors/text/05_passages.ipynb #cell-022
 @dataclass
-class PassageEdit(EditResult):
+class PassageEdit(LatestEdit):
     "The passages of a day."
 
     passages: list = field(default_factory=list, repr=False)
     vectors: np.ndarray | None = field(default=None, repr=False)
     kind: ClassVar[str] = "passages"
     in_forward: ClassVar[bool] = False
-    supersedes: ClassVar[bool] = True
-
-    def _take_over(self, lm: LM):
-        del lm.edits.attached[self.kind][:-1]
-
-    def absorb(self, earlier: EditResult) -> "EditResult | None":
-        return self if type(earlier) is PassageEdit else None
-
-    @staticmethod
-    def _combine(results: list) -> "PassageEdit":
-        return PassageEdit(passages=results[-1].passages, vectors=results[-1].vectors)
 
     @classmethod
     def _from_saved(cls, tensors: dict, settings: dict, folder: Path) -> "PassageEdit":

@@ -16,7 +16,7 @@ import torch
 from ..protocol import frozen_model, hp
 from ..requests import EditRequest
 from ..results import CarriedState, Delta, WeightEdit
-from ..results import _with_details, carried_state, partial_work, write_tensors
+from ..results import _with_details, carried_state, named_tensors, partial_work, tensor_parts, write_tensors
 from .finetune import BreadthFirstHParams, OutputTrainer, train_breadth_first, with_end_token
 from ..weights.moments import KeyValueEditor, TextCorpus
 from ..weights.moments import _cache_key, _token_chunks, cached_by_layer
@@ -159,25 +159,12 @@ class CrispEdit(OutputTrainer, KeyValueEditor):
         h, lm.edits.prepared_for = self.hparams_for(lm), model_fingerprint(lm)
         _corpus_curvature(lm, sorted(set(h.layers)), self.corpus_for(lm), h.samples, self.cache)
 
-# %% ../../../nbs/09_editors/training/05_crispedit.ipynb #cell-031
-def _factors_to_tensors(factors: dict[int, _CurvatureFactors]) -> dict:  # name: tensor
-    "Factors by layer as named tensors."
-    out = {}
-    for n, f in factors.items():
-        out |= {f"{n}.inputs": f.inputs, f"{n}.grads": f.grads, f"{n}.count": torch.tensor(f.count)}
-    return out
-
 # %% ../../../nbs/09_editors/training/05_crispedit.ipynb #cell-032
 def _factors_from_tensors(tensors: dict, device="cpu") -> dict[int, _CurvatureFactors]:
     "Factors by layer from named tensors."
-    layers = sorted({int(name.split(".")[0]) for name in tensors if name.endswith(".inputs")})
-    parts = lambda n: (tensors[f"{n}.{k}"].to(device) for k in ("inputs", "grads"))
-    return {n: _CurvatureFactors(*parts(n), int(tensors[f"{n}.count"])) for n in layers}
-
-# %% ../../../nbs/09_editors/training/05_crispedit.ipynb #77114a4e
-def _adams_to_tensors(adams: dict) -> dict:  # layer: Adam's state; name: tensor
-    "Adam's states by layer as named tensors."
-    return {f"{n}.{k}": torch.as_tensor(v) for n, state in adams.items() for k, v in state.items()}
+    parts = {int(n): part for n, part in tensor_parts(tensors).items() if "inputs" in part}
+    sums = lambda part: (part[k].to(device) for k in ("inputs", "grads"))
+    return {n: _CurvatureFactors(*sums(parts[n]), int(parts[n]["count"])) for n in sorted(parts)}
 
 # %% ../../../nbs/09_editors/training/05_crispedit.ipynb #5febe01d
 _ADAM = ("step", "exp_avg", "exp_avg_sq")
@@ -206,8 +193,8 @@ def _edit(self: CrispEdit, lm: LM, requests: list[EditRequest], hparams: CrispHP
     after, partial = project if h.project == "change" else None, partial_work(self, lm, requests, h)
     changes = train_breadth_first(lm, coded, layers, h, project, after, adams, partial, self.progress)
     result = WeightEdit(deltas={("mlp_out", n): Delta(whole=d) for n, d in changes.items()})
-    kept = _factors_to_tensors(self._with_edits(lm, coded, result, known, h)) if h.remember else {}
-    kept |= _adams_to_tensors(adams) if carries else {}
+    seen = self._with_edits(lm, coded, result, known, h) if h.remember else {}
+    kept = named_tensors({n: vars(f) for n, f in seen.items()}) | (named_tensors(adams) if carries else {})
     return _with_details(result, carried=CarriedState(kept) if kept else None)
 
 # %% ../../../nbs/09_editors/training/05_crispedit.ipynb #cell-036

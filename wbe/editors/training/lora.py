@@ -268,15 +268,13 @@ def _delta_hook(lm: LM, matrix: tuple, d: Delta, sign: float = 1.0):  # matrix: 
     return lm.module(*matrix).register_forward_hook(add)
 
 # %% ../../../nbs/09_editors/training/02_lora.ipynb #cell-036
-@contextmanager
 def _added_deltas(
     lm: LM,
     deltas: dict,  # (part, layer): Delta
     sign: float = 1.0,  # -1 subtracts them
 ):
     "Changes added to the outputs of matrices, inside a `with` block."
-    with hooked([_delta_hook(lm, matrix, d, sign) for matrix, d in deltas.items()]):
-        yield
+    return hooked([_delta_hook(lm, matrix, d, sign) for matrix, d in deltas.items()])
 
 # %% ../../../nbs/09_editors/training/02_lora.ipynb #cell-039
 def _adapter_tensors(adapters: dict) -> dict:

@@ -23,12 +23,13 @@ from ..tail import TailPass
 from .finetune import answer_positions
 from .mend import MendNetwork
 from .mend import _answer_losses, _token_factors, _with_updates, mend_matrices, save_network
+from ..weights.keys import _kl_divergence
 from ..weights.moments import model_fingerprint
-from ...lm.models import LM
+from ...lm.models import LM, load_training, save_training
 from ...lm.tokens import EncodedItem, QAItem, encode_items
 from ...progress import progress_bar
 from ...records import AXES, BadArgument, patch
-from ...store import StoreError, atomic_write, explain_read_errors, make_folder
+from ...store import explain_read_errors, make_folder
 from ...texts import stable_hash
 from ...tiny.facts import FactPool, TrainingFact, counterfactual, fact_questions, facts_at, sample_distractor
 from ...world.cast import SeededRandom
@@ -187,15 +188,6 @@ def _encode_mixed(lm: LM, asked: list[PromptAnswer]) -> list[EncodedItem]:
             out[i] = c
     return out
 
-# %% ../../../nbs/09_editors/training/04_mend_training.ipynb #cell-030
-def _kept_divergence(
-    before: torch.Tensor,  # logits
-    after: torch.Tensor,
-) -> torch.Tensor:  # one for each position
-    "KL(before ‖ after) in nats."
-    p, q = before.float().log_softmax(-1), after.float().log_softmax(-1)
-    return (p.exp() * (p - q)).sum(-1)
-
 # %% ../../../nbs/09_editors/training/04_mend_training.ipynb #cell-032
 class _UpdatedPass(NamedTuple):
     "What the updated models predict for the examples: logits before and after, at the positions of their answers."
@@ -242,7 +234,8 @@ def _updated_pass(
 # %% ../../../nbs/09_editors/training/04_mend_training.ipynb #cell-034
 def _divergences(done: _UpdatedPass) -> torch.Tensor:  # one for each example
     "The mean divergence of each fact that must stay."
-    n, each = len(done.again), _kept_divergence(done.apart_before, done.apart_after)
+    n, logps = len(done.again), [x.float().log_softmax(-1) for x in (done.apart_before, done.apart_after)]
+    each = _kl_divergence(*logps)  # of the logits before from those after, in nats
     return each.new_zeros(n).index_add(0, done.apart_text, each) / torch.bincount(done.apart_text, minlength=n)
 
 
@@ -352,43 +345,18 @@ def check_network(self: MendTrainer) -> dict:
 
 # %% ../../../nbs/09_editors/training/04_mend_training.ipynb #cell-051
 @patch
-def save_state(self: MendTrainer, path: Path, about: dict):
+def save_state(self: MendTrainer, path: Path, params: dict):
     "Write the state of the training to a file that is whole or absent."
-    from safetensors.torch import save_file
+    named = self.network.state_dict() | {f"best {k}": t for k, t in (self.best or {}).items()}
+    save_training(path, params, dict(step=self.step, log=self.log), named, adam=self.adam)
 
-    tensors = {f"network/{k}": v for k, v in self.network.state_dict().items()}
-    for n, state in self.adam.state_dict()["state"].items():
-        tensors |= {f"adam/{n}/{k}": v for k, v in state.items()}
-    tensors |= {f"best/{k}": v for k, v in (self.best or {}).items()}
-    text = json.dumps(dict(about=about, step=self.step, log=self.log))
-    with atomic_write(path) as part:
-        save_file({k: v.detach().cpu().clone() for k, v in tensors.items()}, part, {"about": text})
 
-# %% ../../../nbs/09_editors/training/04_mend_training.ipynb #cell-052
 @patch
-def load_state(self: MendTrainer, path: Path, about: dict):
+def load_state(self: MendTrainer, path: Path, params: dict):
     "Continue from such a file."
-    from safetensors import safe_open
-
-    with explain_read_errors(path), safe_open(path, "pt") as f:
-        saved = json.loads(f.metadata()["about"])
-        if saved["about"] != about:
-            other = [k for k in about if saved["about"].get(k) != about[k]]
-            raise StoreError(
-                f"{path}: the state of another training ({', '.join(other)} differ); remove it, or use another folder"
-            )
-        tensors = {k: f.get_tensor(k) for k in f.keys()}
-    parts = {"network": {}, "adam": {}, "best": {}}
-    for k, v in tensors.items():
-        part, _, name = k.partition("/")
-        parts[part][name] = v
-    self.network.load_state_dict(parts["network"])
-    state = {}
-    for name, v in parts["adam"].items():
-        n, _, key = name.partition("/")
-        state.setdefault(int(n), {})[key] = v
-    self.adam.load_state_dict(self.adam.state_dict() | dict(state=state))
-    self.step, self.log, self.best = saved["step"], saved["log"], parts["best"] or None
+    tensors, about = load_training(path, params, self.network.state_dict(), adam=self.adam)
+    best, self.step, self.log = "values/best ", about["step"], about["log"]
+    self.best = {k.removeprefix(best): t for k, t in tensors.items() if k.startswith(best)} or None
 
 # %% ../../../nbs/09_editors/training/04_mend_training.ipynb #cell-053
 @patch

@@ -14,7 +14,7 @@ import torch
 
 from ..protocol import AS_ASKED, Editor, HParams, hp
 from ..requests import EditRequest
-from ..results import CarriedState, Delta, WeightEdit, carried_state
+from ..results import CarriedState, Delta, WeightEdit, carried_state, named_tensors, tensor_parts
 from ..tail import TailPass, output_gradients
 from ..training.finetune import answer_positions
 from ...lm.models import LM
@@ -80,28 +80,17 @@ def normalise(self: _RunningStatistics, rows: torch.Tensor) -> torch.Tensor:
     return torch.cat([out[:, :-width], centred[:, -width:] @ root], 1).to(rows.device)
 
 # %% ../../../nbs/09_editors/weights/05_ultraedit.ipynb #cell-017
-_STATISTICS = ("mean", "squares", "products")
-
-
-def _statistics_to_tensors(
-    known: dict,  # shape: RunningStatistics
-) -> dict:  # name: tensor
+def _statistics_to_tensors(known: dict) -> dict:  # known: RunningStatistics by shape
     "Statistics as named tensors."
-    out = {}
-    for (rows, columns), s in known.items():
-        out[f"{rows}x{columns}.count"] = torch.tensor(s.count, dtype=torch.float64)
-        out |= {f"{rows}x{columns}.{k}": v for k in _STATISTICS if (v := getattr(s, k)) is not None}
-    return out
+    count = lambda s: dict(count=torch.tensor(s.count, dtype=torch.float64))
+    return named_tensors({"x".join(map(str, shape)): vars(s) | count(s) for shape, s in known.items()})
 
 # %% ../../../nbs/09_editors/weights/05_ultraedit.ipynb #cell-018
 def _statistics_from_tensors(tensors: dict, device="cpu") -> dict:
     "Statistics by shape, from named tensors; copies, so that the state stays what it was."
-    out = {}
-    for name, t in tensors.items():
-        shape, field = name.split(".")
-        s = out.setdefault(tuple(map(int, shape.split("x"))), _RunningStatistics())
-        setattr(s, field, float(t) if field == "count" else t.to(device).clone())
-    return out
+    copied = lambda k, t: float(t) if k == "count" else t.to(device).clone()
+    parts = {tuple(map(int, shape.split("x"))): part for shape, part in tensor_parts(tensors).items()}
+    return {shape: _RunningStatistics(**{k: copied(k, t) for k, t in part.items()}) for shape, part in parts.items()}
 
 # %% ../../../nbs/09_editors/weights/05_ultraedit.ipynb #cell-021
 def keys_and_gradients(
