@@ -177,7 +177,11 @@ def test_on_a_table_of_ones_own(on_own_table, name):
 
 def test_report_folds_what_a_table_cannot_show(own_table, tmp_path):
     pytest.importorskip("nbclient", reason="the extra 'report' is not installed")
+    from test_report import numbers_and_questions
+
     text = make_report([own_table["RUNS"]], tmp_path / "report.html").read_text(encoding="utf-8")
+    found, _ = numbers_and_questions(text)
+    assert {"kinds", "benchmark"} <= set(found.section[found.to != ""])
     shown = re.sub(r"<script.*?</script>", "", text, flags=re.S)
     assert not re.search(r"\w+Error\b|argmax|Traceback", shown)
     folded = re.search(r"<p>Not shown: (.*?)</p>", text)[1]

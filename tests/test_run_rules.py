@@ -131,3 +131,35 @@ def test_a_run_without_effect_says_so_after_the_first_edits_at_the_end_and_in_co
     told = [f" {event} " in log for event in ("no effect", "finished without effect")]
     assert told == [silent, silent]
     assert sum("no effect" in line for line in compare_runs([run]).attrs["health"]) == silent
+
+
+def test_a_run_that_was_begun_under_an_earlier_name_goes_on_by_name(tmp_path):
+    "Folders were once named after a file with its suffix; --name continues such a run, and no other folder is made."
+    from typer.testing import CliRunner
+
+    from wbe.cli.main import app
+    from wbe.runs.plan import RunPlan
+
+    table = tmp_path / "mine.csv"
+    rows = [dict(question=f"Who leads {n}?", answer="Ann", subject=n) for n in "ABC"]
+    pd.DataFrame(rows).to_csv(table, index=False)
+    settings = dict(batch=1, axes=("update",), ask_lasting=1)
+    plan = RunPlan(benchmark=str(table), editor="ft", hparams=dict(steps=1), **settings)
+    old = plan.name.replace("-mine", "-mine.csv")
+    assert old != plan.name
+
+    def stop(event, data):
+        if event == "kept" and data["edits_done"] == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        loop.run_lifelong(plan, tmp_path / "runs" / old, progress=False, callbacks=[stop], checkpoint_seconds=0.0)
+    before = PartitionedTable(tmp_path / "runs" / old, "batches").table().to_pandas()
+    sets = [f"--set={k}={v if isinstance(v, int) else ','.join(v)}" for k, v in (settings | dict(steps=1)).items()]
+    words = ["run", str(table), "-e", "ft", *sets, "--runs", str(tmp_path / "runs"), "--name", old]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
+    assert [p.name for p in (tmp_path / "runs").iterdir() if not p.name.startswith(".")] == [old]
+    run = Run.load(tmp_path / "runs" / old)
+    assert run.missing == [] and run.batches.edits.tolist() == [1, 1, 1]
+    assert run.batches.seconds.tolist()[:2] == before.seconds.tolist(), "the first edits are not made again"

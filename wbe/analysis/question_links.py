@@ -19,6 +19,7 @@ from urllib.parse import urlencode
 import numpy as np
 import pandas as pd
 
+from .kinds import display_name
 from .tables import format_cell, format_percent, labelled_runs
 from ..metrics.answers import MEASURES
 from ..records import ASKED_AXES, QUESTION_KEY, check_choice, question_columns
@@ -26,6 +27,7 @@ from ..runs.records import short_model_name
 
 # %% ../../nbs/11_analysis/13_question_links.ipynb #cell-005
 _SELECTED_BY = ("run", "axis", "moment", "asked_of", "scored_at", "edits_done", "tag", "relation", "change")
+_SELECTED_BY += ("kind", "dates")  # groups of edits, which a section of the page has named
 
 # %% ../../nbs/11_analysis/13_question_links.ipynb #cell-006
 def _question_address(
@@ -49,6 +51,7 @@ def shown_labels(
     on_page = {id(run): name for name, run in labelled_runs(runs)}
     called = {name: on_page[id(run)] for name, run in labelled_runs(some)}
     asked = [r for r in some if len(r.scores) and (r.scores.moment == "before").any()]
+    called |= {display_name(name): label for name, label in called.items()}
     return called | {_UNEDITED_ROW: on_page[id((asked or some)[0])]}
 
 # %% ../../nbs/11_analysis/13_question_links.ipynb #a402c8c5
@@ -150,7 +153,8 @@ def timestep_links(
     chosen = dict.fromkeys(columns, dict(run=_UNEDITED_ROW, axis="update"))
     chosen |= {c: dict(run=_UNEDITED_ROW) for c in table if c == "questions"}
     of_one, of_all = cell_links(chosen, called, ("asked_of",)), cell_links(chosen, called, ())
-    return lambda row, column: of_all((), column) if row == "all" else of_one(row, column)
+    numbers = {name: n for n, name in enumerate(table.index, 1)}
+    return lambda row, column: of_all((), column) if row == "all" else of_one(numbers[row], column)
 
 # %% ../../nbs/11_analysis/13_question_links.ipynb #cell-027
 class _FigurePoint(NamedTuple):
@@ -244,13 +248,17 @@ _FROM_POINT = ("series", "panel", "x", "y")
 
 def _point_selection(
     point: _FigurePoint,
-    behind: Mapping,  # a column for `series`, `panel`, `x` and `y`, where they are one, and values of other columns
+    behind: Mapping,  # for `series`, `panel`, `x` and `y` a column, or selections by value; values of other columns
     called: Mapping[str, str],  # of `shown_labels`
 ) -> dict | None:
     "The selection of a point's questions; None where it stands for no run of the page."
-    constant = {k: v for k, v in behind.items() if k not in _FROM_POINT}
+    chosen = {k: v for k, v in behind.items() if k not in _FROM_POINT}
     parts = point._asdict() | dict(panel=point.panel.partition(":")[0])
-    chosen = constant | {behind[k]: parts[k] for k in _FROM_POINT if k in behind}
+    parts |= {k: v.partition("\n")[0] for k, v in parts.items() if isinstance(v, str)}  # numbers may stand below
+    for k, column in ((k, behind[k]) for k in _FROM_POINT if k in behind):
+        if isinstance(column, Mapping) and parts[k] not in column:
+            return None
+        chosen |= column[parts[k]] if isinstance(column, Mapping) else {column: parts[k]}
     return _name_run(chosen, called) if chosen.get("axis") != "text" else None  # a perplexity has no questions
 
 # %% ../../nbs/11_analysis/13_question_links.ipynb #cell-044
@@ -295,6 +303,7 @@ def _with_lasting(run):
 
 # %% ../../nbs/11_analysis/13_question_links.ipynb #237f0445
 _QUESTION_FIELDS = ("axis", "probe", "form", "question", "expected", "edit", "previous", "tag", "relation", "subject")
+_QUESTION_FIELDS += ("kind", "dates")
 _QUESTION_NUMBERS = ("asked_of", "probe")  # fields that are whole numbers
 
 

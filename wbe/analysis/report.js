@@ -208,7 +208,8 @@ const COLUMNS = [ // field, title, what it means, order in which columns are fol
   ["relation", "property", "The property of the edited fact", 7], ["probe", "wording", "Which wording of the question", 9],
 ];
 const FILTERS = [["run", "editor"], ["axis", "axis"], ["change", "before → now"], ["moment", "asked"], ["relation", "property"], ["tag", "tag"],
-  ["form", "form"], ["asked_of", "edited at"], ["scored_at", "asked after"], ["edits_done", "edits made"], ["model", "model"]];
+  ["form", "form"], ["kind", "kind of answer"], ["dates", "fact began"], ["asked_of", "edited at"], ["scored_at", "asked after"],
+  ["edits_done", "edits made"], ["model", "model"]];
 let answers = null, table = null, rows = [], query = {}, loading = null;
 
 const readAddress = () => {

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['set_output_folder', 'show_figure', 'show_table', 'show_text', 'show_missing', 'show_code', 'show_model',
-           'each_protocol', 'results_notebook', 'notebook_sections', 'page_note', 'page_files', 'make_report']
+           'show_groups', 'each_protocol', 'results_notebook', 'notebook_sections', 'page_note', 'page_files',
+           'make_report']
 
 # %% ../../nbs/11_analysis/14_report.ipynb #cell-002
 import base64
@@ -14,6 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from importlib.resources import files
+from itertools import product
 from pathlib import Path
 from string import Template
 from tempfile import TemporaryFile
@@ -114,6 +116,11 @@ def show_model(name: str):
     "Show which model and protocol the next outputs are about, if there are several."
     if name:
         _display({"text/plain": name}, kind="model")
+
+
+def show_groups(name: str, groups: pd.Series):  # name: kind or dates; groups: by edit_id
+    "Tell the page which edits are in which group, so that numbers lead to them; nothing is shown."
+    _display({"text/plain": name}, kind="groups", name=name, groups=groups.dropna().astype(str).to_dict())
 
 
 def each_protocol(
@@ -270,7 +277,7 @@ def _output_html(output) -> str:  # output: of a cell
     if output.output_type == "error":
         return page_note([_why_not_shown(output)], "Not shown")
     about = output.get("metadata", {}).get("wbe")
-    if not about:
+    if not about or about["kind"] == "groups":
         return ""
     kind, data = about["kind"], {name: "".join(part) for name, part in output.data.items()}
     if kind == "figure":
@@ -431,6 +438,9 @@ def _report_page(
     setup = next(c for c in nb.cells if c.metadata.get("wbe") == "setup")
     errors = [o for o in setup.outputs if o.output_type == "error"]
     trouble = [*trouble, *(f"The notebook could not begin: {o.ename}: {o.evalue}" for o in errors)]
+    shown = [o.get("metadata", {}).get("wbe", {}) for c in nb.cells for o in c.get("outputs", ())]
+    for run, about in product(runs, (a for a in shown if a.get("kind") == "groups")):
+        run.questions = run.questions.assign(**{about["name"]: run.questions.edit_id.map(about["groups"])})
     parts = _page_parts(nb, runs) | page_files()
     parts |= dict(title=html.escape(title), missing=page_note(trouble, "What is missing"))
     parts |= _question_parts(runs, _PAGE_BYTES - len("".join(parts.values()).encode())) if runs else _NO_QUESTIONS

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['UneditedAnswers', 'unedited_answers', 'share_by', 'timestep_statistics', 'format_timesteps',
-           'summarise_timestep_statistics', 'fact_dates', 'summarise_dates', 'answers_with_dates',
+           'summarise_timestep_statistics', 'fact_dates', 'summarise_dates', 'answers_with_dates', 'dated_groups',
            'summarise_date_positions', 'draw_temporal']
 
 # %% ../../nbs/11_analysis/03_statistics.ipynb #cell-002
@@ -365,16 +365,18 @@ def answers_with_dates(known: UneditedAnswers, facts: pd.DataFrame) -> pd.DataFr
     return known.on("update").drop(columns=["tag", "relation"]).join(dates, on="edit_id")
 
 # %% ../../nbs/11_analysis/03_statistics.ipynb #cell-040
-def _accuracy_by_date(
+def dated_groups(
     rows: pd.DataFrame,  # of `answers_with_dates`
     edges=_DATE_EDGES,  # days at which a group ends and the next begins; None: open
 ) -> pd.DataFrame:
-    "Accuracy per model and group of dates. Facts that may belong to two groups are left out."
-    parts = []
-    for a, b in _date_groups(edges):
-        inside = rows[(rows["first"] >= a) & (rows["last"] < b)]
-        parts.append(share_by(inside.assign(dates=_date_group_label(a, b)), ["model", "dates"], solved=True))
-    return pd.concat(parts, ignore_index=True)
+    "The rows with their group of dates, those without a date last. Facts that may belong to two groups are left out."
+    inside = lambda a, b: rows[(rows["first"] >= a) & (rows["last"] < b)].assign(dates=_date_group_label(a, b))
+    return pd.concat([inside(*g) for g in _date_groups(edges)] + [rows[rows["first"].isna()].assign(dates="no date")])
+
+
+def _accuracy_by_date(rows: pd.DataFrame, edges=_DATE_EDGES) -> pd.DataFrame:
+    "Accuracy per model and group of dates."
+    return share_by(dated_groups(rows[rows["first"].notna()], edges), ["model", "dates"], solved=True)
 
 # %% ../../nbs/11_analysis/03_statistics.ipynb #cell-071
 def summarise_date_positions(
@@ -422,8 +424,7 @@ def _date_ticks(table: pd.DataFrame, names: list[str], models: list[str]) -> lis
 # %% ../../nbs/11_analysis/03_statistics.ipynb #cell-080
 def _draw_accuracy_by_date(ax, rows: pd.DataFrame, cutoff=None):
     "Draw accuracy by date for each model."
-    bare = share_by(rows[rows["first"].isna()].assign(dates="no date"), ["model", "dates"], solved=True)
-    table = pd.concat([_accuracy_by_date(rows), bare], ignore_index=True)
+    table = share_by(dated_groups(rows), ["model", "dates"], solved=True)
     names, models = list(dict.fromkeys(table["dates"])), list(dict.fromkeys(table["model"]))
     _draw_models_by_date(ax, table, names, models)
     ax.set_xticks(range(len(names)), _date_ticks(table, names, models), fontsize=8)
