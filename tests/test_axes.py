@@ -31,8 +31,8 @@ names = Edit.__dataclass_fields__
 path.write_text(json.dumps([{k: v for k, v in {**rows[2], **r}.items() if k in names} for r in rows]))
 
 # read: a question where there are question and answer
-asked = Benchmark.load(path).probes("date").to_pylist()
-assert [(p["question"], p["answer"]) for p in asked] == [("In which year?", "2024")], asked
+asked = Benchmark.load(path).probes("date")
+assert list(zip(asked.question, asked.expected)) == [("In which year?", "2024")], asked
 assert round(Benchmark.load(path).summary()["date"].item(), 2) == 0.33
 # checked: half a probe is found, and a number is no text
 assert ("half a probe", "when_ans") in {(f.kind, f.field) for f in validate_source(path).findings}
@@ -42,7 +42,7 @@ assert ("wrong type", "when") in {(f.kind, f.field) for f in validate_source(pat
 assert len(Benchmark.load(samples)[0].probes("date")) == 0 and len(Benchmark.load(samples)[0].probes()) > 300
 # a table of one's own, by its name or by a map
 own = [dict(question="Who?", answer="Ann", subject="x", when=["1?", "2?"], when_ans=["1", "2"], jahr="3?")]
-assert [p["answer"] for p in open_benchmark(own).probes("date").to_pylist()] == ["1", "2"]
+assert open_benchmark(own).probes("date").expected.tolist() == ["1", "2"]
 assert "date 2" in "".join(validate_source(own).description)
 assert "when (the year of the edit)" in "".join(validate_source(own, dict(jahr="when")).description)
 # written and released, with its share in the table and its column in the card
@@ -55,7 +55,7 @@ release = folder / "release"
 add_timestep(folder / "questions.parquet", date(2024, 2, 1), date(2024, 2, 20), release)
 card = finish_release(release)
 assert card.table().loc["T1", "date"] == "100.0%" and "`when_ans`" in (release / "README.md").read_text()
-assert Benchmark.load(release).probes("date")["question"].to_pylist() == ["date?"]
+assert Benchmark.load(release).probes("date").question.tolist() == ["date?"]
 assert timestep_numbers(next(samples.glob("*.parquet")))["when"] == 0
 # summarised, in its place
 score = dict(edit_id="e", edited_at=1, scored_at=1, answer=None, token_accuracy=1.0, exact_match=True)

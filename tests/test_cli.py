@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import processes
+import pyarrow.parquet as pq
 import pytest
 from conftest import on_terminal
 from typer.testing import CliRunner
@@ -171,7 +172,8 @@ def test_build_and_audit_from_two_dumps(tmp_path):
     assert status.returncode == 0 and all(
         stage in status.stdout for stage in ("parse", "changes", "rules", "filter", "audit")
     )
-    rows = [json.loads(line) for line in (tmp_path / "t1" / "facts" / "facts.jsonl").read_text().splitlines()]
+    facts = pq.read_table(tmp_path / "t1" / "facts" / "facts.parquet").to_pylist()
+    rows = [r | dict(relation=r["property"], relation_id=r["property_id"]) for r in facts]
     wrong = [
         {**r, "object_id": rows[(i + 1) % len(rows)]["subject_id"], "object": rows[(i + 1) % len(rows)]["subject"]}
         for i, r in enumerate(rows)

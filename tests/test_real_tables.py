@@ -40,8 +40,8 @@ def test_every_field_is_that_of_the_file(name):
     path, rows = real(name)
     expected, fields = FILES[name]
     bench = open_benchmark(path)
-    probes = bench.probes().to_pandas()
-    assert Counter(zip(probes.axis, probes.question, probes.answer)) == Counter(q for r in rows for q in expected(r))
+    probes = bench.probes()
+    assert Counter(zip(probes.axis, probes.question, probes.expected)) == Counter(q for r in rows for q in expected(r))
     edits = bench[0].edits
     for theirs, ours in fields.items():
         assert edits[ours].to_pylist() == [r[theirs] for r in rows]
@@ -49,7 +49,7 @@ def test_every_field_is_that_of_the_file(name):
     assert len(set(bench[0].edit_ids)) == len(rows)
     by_edit = dict(zip(bench[0].edit_ids, rows))  # no question belongs to another edit
     for edit, part in probes.groupby("edit_id"):
-        assert Counter(zip(part.axis, part.question, part.answer)) == Counter(expected(by_edit[edit]))
+        assert Counter(zip(part.axis, part.question, part.expected)) == Counter(expected(by_edit[edit]))
 
 
 def test_every_rewrite_of_mquake_is_an_edit():

@@ -30,17 +30,17 @@ def answers(lm, whole: bool):
     got = score(lm, ASKED, "paper", generate=True, progress=False)
     lm.needs_whole_texts = needs
     handle.remove()
-    return got["text"], torch.tensor(got["log_probability"]), sum(tokens)
+    return got["answer"], torch.tensor(got["log_probability"]), sum(tokens)
 
 
 @pytest.mark.parametrize("name", EDITORS)
 def test_a_cache_gives_the_answers_of_whole_passes(name):
     lm = toy_lm("llama")
-    unedited = score(lm, ASKED, "paper", generate=True, progress=False)["text"]
+    unedited = score(lm, ASKED, "paper", generate=True, progress=False)["answer"]
     with editor(name.partition(",")[0], layer=2, **EDITORS[name]).edit(lm, EDITS).on(lm):
         texts, logps, tokens = answers(lm, False)
         wanted, also, more = answers(lm, True)
     assert texts == wanted != unedited
     torch.testing.assert_close(logps, also)
     assert tokens == more if "counts for the route" in name else tokens < more / 2
-    assert not lm.needs_whole_texts and score(lm, ASKED, "paper", generate=True, progress=False)["text"] == unedited
+    assert not lm.needs_whole_texts and score(lm, ASKED, "paper", generate=True, progress=False)["answer"] == unedited

@@ -132,9 +132,9 @@ FORMS = {
 
 def questions(bench) -> Counter:
     "Every question of a benchmark, with how often it is asked."
-    probes = bench.probes().to_pandas()
+    probes = bench.probes()
     assert not probes.duplicated(["edit_id", "axis", "probe"]).any()
-    return Counter(zip(probes.axis, probes.question, probes.answer))
+    return Counter(zip(probes.axis, probes.question, probes.expected))
 
 
 @pytest.mark.parametrize(

@@ -212,7 +212,7 @@ def test_a_prompt_that_fills_the_context_is_scored(served):
         for lm in (plain, served)
     )
     for a, b in zip(one, two):
-        assert a["text"] == b["text"] and a["exact_match"] == b["exact_match"]
+        assert a["answer"] == b["answer"] and a["exact_match"] == b["exact_match"]
         assert a["token_log_probabilities"] == pytest.approx(b["token_log_probabilities"], abs=1e-3)
 
 

@@ -84,10 +84,10 @@ class Demo(NamedTuple):
 
     def example(self) -> list[tuple[str, str, str]]:  # axis, question, answer
         "An edit of the benchmark that has a question on every axis."
-        probes = Benchmark.load(self.release.folder).probes().to_pandas()
+        probes = Benchmark.load(self.release.folder).probes()
         complete = probes.groupby("edit_id").filter(lambda rows: len(rows) == 5)
         one = complete[complete.edit_id == complete.edit_id.iloc[len(complete) // 2]]
-        return list(zip(one.axis, one.question, one.answer))
+        return list(zip(one.axis, one.question, one.expected))
 
 # %% ../nbs/12_app/01_demo.ipynb #cell-014
 SHOWN_TIMESTEP = 5  # or the last, where there are fewer

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import sys
+from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
 from uuid import uuid4
@@ -244,12 +245,14 @@ def check_engine(name: str) -> str:
 
 # %% ../nbs/00_core/03_engine.ipynb #cell-038
 def open_engine(
-    name: str = "duckdb",  # one of `ENGINES`
+    name="duckdb",  # one of `ENGINES`; or an engine, which stays open
     memory: str | None = None,  # at most so much, like '4GB'; half of the machine by default
     spill=None,  # folder for what does not fit into memory
     threads: int | None = None,  # one for each core by default
 ):
     "An engine by name; close it, or use it in a `with` block."
+    if isinstance(name, Engine):
+        return nullcontext(name)
     return ENGINES[check_engine(name)](memory, spill, threads)
 
 # %% ../nbs/00_core/03_engine.ipynb #aedb4322

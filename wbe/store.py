@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['logger', 'WRITE_REMEDIES', 'StoreError', 'explain_write_errors', 'explain_read_errors', 'make_folder', 'new_folder',
-           'process_is_running', 'atomic_write', 'write_text', 'scratch_folder', 'write_table', 'stream_to_parquet',
-           'sha256_of', 'describe_file', 'versions', 'Manifest', 'stored_inputs', 'Stage', 'lock', 'StageFolder',
-           'find_manifests', 'format_bytes', 'check_disk_space']
+           'process_is_running', 'atomic_write', 'write_text', 'scratch_folder', 'write_table', 'stored_rows',
+           'stream_to_parquet', 'sha256_of', 'describe_file', 'versions', 'Manifest', 'stored_inputs', 'Stage', 'lock',
+           'StageFolder', 'find_manifests', 'format_bytes', 'check_disk_space']
 
 # %% ../nbs/00_core/02_store.ipynb #cell-002
 import errno
@@ -186,6 +186,19 @@ def write_table(path, table):
     with atomic_write(path) as part:
         pq.write_table(table, part, compression="zstd")
 
+# %% ../nbs/00_core/02_store.ipynb #dc73b49a
+def stored_rows(
+    path,  # of a Parquet file
+    columns=None,  # all by default
+    record: type = dict,  # what a row becomes
+):
+    "The rows of a table, one after the other; so many as fit into a batch are in memory."
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(path) as file:
+        for batch in file.iter_batches(1_000, columns=columns):
+            yield from (record(**row) for row in batch.to_pylist())
+
 # %% ../nbs/00_core/02_store.ipynb #cell-031
 def stream_to_parquet(
     source,  # a file of Arrow batches, the schema first
@@ -306,9 +319,7 @@ def input_paths(
     folder,  # of the stage
 ) -> list[Path]:
     "The inputs that are still where they were."
-    paths = (
-        Path(name) if Path(name).is_absolute() else Path(os.path.normpath(Path(folder) / name)) for name in self.inputs
-    )
+    paths = (Path(os.path.normpath(Path(folder) / name)) for name in self.inputs)  # an absolute name stays as it is
     return [p for p in paths if p.exists()]
 
 # %% ../nbs/00_core/02_store.ipynb #cell-052

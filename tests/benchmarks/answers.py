@@ -105,7 +105,7 @@ def main(keys: int, name: str, edits: int, rounds: int) -> pd.DataFrame:
             lm.item_hooks[:] = [retriever] if retriever else []
             if not n:
                 notes[way] = about(lm, items, retriever)
-                texts = score(lm, items[:8], PROTOCOL, generate=True, max_tokens=TOKENS, progress=False)["text"]
+                texts = score(lm, items[:8], PROTOCOL, generate=True, max_tokens=TOKENS, progress=False)["answer"]
                 assert texts == [ask(lm, x.question, PROTOCOL, TOKENS, progress=False) for x in items[:8]]
             taken[way].append(one_round(lm, items))
     lm.item_hooks[:] = []

@@ -284,8 +284,8 @@ class Measure:
 
     def asked(self, size: int, what: str) -> dict:
         step = Benchmark.load(SAMPLES / "benchmark")[0]
-        probes = step.probes().to_pandas()
-        groups = [list(zip(g.question, g.answer)) for _, g in probes.groupby("edit_id", sort=False) if len(g) >= 4]
+        probes = step.probes()
+        groups = [list(zip(g.question, g.expected)) for _, g in probes.groupby("edit_id", sort=False) if len(g) >= 4]
         groups, accuracy = groups[: 20 * max(1, len(self.one_by_one) // 2)], []
         batches = [sum(groups[i : i + size], []) for i in range(0, len(groups), size)]
         score(self.lm, batches[0], "plain", progress=False)

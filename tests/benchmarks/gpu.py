@@ -93,8 +93,8 @@ def weights_in_products(lm: LM) -> int:
 
 def scoring(lm: LM, step, device: str) -> list[dict]:
     "All questions of a timestep, under two protocols, with and without generated text."
-    probes, rows = step.probes().to_pandas(), []
-    items = list(zip(probes.question, probes.answer))
+    probes, rows = step.probes(), []
+    items = list(zip(probes.question, probes.expected))
     if device == "cpu":
         items = items[:100]
     most = peak(device, lm.dtype)

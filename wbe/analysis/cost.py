@@ -142,11 +142,9 @@ def _on_front(cost: pd.Series, value: pd.Series) -> np.ndarray:
 # %% ../../nbs/11_analysis/08_cost.ipynb #cell-052
 def trade_off(runs, axis: str = "update", metric: str = "exact_match") -> pd.DataFrame:
     "For each editor: accuracy, seconds per edit, the final ratio of answer times, and both fronts."
-    accuracy = mean_accuracy(runs, metric, [axis], verdicts=False).set_index("editor")[
-        ["value", "low", "high", "before"]
-    ]
+    accuracy = mean_accuracy(runs, metric, [axis], verdicts=False).set_index("editor")
     times = last_in_time(answer_time(runs)).set_index("editor")
-    out = accuracy.join(edit_cost(runs).per_edit, how="inner").join(times.ratio)
+    out = accuracy[["value", "low", "high", "before"]].join(edit_cost(runs).per_edit, how="inner").join(times.ratio)
     for cost, name in (("per_edit", "front_edit"), ("ratio", "front_answer")):
         out[name] = _on_front(out[cost], out.value)
     return out.loc[display_order(out.index)]

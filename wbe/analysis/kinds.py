@@ -63,10 +63,10 @@ def _kind_of_answer(
 # %% ../../nbs/11_analysis/09_kinds.ipynb #cell-024
 def _classify_axis(asked: pd.DataFrame, classes: Mapping) -> pd.DataFrame:
     "The answers of one axis with their kind, and the most frequent answer for their property."
-    pid, oid = (asked[c].fillna("") for c in ("relation_id", "object_id"))
-    known = [classes.get(o, ()) if c is None or not len(c) else c for c, o in zip(asked.classes, oid)]
-    table = asked[["edit_id", "axis", "timestep", "tag", "answer"]].assign(property_id=pid)
-    table["kind"] = [_kind_of_answer(p, a, c) for p, a, c in zip(pid, asked.answer, known)]
+    pid, oid = (asked[c].fillna("") for c in ("answer_relation_id", "answer_object_id"))
+    known = [classes.get(o, ()) if c is None or not len(c) else c for c, o in zip(asked.answer_classes, oid)]
+    table = asked.assign(answer=asked.expected, property_id=pid)
+    table["kind"] = [_kind_of_answer(p, a, c) for p, a, c in zip(pid, asked.expected, known)]
     often = table.groupby("property_id").answer.agg(lambda a: a.mode().iloc[0])
     table["guess"] = table.property_id.map(often).where(table.property_id != "")
     return table[["edit_id", "axis", "timestep", "tag", "property_id", "answer", "kind", "guess"]]
@@ -78,7 +78,7 @@ def classify_answers(
     axes=None,  # all by default
 ) -> pd.DataFrame:
     "A row per question with the kind of its answer, and `guess`, the most frequent answer for its property."
-    asked = bench.probes(axes, more=("relation_id", "object_id", "classes")).to_pandas()
+    asked = bench.probes(axes, more=("relation_id", "object_id", "classes"))
     asked = asked.assign(tag=asked.edit_id.map(bench.to_pandas().tag))
     parts = [_classify_axis(part, classes or {}) for _, part in asked.groupby("axis", sort=False)]
     out = pd.concat(parts, ignore_index=True)

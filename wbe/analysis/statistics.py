@@ -104,7 +104,7 @@ def unedited_answers(
 ) -> UneditedAnswers:
     "The answers of unedited models, joined with the benchmark."
     named = answers if isinstance(answers, dict) else {None: answers}
-    asked = bench.probes().to_pandas().groupby(["timestep", "axis"], sort=False).size()
+    asked = bench.probes().groupby(["timestep", "axis"], sort=False).size()
     parts, missing = [], []
     for name, one in named.items():
         rows, model, gaps = _answers_before_edits(one)
@@ -137,7 +137,7 @@ def share_by(
 # %% ../../nbs/11_analysis/03_statistics.ipynb #cell-026
 def _dates_and_sizes(bench: Benchmark) -> pd.DataFrame:
     "Dates, edits and questions of each timestep and of all."
-    probes = bench.probes().to_pandas().groupby("timestep").size()
+    probes = bench.probes().groupby("timestep").size()
     sizes = [(s.name, s.old, s.new, len(s), int(probes.get(s.name, 0))) for s in bench]
     sizes.append(("all", bench[0].old, bench[-1].new, *(sum(r[i] for r in sizes) for i in (3, 4))))
     days = [(new - old).days if old and new else None for _, old, new, *_ in sizes]

@@ -474,10 +474,8 @@ def mean_by(
     known = frame[frame[metric].notna() & np.isfinite(frame[metric].astype(float))]
     for key, part in known.groupby(by, observed=True, sort=True):
         rows.append((*key, *bootstrap_interval(part[metric].astype(float), part.subject_id, share, repeats)))
-    out, named = (
-        pd.DataFrame(rows, columns=[*by, "value", "low", "high", "n", "subjects"]),
-        {"axis", "editor"} & set(by),
-    )
+    out = pd.DataFrame(rows, columns=[*by, "value", "low", "high", "n", "subjects"])
+    named = {"axis", "editor"} & set(by)
     for column in named:
         out[column] = pd.Categorical(out[column], display_order(out[column]), ordered=True)
     return out.sort_values(by, ignore_index=True).astype(dict.fromkeys(named, str))

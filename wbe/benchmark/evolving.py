@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .questions import BenchmarkRow, write_checked
+from ..engine import open_engine
 from ..records import BadArgument, col, to_table
 from ..store import write_table
 from ..texts import package_text, question_key, split_sentences, stable_hash, value_spellings
@@ -24,8 +25,7 @@ from ..wikidata.parse import ParsedDump, parse_dump
 from ..wikipedia.comparison import WikipediaComparison
 from ..wikipedia.diffs import ChangedText, Diffset, article_parts, salient_spans
 from ..wikipedia.pages import WikipediaSnapshot
-from ..wikipedia.plain import page_paragraphs
-from ..wikipedia.texts import SourceText
+from ..wikipedia.texts import SourceText, snapshot_articles
 from ..writers.base import Hop, Request, Writer
 from ..writers.judge import read_twice
 from ..writers.passages import FactCheck, PassageRequest, pair_fault, read_pair
@@ -163,13 +163,10 @@ def evolving_facts(
     memory: str | None = None,  # for the engine, like '4GB'
 ) -> tuple[list[dict], int]:  # the facts, and how many have namesakes with other answers
     "Facts whose subject has an article, as dictionaries."
-    import duckdb
-
     files = dict(facts=facts, static=static, labels=Path(parsed) / "labels.parquet")
     files |= dict(properties=Path(parsed) / "properties.parquet", asked=asked or facts)
-    with duckdb.connect(config=dict(memory_limit=memory) if memory else {}) as con:
-        con.execute("set enable_progress_bar = false")
-        rows = con.sql(_EVOLVING_FACTS, params={k: str(v) for k, v in files.items()}).to_arrow_table().to_pylist()
+    with open_engine("duckdb", memory) as e:
+        rows = e.con.sql(_EVOLVING_FACTS, params={k: str(v) for k, v in files.items()}).to_arrow_table().to_pylist()
     alone = [_with_spellings(row) for row in rows if not row.pop("namesake")]
     return alone, len(rows) - len(alone)
 
@@ -210,38 +207,32 @@ def ask_facts(
     return [_row_of_fact(f, texts[r.id]) for r, f in zip(requests, facts) if r.id in texts], dropped
 
 # %% ../../nbs/06_benchmark/15_evolving.ipynb #cell-043
-def _candidates(text: str, model=None) -> tuple[str, ...]:
+def _candidates(text: str) -> tuple[str, ...]:
     "Names, dates and numbers of a text, each once."
-    return tuple(dict.fromkeys(text[s.start : s.end] for s in salient_spans(text, model=model)))
+    return tuple(dict.fromkeys(text[s.start : s.end] for s in salient_spans(text)))
 
 # %% ../../nbs/06_benchmark/15_evolving.ipynb #cell-044
-def _passage_request(id: str, title: str, passage: str, outdated: str = "", model=None) -> PassageRequest | None:
+def _passage_request(id: str, title: str, passage: str, outdated: str = "") -> PassageRequest | None:
     "The request for a passage; None if nothing in it could be an answer."
-    now, before = _candidates(passage, model), _candidates(outdated, model) if outdated else ()
+    now, before = _candidates(passage), _candidates(outdated) if outdated else ()
     if outdated and (not before or now == before):
         return None
     return PassageRequest(id, title, passage, now, outdated, before) if now else None
 
 # %% ../../nbs/06_benchmark/15_evolving.ipynb #cell-045
-def changed_passages(
-    article: ChangedText,
-    model=None,  # a spaCy pipeline
-) -> Iterator[PassageRequest]:
+def changed_passages(article: ChangedText) -> Iterator[PassageRequest]:
     "The requests for what is new and what was edited in an article."
     places = [("new", text, "") for text in article.new]
     places += [("edited", now, before) for now, before in zip(article.edited, article.outdated, strict=True) if before]
     for i, (kind, now, before) in enumerate(places):
-        if request := _passage_request(f"{kind}/{article.id}/{i}", article.title, now, before, model):
+        if request := _passage_request(f"{kind}/{article.id}/{i}", article.title, now, before):
             yield request
 
 # %% ../../nbs/06_benchmark/15_evolving.ipynb #cell-046
-def unchanged_passages(
-    article: SourceText,
-    model=None,  # a spaCy pipeline
-) -> Iterator[PassageRequest]:
+def unchanged_passages(article: SourceText) -> Iterator[PassageRequest]:
     "The request for the first paragraph with a name, date or number of an article that stayed."
     for i, paragraph in enumerate(article.text.split("\n")):
-        if request := _passage_request(f"unchanged/{article.id}/{i}", article.title, paragraph, model=model):
+        if request := _passage_request(f"unchanged/{article.id}/{i}", article.title, paragraph):
             yield request
             return
 
@@ -360,13 +351,10 @@ _STATIC = dict(category="'unchanged'", previous="null::varchar", only="")
 # %% ../../nbs/06_benchmark/15_evolving.ipynb #7dd4f9dc
 def _probe_candidates(changes, labels, kind: str = "changed") -> list[dict]:  # kind: or static
     "Facts between entities with labels, whose subject has an article."
-    import duckdb
-
     parts = _CHANGED if kind == "changed" else _STATIC
-    with duckdb.connect() as con:
-        con.execute("set enable_progress_bar = false")
+    with open_engine() as e:
         paths = dict(facts=str(Path(changes) / f"{kind}.parquet"), labels=str(labels))
-        return con.sql(_CANDIDATES.format(**parts), params=paths).to_arrow_table().to_pylist()
+        return e.con.sql(_CANDIDATES.format(**parts), params=paths).to_arrow_table().to_pylist()
 
 # %% ../../nbs/06_benchmark/15_evolving.ipynb #9bc95462
 def _fact_hash(fact: dict, seed: int) -> int:
@@ -387,8 +375,6 @@ def _new_texts(diffset: Diffset, titles) -> dict[str, str]:  # titles: a set of 
 # %% ../../nbs/06_benchmark/15_evolving.ipynb #3bd9cd4a
 def _stayed_texts(snapshot: WikipediaSnapshot, comparison: WikipediaComparison, titles) -> dict[str, str]:
     "The text that stayed in some articles, by title."
-    import pyarrow.parquet as pq
-
     out, differs = {}, set()
     for article in comparison.rows():
         if article.status != "removed":
@@ -396,13 +382,7 @@ def _stayed_texts(snapshot: WikipediaSnapshot, comparison: WikipediaComparison, 
         if article.title in titles and article.status == "changed":
             parts = article_parts(article.previous, article.paragraphs)
             out[article.title] = "\n".join(p for part in parts if part.kind in ("same", "moved") for p in part.current)
-    with pq.ParquetFile(snapshot.path) as file:
-        for batch in file.iter_batches(1000, columns=["title", "model", "wikitext"]):
-            for page in batch.to_pylist():
-                if page["title"] in titles and page["title"] not in differs and page["wikitext"]:
-                    paragraphs = page_paragraphs(page["wikitext"], page["model"])
-                    out[page["title"]] = "\n".join(p.text for p in paragraphs if p.kind != "heading")
-    return out
+    return out | {a.title: a.text for a in snapshot_articles(snapshot, set(titles) - differs)}
 
 # %% ../../nbs/06_benchmark/15_evolving.ipynb #ae292707
 def _align_facts(facts: list[dict], texts: dict, as_published: bool = False) -> list[dict]:  # texts: by title

@@ -25,7 +25,7 @@ from .series import Series, SeriesStep
 from .series import _build_facts, _no_log, find_retired, public_writer, write_lasting_facts
 from ..engine import ENGINES
 from ..records import BadArgument, Fact, check_choice, patch, read_table, to_table
-from ..store import Manifest, Stage, StoreError, atomic_write, lock, make_folder, write_table
+from ..store import Manifest, Stage, StoreError, atomic_write, lock, make_folder, stored_rows, write_table
 from ..texts import package_text, stable_hash
 from ..wikidata.build import check_pair
 from ..wikidata.entities import FALLBACK
@@ -74,13 +74,6 @@ def _write_changed(series: _EvolvingSeries, step: SeriesStep, compared: Wikipedi
             stage.outputs.append(changed)
     return changed
 
-# %% ../../nbs/06_benchmark/16_evolving_series.ipynb #cell-014
-def _changed_rows(path: Path):
-    "The rows of a changed set, one after the other."
-    with pq.ParquetFile(path) as file:
-        for batch in file.iter_batches(1_000):
-            yield from (ChangedText(**row) for row in batch.to_pylist())
-
 # %% ../../nbs/06_benchmark/16_evolving_series.ipynb #cell-016
 def _write_step_texts(
     series: _EvolvingSeries,
@@ -95,7 +88,8 @@ def _write_step_texts(
     snapshots = {day: _parse_day(series, day, **how, **checks) for day in (step.old, step.new)}
     check_pair(*snapshots.values(), **checks)
     changed = _write_changed(series, step, compare_wikipedia(*snapshots.values(), step.work / "compared", **how))
-    write_texts(release / f"wiki_texts_{step.name}.parquet", map(changed_source, _changed_rows(changed)))
+    texts = map(changed_source, stored_rows(changed, record=ChangedText))
+    write_texts(release / f"wiki_texts_{step.name}.parquet", texts)
     for day, snapshot in snapshots.items():
         path = release / f"wiki_articles_{day:%Y%m%d}.parquet"
         if series.settings["articles"] and not path.exists():
@@ -105,7 +99,7 @@ def _write_step_texts(
 # %% ../../nbs/06_benchmark/16_evolving_series.ipynb #cell-020
 def _step_questions(series: _EvolvingSeries, step: SeriesStep, writer, memory: str | None, progress: bool) -> tuple:
     "New and edited questions of a timestep before the filters, and why others are none."
-    articles = _changed_rows(step.work / "changed.parquet")
+    articles = stored_rows(step.work / "changed.parquet", record=ChangedText)
     if series.settings["source"] == "passages":
         return ask_passages((r for a in articles for r in changed_passages(a)), writer, progress)
     facts, namesakes = evolving_facts(*step.facts, step.parsed, memory=memory)
@@ -147,14 +141,9 @@ def _touched_titles(series: _EvolvingSeries) -> set:
     out = set()
     for step in series.steps:
         compared = WikipediaComparison(step.work / "compared")
-        out |= {*_read_titles(compared.path), *compared.unread()}
+        rows = stored_rows(compared.path, ["title", "previous_title"])
+        out |= {title for row in rows for title in row.values() if title} | {*compared.unread()}
     return out
-
-# %% ../../nbs/06_benchmark/16_evolving_series.ipynb #cell-028
-def _read_titles(path) -> list[str]:
-    "The titles in a file of articles, old ones and new ones."
-    table = pq.read_table(path, columns=["title", "previous_title"])
-    return [t for column in table.columns for t in column.to_pylist() if t]
 
 # %% ../../nbs/06_benchmark/16_evolving_series.ipynb #cell-029
 _OVERSAMPLED = 20  # candidates for each question that is wanted

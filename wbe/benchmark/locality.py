@@ -28,6 +28,7 @@ from ..records import BadArgument, check_choice, col, patch, schema
 from ..spool import Spool
 from ..store import Manifest, Stage, atomic_write, write_table, write_text
 from ..texts import stable_hash
+from ..wikidata.filters import count_values
 
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-010
 def _as_paths(paths) -> list[Path]:
@@ -73,24 +74,14 @@ def _locality_candidates(
     current = unambiguous.filter(nw.col("valid_until").is_null())
     return current.join(groups, on=["subject_id", "property_id"], how="anti")
 
-# %% ../../nbs/06_benchmark/02_locality.ipynb #cell-025
-def _best_ranked(statements, key):
-    "The preferred statements of each group, or its normal ones where it has no preferred one."
-    preferred = statements.filter(nw.col("rank") == "preferred")
-    normal = statements.filter(nw.col("rank") == "normal")
-    return nw.concat([preferred, normal.join(preferred.select(*key).unique(), on=key, how="anti")])
-
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-026
 def multi_valued_pairs(
     statements,  # a frame of statements of a snapshot
     groups,  # a frame of subject_id, property_id
 ):
     "Those of some subjects and properties that have several answers in a snapshot; an unknown answer counts."
-    key = ["subject", "property"]
-    there = statements.filter(nw.col("rank") != "deprecated")
-    asked = there.join(groups, left_on=key, right_on=["subject_id", "property_id"], how="semi")
-    values = _best_ranked(asked, key).select(*key, value=nw.coalesce("value", "snak")).unique()
-    several = values.group_by(*key).agg(n=nw.len()).filter(nw.col("n") > 1)
+    pairs = groups.select(subject=nw.col("subject_id"), property=nw.col("property_id"))
+    several = count_values(pairs, statements).filter(nw.col("values") > 1)
     return several.select(subject_id=nw.col("subject"), property_id=nw.col("property"))
 
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-030
@@ -545,7 +536,7 @@ def best_match(self: _Names, name: str, allowed) -> tuple[int, float]:
 
 # %% ../../nbs/06_benchmark/02_locality.ipynb #5b517f2b
 def _paper_probes(facts: Path, static: Path, progress: bool):
-    "The probes of all edits as in the paper, and their counts."
+    "The probes of all edits as in the paper, and how many edits and static facts there are."
     from tqdm.auto import tqdm
 
     edits, stays = (pq.read_table(path, columns=[*_FACT_KEY, *_FACT_TEXTS]).to_pylist() for path in (facts, static))
@@ -565,11 +556,7 @@ def _paper_probes(facts: Path, static: Path, progress: bool):
             probe = {f"probe_{c}": rows[at][c] for c in (*_FACT_KEY, *_FACT_TEXTS)}
             found = {c: edit[c] for c in _FACT_KEY} | probe | dict(similarity=ratio, property_similarity=property_ratio)
             out.append(found | dict(method="paper"))
-    same = sum(r["property_similarity"] == 1 for r in out)
-    different = len({tuple(r[f"probe_{c}"] for c in _FACT_KEY) for r in out})
-    counts = dict(edits=len(edits), static=len(stays), probes=len(out), without=len(edits) - len(out))
-    counts |= dict(same_property=same, different=different)
-    return pa.Table.from_pylist(out, schema=schema(LocalityProbe)), counts
+    return pa.Table.from_pylist(out, schema=schema(LocalityProbe)), len(edits), len(stays)
 
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-097
 def find_locality(
@@ -599,19 +586,17 @@ def find_locality(
         return stage.manifest
     with stage:
         if method == "paper":
-            table, counts = _paper_probes(facts, static, progress)
-            write_table(Path(out) / "locality.parquet", table)
-            stage.outputs.append(Path(out) / "locality.parquet")
-            stage.counts.update(counts)
-            return stage.manifest
-        use = dict(name=engine, memory=memory)
-        _prepare_search(work, inputs, params, stage.inputs, use)
-        search = _LocalitySearch(work, postings)
-        found = _spooled_search(search, work, stage.key(), near, progress)
+            probes, *sizes = _paper_probes(facts, static, progress)
+        else:
+            _prepare_search(work, inputs, params, stage.inputs, dict(name=engine, memory=memory))
+            search = _LocalitySearch(work, postings)
+            found = _spooled_search(search, work, stage.key(), near, progress)
+            probes = _locality_table(search.edits, found, method)
+            sizes = len(search.edits), sum(search.candidates.sizes.values())
         stage.outputs.append(Path(out) / "locality.parquet")
-        write_table(stage.outputs[0], _locality_table(search.edits, found, method))
-        stage.counts.update(_count_probes(search, found))
-        shutil.rmtree(work)
+        write_table(stage.outputs[0], probes)
+        stage.counts.update(_count_probes(probes, *sizes))
+        shutil.rmtree(work, ignore_errors=True)
     return stage.manifest
 
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-098
@@ -624,14 +609,8 @@ def _spooled_search(search: _LocalitySearch, work: Path, key: str, near: int, pr
         spool.close()
 
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-099
-def _count_probes(search: _LocalitySearch, found) -> dict:
+def _count_probes(probes, edits: int, static: int) -> dict:  # probes: a table of them; how many edits, static facts
     "How many edits have a probe, and what the probes are."
-    edits, key = len(search.edits), [f"probe_{c}" for c in _FACT_KEY]
-    return dict(
-        edits=edits,
-        static=sum(n for n in search.candidates.sizes.values()),
-        probes=len(found),
-        without=edits - len(found),
-        same_property=pc.sum(pc.equal(found["round"], 0)).as_py() or 0,
-        different=len(found.group_by(key).aggregate([])),
-    )
+    same, key = pc.sum(pc.equal(probes["property_id"], probes["probe_property_id"])), [f"probe_{c}" for c in _FACT_KEY]
+    counts = dict(edits=edits, static=static, probes=len(probes), without=edits - len(probes))
+    return counts | dict(same_property=same.as_py() or 0, different=len(probes.group_by(key).aggregate([])))

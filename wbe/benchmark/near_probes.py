@@ -71,12 +71,11 @@ def _facts_of_table(path: Path, subjects: set[str], changed: set) -> dict[str, l
 def _facts_of_release(bench: Benchmark, subjects: set[str], changed: set) -> dict[str, list[_UnchangedFact]]:
     "The locality facts of a benchmark that are about some subjects."
     out = defaultdict(dict)
-    about = ("aliases", "subject_id", "relation_id", "object_id")
-    for r in bench.probes("locality", about).to_pylist() if len(bench) else ():
-        pair = r["subject_id"], r["relation_id"]
-        if pair[0] in subjects and pair not in changed and r["question"] and r["answer"]:
-            names = tuple(r["aliases"] or ())
-            out[pair[0]][pair[1]] = _UnchangedFact(pair[1], r["object_id"], r["question"], r["answer"], names)
+    ids = ("subject_id", "relation_id", "object_id")
+    for r in bench.probes("locality", more=ids).itertuples() if len(bench) else ():
+        subject, pid, answer_id = (getattr(r, f"answer_{name}") for name in ids)
+        if subject in subjects and (subject, pid) not in changed:
+            out[subject][pid] = _UnchangedFact(pid, answer_id, r.question, r.expected, tuple(r.aliases or ()))
     return {subject: list(facts.values()) for subject, facts in out.items()}
 
 # %% ../../nbs/06_benchmark/14_near_probes.ipynb #cell-025

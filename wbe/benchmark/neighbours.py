@@ -6,7 +6,6 @@
 __all__ = ['find_neighbours']
 
 # %% ../../nbs/06_benchmark/13_neighbours.ipynb #cell-002
-from contextlib import nullcontext
 from pathlib import Path
 
 import narwhals as nw
@@ -14,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from .similarity import rarest_features
 from ..engine import open_engine
 from ..progress import progress_bar
 from ..records import BadArgument
@@ -61,18 +61,6 @@ def _write_vectors(e, items, work: Path, bare: bool = False) -> int:  # entities
     weights = _feature_weights(features, e.scan(work / "found.parquet"), n)
     e.write(weights.select("entity", "feature", "weight"), work / "vectors.parquet", ["entity", "feature"])
     return n
-
-# %% ../../nbs/06_benchmark/13_neighbours.ipynb #cell-020
-def _rarest(query, feature, found, postings: int) -> np.ndarray:  # whether each entry is read
-    "Which features queries read: their rarest ones, with so many entries together."
-    order = np.lexsort((feature, found, query))
-    size = np.minimum(found[order], postings)
-    total = np.cumsum(size) - size
-    first = np.flatnonzero(np.r_[True, query[order][1:] != query[order][:-1]])
-    before = total - np.repeat(total[first], np.diff(np.r_[first, len(order)]))
-    read = np.zeros(len(order), bool)
-    read[order] = (before + size <= postings) | (before == 0)
-    return read
 
 # %% ../../nbs/06_benchmark/13_neighbours.ipynb #cell-023
 def _best_sums(queries, lists, n: int):
@@ -143,7 +131,7 @@ def _query_chunks(path: Path, chunk: int):
 # %% ../../nbs/06_benchmark/13_neighbours.ipynb #cell-033
 def _nearest_of_chunk(e, work: Path, queries: dict, n: int, postings: int):
     "The nearest entities of some queries, from the lists that they read."
-    read = _rarest(queries["query"], queries["feature"], queries["found"], postings)
+    read = np.sort(rarest_features(queries["query"], queries["feature"], queries["found"], postings))
     mine = {c: v[read] for c, v in queries.items()}
     wanted = e.table(pa.table(dict(feature=np.unique(mine["feature"]))))
     lists = e.collect(e.scan(work / "lists.parquet").join(wanted, on="feature", how="semi"))
@@ -288,7 +276,7 @@ def find_neighbours(
     params = dict(k=k, n=n, postings=postings, seed=seed, bare=bare, version=_NEIGHBOURS_VERSION)
     stage = Stage(rules, "neighbours", params, _neighbour_inputs(rules, old, new, views))
     if not stage.done:
-        with open_engine(engine) if isinstance(engine, str) else nullcontext(engine) as e, stage:
+        with open_engine(engine) as e, stage:
             with scratch_folder(rules, ".neighbours-") as work:
                 _search(e, work, rules, (old, new), params, progress)
                 stage.counts |= _write_neighbours(e, work, rules, old, views, params)

@@ -316,17 +316,6 @@ def _edit_fields(row: ReadRow, number: int) -> tuple[dict, list[Probe]]:  # and 
     fields["tag"] = fields["tag"] or ("update" if fields["previous"] else "")
     return fields, place_probes(fields, row.probes, number)
 
-# %% ../../nbs/06_benchmark/11_own.ipynb #cell-037
-def _row_ids(edits, rows: list[ReadRow], timestep: str) -> list[str]:
-    "The ids of rows: those of the table, or hashes; all different."
-    out, seen = [], Counter()
-    for row, hashed in zip(rows, edit_ids(edits, timestep)):
-        own = row.texts.get("edit_id", "").strip()
-        name = f"{own}@{timestep}" if own else hashed
-        seen[name] += 1
-        out.append(name if seen[name] == 1 else f"{name}#{seen[name]}")
-    return out
-
 # %% ../../nbs/06_benchmark/11_own.ipynb #cell-038
 class _RowsTimestep(Timestep):
     "Edits from a table."
@@ -367,7 +356,8 @@ def _rows_timestep(name: str, rows: list[ReadRow], data: list[dict], match: Colu
     columns = {n: pa.array([f[n] for f, _ in parts], pa.string()) for n in (*EDIT_FIELDS, *_OTHER_FIELDS)}
     edits = pa.table(columns | _unread_columns(data, match))
     extra = [probe for _, more in parts for probe in more]
-    return _RowsTimestep(name, edits, _row_ids(edits, rows, name), extra, path)
+    ids = edit_ids(edits, name, [row.texts.get("edit_id", "").strip() for row in rows])
+    return _RowsTimestep(name, edits, ids, extra, path)
 
 # %% ../../nbs/06_benchmark/11_own.ipynb #cell-043
 def _safe_timestep_name(text: str) -> str:
@@ -477,20 +467,20 @@ def _published_benchmark(loaded: PublishedBenchmark, path=None) -> Benchmark:
     return bench
 
 # %% ../../nbs/06_benchmark/11_own.ipynb #6168d8a8
-def _open_file(path: Path, given: dict, kind: str | None, target: str) -> Benchmark:
+def _open_file(path: Path, given: dict) -> Benchmark:
     "The benchmark in a file."
-    if parse_timestep_name(path) and not given and kind in (None, "wikibigedit"):
+    if parse_timestep_name(path) and not given:
         return Benchmark.load(path)
-    if not given and path.suffix.lower() not in (".csv", ".tsv") and (kind or published_form(path)):
-        return _published_benchmark(load_published(path, kind, target=target), path)
+    if not given and path.suffix.lower() not in (".csv", ".tsv") and published_form(path):
+        return _published_benchmark(load_published(path), path)
     return _rows_benchmark(table_rows(path), path.name, given, path)
 
 # %% ../../nbs/06_benchmark/11_own.ipynb #a7781989
-def _fetch_place(where, file: str | None, revision: str | None) -> tuple[Path, list[Path] | None]:
+def _fetch_place(where, revision: str | None) -> tuple[Path, list[Path] | None]:
     "The path of a source, and its files of rows; None for a release."
     if Path(where).suffix.lower() in TABLE_READERS and not Path(where).exists():
         raise StoreError(f"{where}: there is no such file")
-    place, file = locate_published(where, file)
+    place, file = locate_published(where, None)
     path = fetch_dataset(place, revision, [f"*{suffix}" for suffix in TABLE_READERS])
     if path.is_dir() and file is None and timestep_files(path):
         return path, None
@@ -502,31 +492,28 @@ def find_data_file(
     revision: str | None = None,
 ) -> Path | None:
     "The one file of rows of a source; None for a release."
-    files = _fetch_place(source, None, revision)[1]
+    files = _fetch_place(source, revision)[1]
     return files and files[0]
 
 # %% ../../nbs/06_benchmark/11_own.ipynb #a35ad628
-def _open_place(where, file: str | None, revision: str | None, given: dict, kind: str | None, target: str) -> Benchmark:
+def _open_place(where, revision: str | None, given: dict) -> Benchmark:
     "The benchmark at a path or under a name on the hub."
-    path, files = _fetch_place(where, file, revision)
+    path, files = _fetch_place(where, revision)
     if files is None and given:
         raise BadArgument(f"{path}: --map is for tables, and this is a release, whose columns are known")
     if files is not None and len(files) > 1:
-        return _published_benchmark(load_published(where, kind, file, revision, target))
-    bench = _open_file(files[0], given, kind, target) if files else Benchmark.load(path)
+        return _published_benchmark(load_published(where, revision=revision))
+    bench = _open_file(files[0], given) if files else Benchmark.load(path)
     if path.is_dir():
         bench.name = path.name if path == Path(str(where)) else str(where)
     return bench
 
 # %% ../../nbs/06_benchmark/11_own.ipynb #049fa31a
 def open_benchmark(
-    source,  # a path, a name on the hub, a data frame, an Arrow table, a list of dicts, or a benchmark
+    source,  # a path, a name on the hub, a data frame, an Arrow table, a list of dicts, or what `load_published` gives
     map=None,  # column: field, like dict(frage="update"), or texts like frage=update
     name: str | None = None,  # of a table in memory
-    kind: str | None = None,  # the published form; detected by default
-    file: str | None = None,  # which file of a folder, like data/*.parquet
     revision: str | None = None,  # of the hub
-    target: str = "alt",  # of zsRE: what is edited in, alt or the first of answers
 ) -> Benchmark:
     "Open a benchmark from any source."
     given = dict(map) if isinstance(map, Mapping) else parse_column_map(map)
@@ -535,7 +522,7 @@ def open_benchmark(
     if isinstance(source, PublishedBenchmark):
         return _published_benchmark(source)
     if isinstance(source, (str, Path)):
-        return _open_place(source, file, revision, given, kind, target)
+        return _open_place(source, revision, given)
     if isinstance(source, (int, float, bytes, Mapping)) or source is None:
         raise BadArgument(f"{type(source).__name__} is no benchmark; give a path, a data frame or a list of dicts")
     return _rows_benchmark(memory_rows(source), name or "rows", given)

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from ..engine import open_engine
 from ..progress import progress_bar
-from ..records import ASKED_AXES, AXES, Edit, col, schema, to_table
+from ..records import ASKED_AXES, AXES, Edit, Fact, col, schema, to_table
 from ..spool import Spool
 from ..store import Manifest, Stage, make_folder, stream_to_parquet
 from ..texts import package_table, value_spellings
@@ -106,8 +106,7 @@ _GATHERED = package_table("benchmark/tables.toml")["gathered"]  # by axis: field
 
 def _answer_column(kind: str) -> str:
     "The column of a gathered edit that holds the answer to a kind of request."
-    axis = _AXIS_OF_KIND[kind]
-    return _GATHERED.get(axis, {}).get(AXES[axis].answer, "object")
+    return _GATHERED.get(_AXIS_OF_KIND[kind], {}).get("answer", "object")
 
 # %% ../../nbs/06_benchmark/06_questions.ipynb #cell-026
 _NAMESAKE_CHECK, _FAME_CHECK = "several right answers", "a well known namesake"  # the checks that need no text
@@ -163,16 +162,14 @@ def _drop_unsure(
     return [r | dict(probe_object_id=None) if check else r for r, check in zip(rows, probes)], dropped
 
 # %% ../../nbs/06_benchmark/06_questions.ipynb #cell-031
-_KEPT_FIELDS = (
-    "tag subject object subject_id object_id previous_id previous valid_from valid_until statement_id "
-    "previous_aliases valid_from_source".split()
-)
+_KEPT_FIELDS = [name for name in schema(Fact).names if name in schema(BenchmarkRow).names]
 
 # %% ../../nbs/06_benchmark/06_questions.ipynb #cell-032
 def _probe_fields(row: dict, axis: str, text: str | None) -> dict:
     "The fields of a probe, empty without its question."
-    source = _GATHERED.get(axis, {})
-    return {AXES[axis].question: text} | {name: row.get(of) if text else None for name, of in source.items()}
+    of, source = AXES[axis], _GATHERED.get(axis, {})
+    found = {of.answer if name == "answer" else name: row.get(column) for name, column in source.items()}
+    return {of.question: text} | (found if text else dict.fromkeys(found))
 
 # %% ../../nbs/06_benchmark/06_questions.ipynb #cell-035
 def _benchmark_row(row: dict, texts: dict[str, WrittenText], persona: str | None) -> dict:

@@ -149,12 +149,15 @@ def edit_id(subject_id: str, relation_id: str, object_id: str, timestep: str) ->
 def edit_ids(
     edits,  # an Arrow table
     timestep: str,
+    own=(),  # the ids that the rows have, or an empty text; none by default
 ) -> list[str]:
     "The ids of edits, all different."
     names = ("subject_id", "relation_id", "object_id", "subject", "relation", "object", "update", "ans")
     out, seen = [], Counter()
-    for s, r, o, *texts in zip(*(edits[c].to_pylist() for c in names)):
-        if s and r and o:
+    for given, s, r, o, *texts in zip(own or [""] * len(edits), *(edits[c].to_pylist() for c in names)):
+        if given:
+            name = f"{given}@{timestep}"
+        elif s and r and o:
             name = edit_id(s, r, o, timestep)
         else:
             name = f"~{hashlib.sha256(chr(31).join(texts).encode()).hexdigest()[:12]}@{timestep}"
@@ -218,25 +221,23 @@ def _statement_probes(edits, axes: list[str]) -> Iterator[Probe]:
 
 # %% ../../nbs/06_benchmark/07_reader.ipynb #cell-060
 def _about_answers(edits, axis: str, rows, more) -> dict:
-    "More about the answers of an axis in some rows; empty where the file does not say it."
+    "The other names of the answers of an axis in some rows, and more; empty where the file does not say it."
     out = {}
-    for what in more:
-        kind, name = (
-            pa.list_(pa.string()) if what in ("aliases", "classes") else pa.string(),
-            AXES[axis].of_answer(what),
-        )
+    for what in ("aliases", *more):
+        kind = pa.list_(pa.string()) if what in ("aliases", "classes") else pa.string()
+        name, own = AXES[axis].of_answer(what), what if what == "aliases" else f"answer_{what}"
         known = name in edits.column_names and edits[name].type == kind
-        out[what] = edits[name].combine_chunks().take(rows) if known else pa.nulls(len(rows), kind)
+        out[own] = edits[name].combine_chunks().take(rows) if known else pa.nulls(len(rows), kind)
     return out
 
 
 def _column_probes(edits, ids, axis: str, more):
     "The questions in the columns of an axis."
-    question, answer = (edits[c].combine_chunks() for c in (AXES[axis].question, AXES[axis].answer))
-    rows = pc.indices_nonzero(pc.and_(question.is_valid(), answer.is_valid()))
+    question, expected = (edits[c].combine_chunks() for c in (AXES[axis].question, AXES[axis].answer))
+    rows = pc.indices_nonzero(pc.and_(question.is_valid(), expected.is_valid()))
     columns = dict(edit_id=ids.take(rows), axis=pa.array([axis] * len(rows), pa.string()))
     columns |= dict(probe=pa.array([0] * len(rows), pa.int32()))
-    columns |= dict(question=question.take(rows), answer=answer.take(rows))
+    columns |= dict(question=question.take(rows), expected=expected.take(rows))
     return pa.table(columns | _about_answers(edits, axis, rows, more))
 
 
@@ -246,12 +247,10 @@ def _listed_probes(edits, ids, listed: list[Probe], more):
     own = [n if a in AXES and not AXES[a].own_answer else None for n, a in zip(rows, axes)]
     columns = dict(edit_id=ids.take(pa.array(rows, pa.int64())), axis=pa.array(axes, pa.string()))
     columns |= dict(probe=pa.array(numbers, pa.int32()))
-    columns |= {name: pa.array(text, pa.string()) for name, text in zip(("question", "answer"), texts)}
+    columns |= {name: pa.array(text, pa.string()) for name, text in zip(("question", "expected"), texts)}
     about = _about_answers(edits, "update", pa.array(own, pa.int64()), more)
-    if "aliases" in about and any(p.aliases for p in listed):
-        names = [p.aliases or known for p, known in zip(listed, about["aliases"].to_pylist())]
-        about["aliases"] = pa.array(names, pa.list_(pa.string()))
-    return pa.table(columns | about)
+    names = [p.aliases or known for p, known in zip(listed, about["aliases"].to_pylist())]
+    return pa.table(columns | about | dict(aliases=pa.array(names, pa.list_(pa.string()))))
 
 # %% ../../nbs/06_benchmark/07_reader.ipynb #589af94a
 def _edit_probes(
@@ -259,9 +258,9 @@ def _edit_probes(
     ids: list[str],  # of the edits
     axes=None,  # one name, several, or by default those of the paper
     others: Iterable[Probe] = (),  # questions beyond those in the fields; last come those that are on none of the axes
-    more=(),  # also about the answers: aliases, classes, subject_id, relation_id, object_id
+    more=(),  # also about the answers: classes, subject_id, relation_id, object_id, as `answer_classes` …
 ):
-    "An Arrow table with one row for each question: edit_id, axis, probe, question, answer."
+    "An Arrow table with one row for each question: edit_id, axis, probe, question, expected, aliases."
     axes, ids, others = choose_axes(axes), pa.array(ids, pa.string()), list(others)
     listed = [p for p in others if p.axis in axes]
     listed += _statement_probes(edits, [a for a in axes if a in STATEMENT_AXES])
@@ -412,12 +411,26 @@ class Timestep(_TimestepFile):
 def probes(
     self: Timestep,
     axes=None,  # one name, several, or by default those of the paper
-    more=(),  # also about the answers, as in `_edit_probes`
+    rows=None,  # numbers of the edits that are asked about; all by default
+    others: Iterable[Probe] = (),  # questions beyond those of the benchmark, as in `_edit_probes`
+    about=("previous", "previous_aliases", "subject_id"),  # what is known of the edits: columns, as far as there are
+    more=(),  # what is known of the answers, as in `_edit_probes`
 ):
-    "An Arrow table with one row for each question: edit_id, axis, probe, question, answer."
-    return _edit_probes(self.edits, self.edit_ids, axes, self.extra_probes, more)
+    "A data frame with one row for each question: edit_id, axis, probe, question, expected, aliases, and of its edit."
+    import pandas as pd
 
+    rows = range(len(self)) if rows is None else rows
+    first = rows == range(len(rows))
+    edits, at = self.edits.slice(0, len(rows)) if first else self.edits.take(rows), {n: i for i, n in enumerate(rows)}
+    ids, listed = [self.edit_ids[n] for n in rows], (p for p in (*self.extra_probes, *others) if p.edit in at)
+    probes = _edit_probes(edits, ids, axes, [p._replace(edit=at[p.edit]) for p in listed], more)
+    names = pd.Series([n or None for n in probes["aliases"].to_pylist()], dtype=object)
+    known = edits.select([c for c in about if c in edits.column_names]).to_pandas()
+    known = known.assign(edit_id=ids, subject_id=subject_keys(edits, ids))
+    probes = probes.drop_columns("aliases").to_pandas()
+    return probes.assign(aliases=names).merge(known, on="edit_id")
 
+# %% ../../nbs/06_benchmark/07_reader.ipynb #09794425
 @patch
 def probe_lists(
     self: Timestep,
@@ -432,29 +445,6 @@ def probe_lists(
         if p.edit < len(out):
             out[p.edit].append(p)
     return out
-
-# %% ../../nbs/06_benchmark/07_reader.ipynb #09794425
-@patch
-def questions(
-    self: Timestep,
-    axes=None,  # one name, several, or by default those of the paper
-    rows=None,  # numbers of the edits that are asked about; all by default
-    others: Iterable[Probe] = (),  # questions beyond those of the benchmark, as in `_edit_probes`
-    about=("previous", "previous_aliases", "subject_id"),  # what is known of the edits: columns, as far as there are
-):
-    "A data frame with one row for each question: edit_id, axis, probe, question, expected, aliases, and of its edit."
-    import pandas as pd
-
-    rows = range(len(self)) if rows is None else rows
-    first = rows == range(len(rows))
-    edits, at = self.edits.slice(0, len(rows)) if first else self.edits.take(rows), {n: i for i, n in enumerate(rows)}
-    ids, listed = [self.edit_ids[n] for n in rows], (p for p in (*self.extra_probes, *others) if p.edit in at)
-    probes = _edit_probes(edits, ids, axes, [p._replace(edit=at[p.edit]) for p in listed], ["aliases"])
-    names = pd.Series([n or None for n in probes["aliases"].to_pylist()], dtype=object)
-    known = edits.select([c for c in about if c in edits.column_names]).to_pandas()
-    known = known.assign(edit_id=ids, subject_id=subject_keys(edits, ids))
-    probes = probes.drop_columns("aliases").to_pandas().rename(columns=dict(answer="expected"))
-    return probes.assign(aliases=names).merge(known, on="edit_id")
 
 # %% ../../nbs/06_benchmark/07_reader.ipynb #cell-095
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
@@ -632,11 +622,12 @@ def to_pandas(self: Benchmark):
 def probes(  # noqa: F811
     self: Benchmark,
     axes=None,  # one name, several, or by default those of the paper
-    more=(),  # also about the answers, as in `_edit_probes`
+    **options,  # rows, others, about and more, as of a timestep
 ):
-    "An Arrow table with one row for each question of all timesteps: timestep, edit_id, axis, probe, question, answer."
-    parts = [(s.name, s.probes(axes, more)) for s in self]
-    return pa.concat_tables([p.add_column(0, "timestep", pa.array([name] * len(p), pa.string())) for name, p in parts])
+    "A data frame with one row for each question of all timesteps: as that of a timestep, then its `timestep`."
+    import pandas as pd
+
+    return pd.concat([s.probes(axes, **options).assign(timestep=s.name) for s in self], ignore_index=True)
 
 # %% ../../nbs/06_benchmark/07_reader.ipynb #cell-127
 @patch

@@ -25,7 +25,7 @@ from .questions import BenchmarkRow, StatedRow
 from .reader import add_statements, edit_id, parse_timestep_name, read_edits, timestep_name
 from .rows import write_json_rows
 from ..records import ASKED_AXES, AXES, BadArgument, check_table, read_table, schema
-from ..store import Stage, StoreError, atomic_write, make_folder, sha256_of, write_table, write_text
+from ..store import Stage, StoreError, atomic_write, make_folder, sha256_of, stored_rows, write_table, write_text
 from ..texts import one_line, package_text
 from ..writers.base import writers_of_row
 from ..writers.verbalisation import read_templates
@@ -167,10 +167,7 @@ def _markdown_rows(table) -> str:
 # %% ../../nbs/06_benchmark/09_release.ipynb #cell-040
 def _writers_of(paths: list[Path]) -> list[str]:
     "Who wrote the texts of some files, from the rows themselves."
-    writers = set()
-    for p in paths:
-        for batch in pq.ParquetFile(p).iter_batches(50_000, columns=["writer", "model", "prompt"]):
-            writers.update(zip(*batch.to_pydict().values()))
+    writers = {tuple(row.values()) for p in paths for row in stored_rows(p, ["writer", "model", "prompt"])}
     return sorted({name for fields in writers for name in writers_of_row(*fields)})
 
 # %% ../../nbs/06_benchmark/09_release.ipynb #cell-041

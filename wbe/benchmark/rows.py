@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..records import BadArgument, SchemaError, WbeError, is_missing, patch
-from ..store import atomic_write, explain_read_errors
+from ..store import atomic_write, explain_read_errors, stored_rows
 from ..texts import package_table
 
 # %% ../../nbs/06_benchmark/04_rows.ipynb #cell-007
@@ -232,16 +232,13 @@ def _json_lines(path) -> Iterator[JsonRow]:  # path: one object a line
 def parquet_rows(path) -> Iterator[JsonRow]:
     "The rows of a Parquet file, or what is wrong with it."
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
-    number = 0
+    number = -1
     try:
-        with explain_read_errors(path), pq.ParquetFile(path) as f:
-            for batch in f.iter_batches(5_000):
-                for row in batch.to_pylist():
-                    yield JsonRow(number, None, row)
-                    number += 1
-        if not number:
+        with explain_read_errors(path):
+            for number, row in enumerate(stored_rows(path)):
+                yield JsonRow(number, None, row)
+        if number < 0:
             yield JsonRow(None, None, None, "empty file", "the table has no rows")
     except (pa.ArrowInvalid, OSError) as e:
         yield JsonRow(None, None, None, "damaged Parquet", str(e).splitlines()[0])

@@ -97,25 +97,19 @@ def _row_faults(row: dict, absent=frozenset()) -> Iterator[tuple[str, str, str]]
         yield from _row_warnings(row, absent)
 
 # %% ../../nbs/06_benchmark/12_validator.ipynb #cell-025
-class _EarlierRows:
-    "The facts of the rows so far, and where they were."
-
-    def __init__(self):
-        self.facts, self.answers = {}, {}
-
-    def faults(self, row: dict, at: str) -> Iterator[tuple[str, str, str]]:  # at: where it is
-        "What is wrong between a row and those before it."
-        s, r, o = (row.get(n) for n in ("subject_id", "relation_id", "object_id"))
-        fact = (s, r, o) if s and r and o else (row.get("update"), row.get("ans"))
-        if not all(isinstance(x, str) for x in fact):
-            return
-        if (before := self.facts.setdefault(fact, at)) != at:
-            kind, field = ("duplicate fact", "object_id") if len(fact) == 3 else ("duplicate edit", "update")
-            yield kind, field, f"the same as {before}"
-        elif len(fact) == 3:
-            other, where = self.answers.setdefault((s, r), (o, at))
-            if other != o:
-                yield "two answers", "object_id", f"{o} here, {other} at {where}"
+def _repeated_facts(seen: dict, row: dict, at: str) -> Iterator[tuple[str, str, str]]:
+    "What is wrong between a row and those before it; `seen` holds their facts and where they were, and grows."
+    s, r, o = (row.get(n) for n in ("subject_id", "relation_id", "object_id"))
+    fact = (s, r, o) if s and r and o else (row.get("update"), row.get("ans"))
+    if not all(isinstance(x, str) for x in fact):
+        return
+    if (before := seen.setdefault(("fact", *fact), at)) != at:
+        kind, field = ("duplicate fact", "object_id") if len(fact) == 3 else ("duplicate edit", "update")
+        yield kind, field, f"the same as {before}"
+    elif len(fact) == 3:
+        other, where = seen.setdefault(("answer", s, r), (o, at))
+        if other != o:
+            yield "two answers", "object_id", f"{o} here, {other} at {where}"
 
 # %% ../../nbs/06_benchmark/12_validator.ipynb #cell-028
 class Finding(NamedTuple):
@@ -224,14 +218,14 @@ def _edit_id_faults(row: dict, timestep: str | None) -> Iterator[tuple[str, str,
 # %% ../../nbs/06_benchmark/12_validator.ipynb #cell-041
 def _check_file(report: ValidationReport, path: Path, timestep: str | None):  # timestep: its name, if it is one
     "Check every row of a file."
-    fields, late, earlier, n = set(), [], _EarlierRows(), 0
+    fields, late, earlier, n = set(), [], {}, 0
     for row in parquet_rows(path) if path.suffix == ".parquet" else json_rows(path):
         if row.kind:
             report.add(row.kind, path.name, row.line, row.number, None, row.message)
         n += row.number is not None
         if row.data is not None:
             fields |= row.data.keys()
-            found = [*_row_faults(row.data), *earlier.faults(row.data, row.location("").lstrip(", "))]
+            found = [*_row_faults(row.data), *_repeated_facts(earlier, row.data, row.location("").lstrip(", "))]
             found += _edit_id_faults(row.data, timestep)
             late += [(kind, row.line, row.number, name, message) for kind, name, message in found]
     report.files[path.name] = n
@@ -292,21 +286,15 @@ def validate_benchmark(
     return report
 
 # %% ../../nbs/06_benchmark/12_validator.ipynb #d9d68acf
-class _EarlierQuestions:
-    "The questions of the rows so far, and where they were."
-
-    def __init__(self):
-        self.seen = {}  # timestep and question: answer, place
-
-    def faults(self, row: ReadRow) -> Iterator[tuple[str, str, str]]:  # kind, field, message
-        "What is wrong between a row and those before it."
-        key = (row.texts.get("timestep"), question_key(row.texts["update"]))
-        answer, place = self.seen.get(key, (None, ""))
-        if answer is not None and answer == row.texts["ans"].strip():
-            yield "duplicate edit", "update", f"the same question and answer as {place}"
-        elif answer is not None:
-            yield "other answer", "ans", f"{row.texts['ans']!r} here, {answer!r} in {place}"
-        self.seen[key] = (row.texts["ans"].strip(), row.place)
+def _repeated_questions(seen: dict, row: ReadRow) -> Iterator[tuple[str, str, str]]:  # kind, field, message
+    "What is wrong between a row and those before it; `seen` holds their questions, answers and places, and grows."
+    key, own = (row.texts.get("timestep"), question_key(row.texts["update"])), row.texts["ans"].strip()
+    answer, place = seen.get(key, (None, ""))
+    if answer == own:
+        yield "duplicate edit", "update", f"the same question and answer as {place}"
+    elif answer is not None:
+        yield "other answer", "ans", f"{row.texts['ans']!r} here, {answer!r} in {place}"
+    seen[key] = (own, row.place)
 
 # %% ../../nbs/06_benchmark/12_validator.ipynb #61b614a7
 def _table_row_faults(row: ReadRow, match: ColumnMatch) -> Iterator[tuple[str, str, str]]:
@@ -342,9 +330,9 @@ def _describe_questions(axes: Counter, timesteps: Counter) -> Iterator[str]:  # 
 # %% ../../nbs/06_benchmark/12_validator.ipynb #7e2163eb
 def _check_read_rows(report: ValidationReport, file: str, rows: list[JsonRow], match: ColumnMatch):
     "Check every row of a table, and describe what can be asked."
-    axes, timesteps, earlier, bad = Counter(), Counter(), _EarlierQuestions(), 0
+    axes, timesteps, earlier, bad = Counter(), Counter(), {}, 0
     for row in (read_row(r, match) for r in rows):
-        found = [*_table_row_faults(row, match), *([] if row.reason else earlier.faults(row))]
+        found = [*_table_row_faults(row, match), *([] if row.reason else _repeated_questions(earlier, row))]
         for kind, name, message in found:
             report.add(kind, file, row.line, row.number, name, message)
         bad += bool(row.reason)
@@ -393,9 +381,9 @@ def _check_published(report: ValidationReport, path: Path, form: str):
         return
     report.files[path.name] = len(loaded) + sum(loaded.skipped.values())
     report.description.append(f"{path.name}: the form of {form}, {len(loaded):,} edits")
-    report.description += _describe_questions(Counter(loaded.probes()["axis"].to_pylist()), Counter())
-    if loaded.multi_edits:
-        report.description.append(f"multi-edits: {len(loaded.multi_edits):,}")
+    report.description += _describe_questions(Counter(loaded.probes().axis), Counter())
+    if loaded.instances:
+        report.description.append(f"instances: {len(loaded.instances):,}")
     report.description += [f"skipped, {reason}: {n:,}" for reason, n in loaded.skipped.items()]
 
 # %% ../../nbs/06_benchmark/12_validator.ipynb #995829f7

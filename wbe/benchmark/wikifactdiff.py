@@ -13,9 +13,8 @@ import random
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from itertools import chain, groupby
+from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,7 +27,7 @@ from .reader import fetch_dataset
 from .rows import LocatedValue, read_located_rows
 from ..engine import open_engine
 from ..records import BadArgument, check_choice, patch
-from ..store import Manifest, Stage, atomic_write, scratch_folder
+from ..store import Manifest, Stage, atomic_write, scratch_folder, stored_rows
 from ..texts import day_text, stable_hash
 from ..wikidata.changes import SUBJECT_PROPERTY
 from ..wikidata.rules import POPULATION_PROPERTY, SCENARIOS, classify, entity_popularity, read_page_views
@@ -143,11 +142,6 @@ def _number(row: LocatedValue, name: str, most: float = math.inf) -> float | Non
     return value if -1e-6 <= value <= most else row[name].fail(f"is {value!r}, expected a number from 0 to {most:g}")
 
 # %% ../../nbs/06_benchmark/18_wikifactdiff.ipynb #cell-028
-def _id_of(row: LocatedValue) -> str:
-    "The id of an entity; empty for a literal."
-    return "" if row.expect(dict).get("id") in (None, "") else row["id"].text()
-
-
 def _entries(row: LocatedValue, name: str) -> list[LocatedValue]:
     "The entries of a list that may be missing."
     return row[name].items() if _given(row, name) else []
@@ -165,8 +159,8 @@ def _neighbour(row: LocatedValue) -> NeighbourFact | None:
         about["label"].text(),
         prompt,
         target["label"].text(),
-        _id_of(about),
-        _id_of(target),
+        about.text_of("id", ""),
+        target.text_of("id", ""),
         None if dist is None else round(1 - dist, 6),
         _number(row, "popularity"),
     )
@@ -175,7 +169,7 @@ def _neighbour(row: LocatedValue) -> NeighbourFact | None:
 def _update_objects(row: LocatedValue) -> tuple[UpdateObject, ...]:
     "The objects of a row, the new ones first."
     found = objects_by_decision(row).items()
-    return tuple(UpdateObject(o["label"].text(), decision, _id_of(o)) for decision, os in found for o in os)
+    return tuple(UpdateObject(o["label"].text(), decision, o.text_of("id", "")) for decision, os in found for o in os)
 
 # %% ../../nbs/06_benchmark/18_wikifactdiff.ipynb #cell-034
 def _facts(row: LocatedValue, name: str) -> tuple[NeighbourFact, ...]:
@@ -202,8 +196,8 @@ def _parse_update(row: LocatedValue, number: int) -> FactUpdate:  # number: of t
         sentences[0],
         objects,
         sentences[1:],
-        _id_of(row["subject"]),
-        _id_of(row["relation"]),
+        row["subject"].text_of("id", ""),
+        row["relation"].text_of("id", ""),
         _facts(row, "neighborhood"),
         _facts(row, "random_neighborhood"),
         _number(row, "subject_popularity"),
@@ -234,19 +228,8 @@ def read_updates(
     if most is not None and most < 1:
         raise BadArgument(f"most is {most}, but it must be at least 1")
     rows = chain.from_iterable(map(read_located_rows, _update_files(source, release, revision)))
-    return _chosen_updates(rows, wanted, most)
-
-# %% ../../nbs/06_benchmark/18_wikifactdiff.ipynb #cell-045
-def _chosen_updates(rows, wanted: set, most: int | None) -> Iterator[FactUpdate]:
-    "The updates of some scenarios, so many at most."
-    found = 0
-    for number, row in enumerate(rows):
-        update = _parse_update(row, number)
-        if update.scenario in wanted:
-            yield update
-            found += 1
-            if found == most:
-                return
+    updates = (_parse_update(row, number) for number, row in enumerate(rows))
+    return islice((u for u in updates if u.scenario in wanted), most)
 
 # %% ../../nbs/06_benchmark/18_wikifactdiff.ipynb #cell-057
 def replacements(
@@ -455,20 +438,11 @@ def _update_row(maker: _RowMaker, group: list[dict], neighbours: list[dict]) -> 
         scenario=scenario,
     )
 
-# %% ../../nbs/06_benchmark/18_wikifactdiff.ipynb #e01f9496
-def _parquet_dicts(path: Path) -> Iterator[dict]:
-    "The rows of a Parquet file."
-    import pyarrow.parquet as pq
-
-    with pq.ParquetFile(path) as f:
-        for batch in f.iter_batches(20_000):
-            yield from batch.to_pylist()
-
 # %% ../../nbs/06_benchmark/18_wikifactdiff.ipynb #c5f6f026
 def _neighbours_by_key(path: Path) -> dict[tuple, list[dict]]:
     "The neighbours of each update."
     found = defaultdict(list)
-    for row in _parquet_dicts(path):
+    for row in stored_rows(path):
         row["similarity"] = None if row["kind"] == "random" else row["similarity"]
         found[row["subject"], row["property"]].append(row)
     return found
@@ -476,7 +450,7 @@ def _neighbours_by_key(path: Path) -> dict[tuple, list[dict]]:
 # %% ../../nbs/06_benchmark/18_wikifactdiff.ipynb #41ca250a
 def _row_maker(e, rules: Path, snapshots, mined: dict | None, style: str, seed: int) -> _RowMaker:
     "What the rows of all updates are made of."
-    properties = {r["id"]: r for r in _parquet_dicts(snapshots[1] / "properties.parquet") if r["label"]}
+    properties = {r["id"]: r for r in stored_rows(snapshots[1] / "properties.parquet") if r["label"]}
     return _RowMaker(_named_entities(e, snapshots, _mentioned(e, rules)), properties, mined, style, seed)
 
 # %% ../../nbs/06_benchmark/18_wikifactdiff.ipynb #2496ab2a
@@ -516,7 +490,7 @@ def write_fact_updates(
     check_choice(style, _STYLES, "style")
     mined = read_templates(templates) if templates else None
     rules, snapshots, path = Path(rules_folder), (Path(old_folder), Path(new_folder)), Path(path)
-    with open_engine(engine) if isinstance(engine, str) else nullcontext(engine) as e:
+    with open_engine(engine) as e:
         _use_same_popularity(e, rules, snapshots, views)
         find_neighbours(rules, *snapshots, k=k, n=n, views=views, seed=seed, engine=e, progress=progress)
         inputs = [rules / "updates.parquet", rules / "neighbours.parquet", snapshots[1] / "properties.parquet"]
@@ -535,7 +509,7 @@ def _write_rows(maker: _RowMaker, rules: Path, path: Path) -> dict:
     neighbours, counts = _neighbours_by_key(rules / "neighbours.parquet"), Counter()
     with atomic_write(path) as part, open(part, "w", encoding="utf-8") as f:
         key_of = lambda row: tuple(row[c] for c in SUBJECT_PROPERTY)
-        for key, group in groupby(_parquet_dicts(rules / "updates.parquet"), key_of):
+        for key, group in groupby(stored_rows(rules / "updates.parquet"), key_of):
             row = _update_row(maker, list(group), neighbours.get(key, []))
             if row:
                 f.write(json.dumps(row, ensure_ascii=False) + "\n")
@@ -594,7 +568,7 @@ def facts_to_verbalise(
             read_page_views(list(views), work / "views.parquet")
             seen = e.scan(work / "views.parquet")
         rows = _popular_facts(e, folder, entities, seen)
-    known = {r["id"]: r for r in _parquet_dicts(folder / "properties.parquet") if r["label"]}
+    known = {r["id"]: r for r in stored_rows(folder / "properties.parquet") if r["label"]}
     units = _unit_names(e, folder, rows)
     rows = [r for row in rows if row["property"] in known and (r := _with_spellings(row, units))]
     order = lambda r: (stable_hash(f"{seed}/{r['subject']}"), r["property"], r["value_type"] != "item", r["value"])

@@ -49,7 +49,7 @@ def _timestep_questions(timestep: Timestep) -> tuple[dict, object]:
     "Requests by id, and a data frame of the questions of a timestep."
     requests = requests_from_rows(timestep.edits, timestep.edit_ids, need_subject=False, probes=timestep.probe_lists())
     columns = ["edit_id", "subject_id", "axis", "probe", "question", "expected"]
-    return {r.id: r for r in requests}, timestep.questions()[columns]
+    return {r.id: r for r in requests}, timestep.probes()[columns]
 
 # %% ../../nbs/09_editors/06_trials.ipynb #cell-011
 def sample_edits(
@@ -165,7 +165,7 @@ def _shares(
         items, local = list(zip(parts[axis].question, parts[axis].expected)), axis == "locality"
         got = score(lm, items, protocol, generate=local, max_tokens=16, too_long="truncate", progress=False)
         if local:
-            answers = list(got["text"])
+            answers = list(got["answer"])
             shares[axis] = agreement(unedited or answers, answers)
         else:
             shares[axis] = float(got.means()["token_accuracy"])

@@ -243,8 +243,8 @@ def answer_rows(
 ) -> list[dict]:  # metric, value, low, high, n, and the value of `each` question
     "Token accuracy, exact match and, where text was generated, normalised match."
     values = {m: [float(x) for x in scores[m]] for m in ("token_accuracy", "exact_match")}
-    if any(text is not None for text in scores["text"]):
-        found = normalised_matches(scores["text"], answers, aliases, scores["exact_match"])
+    if any(text is not None for text in scores["answer"]):
+        found = normalised_matches(scores["answer"], answers, aliases, scores["exact_match"])
         values["normalised_match"] = found
     means = {m: bootstrap_interval(x, scores["id"]) for m, x in values.items()}
     return [dict(metric=m, **mean._asdict(), each=list(values[m])) for m, mean in means.items()]

@@ -47,7 +47,7 @@ class _AnswerScore:
     log_probability: float = col("of the answer; NaN where the model gives NaN")
     perplexity: float = col("of the answer, per token")
     finite: bool = col("whether the model gives numbers; with NaN among the logits every score is 0 or NaN")
-    text: str | None = col("what greedy decoding generates, where asked for")
+    answer: str | None = col("what greedy decoding generates, where asked for")
     natural_end: bool | None = col("whether the model ended that text by itself, not the limit of tokens")
     seconds: float = col("spent on the question: its share of the batch")
     token_log_probabilities: list[float] = col("of each token of the answer")
@@ -67,7 +67,7 @@ def _answer_score(item: QAItem, c: EncodedItem, row: ForcedAnswer, clean, protoc
         log_probability=total,
         perplexity=math.exp(min(-mean, 700)) if mean == mean else math.nan,
         finite=row.finite,
-        text=None,
+        answer=None,
         seconds=row.seconds,
         token_log_probabilities=row.logps,
     )
@@ -207,8 +207,7 @@ class Scores:
 @patch
 def measured(self: Scores):
     "The fields of a `Score`, one row an answer, as a data frame."
-    frame = self.table.to_pandas().rename(columns={"text": "answer"})
-    return frame[[name for name in schema(Score).names if name in frame]]
+    return self.table.select([n for n in schema(Score).names if n in self.table.column_names]).to_pandas()
 
 # %% ../../nbs/07_lm/09_scoring.ipynb #cell-036
 @patch
@@ -293,9 +292,9 @@ def _score_items(lm: LM, items: list[EncodedItem], padding: str, share: str, max
     "For each item its pass, and the generated text and whether it ended by itself, if `max_tokens` is not 0."
     rows = teacher_forced_all(lm, items, padding, share, bar.update)
     if not max_tokens:
-        return [(row, dict(text=None, natural_end=None)) for row in rows]
+        return [(row, dict(answer=None, natural_end=None)) for row in rows]
     start, texts = time.perf_counter(), _greedy_answers(lm, items, rows, max_tokens, bar.update)
-    texts = [dict(text=decode_first_line(lm, t.ids), natural_end=t.natural) for t in texts]
+    texts = [dict(answer=decode_first_line(lm, t.ids), natural_end=t.natural) for t in texts]
     for row in rows:
         row.seconds += (time.perf_counter() - start) / len(rows)
     return list(zip(rows, texts))
@@ -384,7 +383,7 @@ def probe_table(
     for step in bench:
         sampled = max_edits is not None and max_edits < len(step)
         rows = sorted(pd.Series(range(len(step))).sample(max_edits, random_state=seed)) if sampled else None
-        parts.append(step.questions(axes, rows).assign(timestep=step.name))
+        parts.append(step.probes(axes, rows).assign(timestep=step.name))
     probes = pd.concat(parts, ignore_index=True)
     at = at and check_choice(at, bench.timesteps, "timestep")
     retired = retired_probes(bench.folder, at) if at and bench.folder else set()

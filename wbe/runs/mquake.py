@@ -13,6 +13,8 @@ from collections import Counter, defaultdict
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from pathlib import Path
 
+from ..benchmark.published import check_instance
+from ..benchmark.rows import read_located_rows
 from ..editors.requests import requests_from_mquake
 from ..editors.trials import edited
 from ..lm.endpoint import EndpointLM, TextEndpoint
@@ -23,31 +25,17 @@ from ..metrics.answers import alias_match, normalise_answer
 from ..records import BadArgument, check_choice, patch
 from .plan import ModelSettings, Plan
 from .schedule import Part, Study, edit_batches
-from ..store import explain_read_errors, write_text
+from ..store import write_text
 from ..texts import package_text
 from ..writers.endpoint import split_parameters
 
 # %% ../../nbs/10_runs/09_mquake.ipynb #cell-007
-_INSTANCE_FIELDS = ("requested_rewrite", "questions", "answer", "new_answer", "single_hops", "new_single_hops")
-
-
 def read_instances(
-    path,  # a JSON file in MQuAKE's format
+    path,  # a file in MQuAKE's format
     style: str | None = None,  # T or CF; all by default
 ) -> list[dict]:
     "The instances of a file, each with a `case_id`."
-    with explain_read_errors(path):
-        text = Path(path).read_text(encoding="utf-8")
-    try:
-        rows = json.loads(text)
-    except ValueError as e:
-        raise BadArgument(f"{path}: no JSON ({e}); give a file in MQuAKE's format, such as chains.json") from None
-    if not isinstance(rows, list) or not rows:
-        raise BadArgument(f"{path}: not a list of instances; give a file in MQuAKE's format, such as chains.json")
-    for n, x in enumerate(rows):
-        missing = [f for f in _INSTANCE_FIELDS if not isinstance(x, dict) or not x.get(f)]
-        if missing:
-            raise BadArgument(f"{path}: instance {n}: field {missing[0]!r} is missing or empty; leave the instance out")
+    rows = [check_instance(row) for row in read_located_rows(path)]
     found = [{"case_id": n, **x} for n, x in enumerate(rows, 1) if style in (None, x.get("style"))]
     repeated = [case for case, n in Counter(x["case_id"] for x in found).items() if n > 1]
     if repeated:

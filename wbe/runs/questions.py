@@ -81,7 +81,7 @@ def step_questions(
     "The questions of a timestep: edit, axis, text, expected answer, its aliases, what is known of the edit."
     step = bench[n - 1]
     further = _further_probes(step, count, plan, facts)
-    found = step.questions(plan.axes or None, _asked_rows(step, count, plan), further, _EDIT_COLUMNS)
+    found = step.probes(plan.axes or None, _asked_rows(step, count, plan), further, _EDIT_COLUMNS)
     lacking = {c: None for c in _EDIT_COLUMNS if c not in found}  # in an older file
     return found.assign(**lacking, timestep=step.name, asked_of=n)
 

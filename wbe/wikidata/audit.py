@@ -9,7 +9,6 @@ __all__ = ['AUDIT_VERDICTS', 'SUPPORTED_VERDICTS', 'UNREAD_VERDICT', 'OLD_STATES
 # %% ../../nbs/04_wikidata/11_audit.ipynb #cell-002
 import gzip
 import re
-from contextlib import nullcontext
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -96,8 +95,10 @@ def _raw_rows(path) -> list:
     path = Path(path)
     if path.suffix == ".parquet":
         with explain_write_errors(path):
-            there = [n for n in AUDIT_FIELDS if n in pq.read_schema(path).names]
-            return pq.read_table(path, columns=there).to_pylist()
+            names = pq.read_schema(path).names  # in a table of facts a relation is a property
+            there = {n: c for n in AUDIT_FIELDS for c in (n.replace("relation", "property"), n) if c in names}
+            table = pq.read_table(path, columns=[*there.values()])
+            return table.select([*there.values()]).rename_columns([*there]).to_pylist()
     with explain_write_errors(path):
         data = path.read_bytes()
     data = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
@@ -188,9 +189,8 @@ def _statement_uses(engine, folder, keys):  # keys: subjects and properties
     "Subject, property, value and role of main values; `somevalue` and `novalue` are values like others."
     c, columns = nw.col, [*SUBJECT_PROPERTY, "value", "snak", "rank"]
     found = _scan_columns(engine, folder, "statements", columns).join(keys, on=SUBJECT_PROPERTY, how="inner")
-    found = (
-        found.with_columns(value=nw.coalesce(c("value"), c("snak"))).select(*SUBJECT_PROPERTY, "value", "rank").unique()
-    )
+    found = found.with_columns(value=nw.coalesce(c("value"), c("snak")))
+    found = found.select(*SUBJECT_PROPERTY, "value", "rank").unique()
     preferred = found.filter(c("rank") == "preferred").select(*SUBJECT_PROPERTY).unique()
     found = found.join(preferred.with_columns(best=nw.lit(True)), on=SUBJECT_PROPERTY, how="left")
     truthy = c("best").is_null() | (c("rank") == "preferred")
@@ -386,7 +386,7 @@ def audit_benchmark(
     if stage.done:
         return Audit(out)
     rows = read_rows(file, strict)
-    with stage, open_engine(engine) if isinstance(engine, str) else nullcontext(engine) as e:
+    with stage, open_engine(engine) as e:
         table = _verdict_table(rows, _row_verdicts(e, rows, new, old, roles))
         write_table(Path(out) / "verdicts.parquet", table)
         stage.outputs.append(Path(out) / "verdicts.parquet")

@@ -20,8 +20,8 @@ import narwhals as nw
 from ..texts import dates_in_name, parse_date
 from ..engine import open_engine
 from ..records import BadArgument, Fact, check_choice, patch, read_table
-from ..store import Manifest, StoreError, atomic_write, format_bytes, make_folder, write_text
-from .audit import AUDIT_FIELDS, Audit, audit_benchmark
+from ..store import Manifest, StoreError, format_bytes, make_folder, write_text
+from .audit import Audit, audit_benchmark
 from .changes import compare_snapshots
 from .dumps import WIKIMEDIA, Dump, Mirror, choose_dumps, dump_kinds, dumps_back
 from .entities import FALLBACK
@@ -196,18 +196,12 @@ def check_pair(
     "Raise an error for two snapshots that cannot be those of one wiki at two dates."
     _report(chain(_size_flaws(old, new), _name_flaws(old, new)), insist, log)
 
-# %% ../../nbs/04_wikidata/12_build.ipynb #cell-022
-def _write_fact_rows(facts, path) -> Path:  # facts: facts.parquet; path: of the file to write
-    "Facts as lines of JSON with the published field names."
-    import pyarrow.parquet as pq
-
-    columns = {name: name.replace("relation", "property") for name in (*AUDIT_FIELDS, "valid_from", "statement_id")}
-    with atomic_write(path) as part, open(part, "w", encoding="utf-8") as f:
-        for batch in pq.ParquetFile(facts).iter_batches(50_000):
-            for fact in batch.to_pylist():
-                row = {name: fact[column] for name, column in columns.items()}
-                f.write(json.dumps(row, ensure_ascii=False) + "\n")
-    return Path(path)
+# %% ../../nbs/04_wikidata/12_build.ipynb #26a4c839
+def _audit_facts(out: Path, old: Path, new: Path, engine: str, memory: str | None) -> Audit:
+    "Audit the facts in a folder against the snapshots they come from, with the roles that were parsed."
+    facts = out / "facts" / "facts.parquet"
+    with open_engine(engine, memory) as e:
+        return audit_benchmark(facts, new, old, out / "audit", e, roles=(new / "roles.parquet").exists())
 
 # %% ../../nbs/04_wikidata/12_build.ipynb #cell-024
 @dataclass
@@ -246,15 +240,6 @@ def _parse_pair(files, folders, parse, insist: bool, on_step) -> dict:
         check_snapshot(dumps[-1], insist, on_step)
     check_pair(*dumps, insist, on_step)
     return {f"parse {path.name}": dump.counts for path, dump in zip(files, dumps)}
-
-# %% ../../nbs/04_wikidata/12_build.ipynb #cell-028
-def _audit_facts(out: Path, old: Path, new: Path, engine: str, memory: str | None) -> Audit:
-    "Audit the facts in a folder against the snapshots they come from, with the roles that were parsed."
-    facts, rows = out / "facts" / "facts.parquet", out / "facts" / "facts.jsonl"
-    if not rows.exists() or rows.stat().st_mtime_ns < facts.stat().st_mtime_ns:
-        _write_fact_rows(facts, rows)
-    with open_engine(engine, memory) as e:
-        return audit_benchmark(rows, new, old, out / "audit", e, roles=(new / "roles.parquet").exists())
 
 # %% ../../nbs/04_wikidata/12_build.ipynb #cell-029
 def _snapshot_dates(files, dates) -> tuple:

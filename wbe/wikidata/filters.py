@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['FILTERS', 'NON_ROMAN', 'SIX_WORDS', 'WIKI_PAGE_LABELS', 'OPEN_PROPERTIES', 'VALUE_KINDS', 'STATEMENT_DATES',
-           'SUBJECT_DATES', 'LIVING_PROPERTIES', 'filter_conditions', 'filter_facts']
+           'SUBJECT_DATES', 'LIVING_PROPERTIES', 'filter_conditions', 'count_values', 'filter_facts']
 
 # %% ../../nbs/04_wikidata/10_filters.ipynb #cell-002
 from pathlib import Path
@@ -89,24 +89,25 @@ def _name_values(e, facts, labels, path: Path):
     now, before = asked.select(id=nw.col("value")), asked.filter(~nw.col("previous").is_null())
     values = nw.concat([now, before.select(id=nw.col("previous"))]).unique()
     e.write(values, path.with_suffix(".ids"), ["id"])
-    units = (
-        values.filter(nw.col("id").str.contains(" Q")).select(id=nw.col("id").str.replace_all(r"^\S+ ", "")).unique()
-    )
+    units = values.filter(nw.col("id").str.contains(" Q"))
+    units = units.select(id=nw.col("id").str.replace_all(r"^\S+ ", "")).unique()
     named = e.collect(labels.join(units, on="id", how="semi").select("id", "label")).to_pylist()
     units = {row["id"]: row["label"] for row in named}
     with pq.ParquetFile(path.with_suffix(".ids")) as file:
         with pq.ParquetWriter(path, pa.schema(dict(id=pa.string(), label=pa.string()))) as out:
             for batch in file.iter_batches(100_000):
                 ids = batch["id"].to_pylist()
-                out.write_table(
-                    pa.table(dict(id=ids, label=pa.array([value_label(v, units) for v in ids], pa.string())))
-                )
+                names = pa.array([value_label(v, units) for v in ids], pa.string())
+                out.write_table(pa.table(dict(id=ids, label=names)))
     path.with_suffix(".ids").unlink()
     return e.scan(path)
 
 # %% ../../nbs/04_wikidata/10_filters.ipynb #cell-018
-def _count_values(facts, statements):
-    "How many truthy values there are for the subject and property of each fact."
+def count_values(
+    facts,  # a frame with subject and property
+    statements,  # of a snapshot
+):
+    "How many truthy values there are for the subject and property of each fact; an unknown one counts."
     groups = facts.select(*SUBJECT_PROPERTY).unique(SUBJECT_PROPERTY)
     best = truthy(statements.join(groups, on=SUBJECT_PROPERTY, how="semi"), unknown=True)
     best = best.with_columns(value=nw.coalesce("value", "snak"))
@@ -180,7 +181,7 @@ def _add_filter_columns(
     value_names=None,  # frame of `_name_values`, where dates and quantities are wanted
 ):
     "Facts with the labels of subject, property and object, their dates, and what the filters ask for."
-    names, values = keep(_needed_labels(facts, labels)), keep(_count_values(facts, statements))
+    names, values = keep(_needed_labels(facts, labels)), keep(count_values(facts, statements))
     out = keep(keep(_add_dates(facts, statements)).join(values, on=SUBJECT_PROPERTY, how="left"))
     out = mark_members(_add_past(out, statements, until), _meta_properties(properties), "property", "meta")
     if value_names is not None:

@@ -11,7 +11,6 @@ __all__ = ['CREATION_PROPERTIES', 'RULES', 'NO_RULE', 'PAIR_RULE', 'RULES_BY_NAM
 # %% ../../nbs/04_wikidata/09_rules.ipynb #cell-002
 import bz2
 import gzip
-from contextlib import nullcontext
 from datetime import date
 from pathlib import Path
 from typing import NamedTuple
@@ -257,14 +256,13 @@ def _select_replacements(updates, factor: int = 14, seed: int = 0):
 def read_page_views(
     files,  # as for `page_view_batches`
     path,  # Parquet file to write: title, views
-    project: str = "en.wikipedia",
 ) -> int:
-    "Turn page-view files into a table; returns its number of rows. A title may have several."
+    "Turn page-view files of the English Wikipedia into a table; returns its number of rows. A title may have several."
     import pyarrow as pa
 
     want, rows = pa.schema([("title", pa.string()), ("views", pa.int64())]), 0
     with atomic_write(path) as part, pq.ParquetWriter(part, want, compression="zstd") as out:
-        for titles, views in page_view_batches(files, project):
+        for titles, views in page_view_batches(files):
             out.write_table(pa.table([titles, views], schema=want))
             rows += len(titles)
     return rows
@@ -358,7 +356,7 @@ def classify(
     stage = Stage(out, "rules", params, [*inputs, *rejected, *views])
     if stage.done:
         return stage.manifest
-    with open_engine(engine) if isinstance(engine, str) else nullcontext(engine) as e, stage:
+    with open_engine(engine) as e, stage:
         with scratch_folder(out, ".rules-") as work:
             stage.counts |= _write_classified(e, (old, new), out, work, (t_old, t_new), literal)
             stage.counts |= _write_updates(e, new, out, work, views, factor, seed)

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from ..engine import parallel_map
 from ..records import BadArgument, col, patch, read_table, to_table
 from ..spool import PieceFiles, parquet_piece
-from ..store import Stage, StageFolder, format_bytes, write_text
+from ..store import Stage, StageFolder, format_bytes, stored_rows, write_text
 from ..wikidata.parse import short_snapshot
 from .pages import WikipediaSnapshot
 from .plain import Paragraph, page_paragraphs
@@ -234,10 +234,8 @@ def articles(self: WikipediaComparison):
 # %% ../../nbs/05_wikipedia/04_comparison.ipynb #cell-033
 @patch
 def rows(self: WikipediaComparison):
-    "The articles one after the other; memory for a row group only."
-    with pq.ParquetFile(self.path) as file:
-        for g in range(file.num_row_groups):
-            yield from (ChangedArticle(**row) for row in file.read_row_group(g).to_pylist())
+    "The articles one after the other."
+    return stored_rows(self.path, record=ChangedArticle)
 
 # %% ../../nbs/05_wikipedia/04_comparison.ipynb #99084950
 @patch

@@ -20,7 +20,7 @@ from pathlib import Path
 from ..engine import parallel_map
 from ..records import BadArgument, check_choice, col, patch, read_table, to_table
 from ..spool import PieceFiles, parquet_piece
-from ..store import Stage, StageFolder, format_bytes
+from ..store import Stage, StageFolder, format_bytes, stored_rows
 from ..texts import package_table, split_sentences, text_key
 from .comparison import ChangedArticle, WikipediaComparison
 from .templates import MONTHS
@@ -218,12 +218,8 @@ class Diffset(StageFolder):
 # %% ../../nbs/05_wikipedia/05_diffs.ipynb #cell-039
 @patch
 def rows(self: Diffset):
-    "The articles one after the other; memory for a row group only."
-    import pyarrow.parquet as pq
-
-    with pq.ParquetFile(self.path) as file:
-        for g in range(file.num_row_groups):
-            yield from (_DiffText(**row) for row in file.read_row_group(g).to_pylist())
+    "The articles one after the other."
+    return stored_rows(self.path, record=_DiffText)
 
 # %% ../../nbs/05_wikipedia/05_diffs.ipynb #cell-040
 @patch
@@ -425,13 +421,11 @@ MAX_SENTINELS = 99  # one more ends the answer
 def mask_spans(
     text: str,
     spans,  # in order and without overlap
-    sentinel: str = SENTINEL,
-    limit: int = MAX_SENTINELS,
 ) -> tuple[str, str]:
     "A text with its spans masked, and the answer: what stood there."
     masked, answer, at = "", "", 0
-    for i, s in enumerate(spans[:limit]):
-        masked += text[at : s.start] + sentinel.format(i)
-        answer += f"{sentinel.format(i)} {text[s.start : s.end]} "
+    for i, s in enumerate(spans[:MAX_SENTINELS]):
+        masked += text[at : s.start] + SENTINEL.format(i)
+        answer += f"{SENTINEL.format(i)} {text[s.start : s.end]} "
         at = s.end
-    return masked + text[at:], (answer + sentinel.format(len(spans[:limit]))).strip()
+    return masked + text[at:], (answer + SENTINEL.format(len(spans[:MAX_SENTINELS]))).strip()

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from ..engine import check_engine
 from ..records import BadArgument, col, schema, to_table
-from ..store import Manifest, Stage, atomic_write, lock, make_folder, write_table
+from ..store import Manifest, Stage, atomic_write, lock, make_folder, stored_rows, write_table
 from ..texts import stable_hash
 from ..wikidata.build import check_pair, check_snapshot, dump_date
 from .comparison import compare_wikipedia
@@ -75,14 +75,12 @@ def snapshot_articles(
     titles=None,  # of the articles wanted: a set; all by default
 ) -> Iterator[SourceText]:
     "The articles of a parsed dump as texts, one after the other."
-    with pq.ParquetFile(snapshot.path) as file:
-        for batch in file.iter_batches(1000, columns=["id", "title", "model", "wikitext"]):
-            for page in batch.to_pylist():
-                if titles is not None and page["title"] not in titles:
-                    continue
-                paragraphs = page_paragraphs(page["wikitext"], page["model"]) if page["wikitext"] else ()
-                if text := "\n".join(p.text for p in paragraphs if p.kind != "heading"):
-                    yield SourceText(page["id"], page["title"], "article", text)
+    for page in stored_rows(snapshot.path, ["id", "title", "model", "wikitext"]):
+        if titles is not None and page["title"] not in titles:
+            continue
+        paragraphs = page_paragraphs(page["wikitext"], page["model"]) if page["wikitext"] else ()
+        if text := "\n".join(p.text for p in paragraphs if p.kind != "heading"):
+            yield SourceText(page["id"], page["title"], "article", text)
 
 # %% ../../nbs/05_wikipedia/06_texts.ipynb #cell-015
 def changed_source(article: ChangedText) -> SourceText:
@@ -98,13 +96,11 @@ def count_links(snapshot: WikipediaSnapshot, path) -> Path:  # path: Parquet fil
     import pyarrow as pa
 
     counts, leads = Counter(), {}
-    with pq.ParquetFile(snapshot.path) as file:
-        for batch in file.iter_batches(1000, columns=["title", "redirect", "wikitext"]):
-            for page in batch.to_pylist():
-                if page["redirect"]:
-                    leads[page["title"]] = _link_target(page["redirect"])
-                found = _LINK.findall(page["wikitext"] or "")
-                counts.update({_link_target(wiki or unquote(html)) for wiki, html in found} - {page["title"]})
+    for page in stored_rows(snapshot.path, ["title", "redirect", "wikitext"]):
+        if page["redirect"]:
+            leads[page["title"]] = _link_target(page["redirect"])
+        found = _LINK.findall(page["wikitext"] or "")
+        counts.update({_link_target(wiki or unquote(html)) for wiki, html in found} - {page["title"]})
     for title, to in leads.items():
         counts[to] += counts.pop(title, 0)
     write_table(path, pa.table(dict(title=[*counts], views=pa.array(counts.values(), pa.int64()))))
@@ -343,10 +339,9 @@ def texts_table(folder):
     rows = []
     for path in sorted(Path(folder).glob("wiki_*.parquet")):
         kind, _, name = path.stem.removeprefix("wiki_").partition("_")
-        with pq.ParquetFile(path) as file:
-            words = sum(len(t.split()) for b in file.iter_batches(1_000, columns=["text"]) for t in b[0].to_pylist())
-            what = "what is new" if kind == "texts" else "all articles"
-            about = Manifest.of(folder, path.stem)
-            lost = about.counts.get("left out", 0) if about else 0
-            rows.append(dict(name=name, holds=what, articles=file.metadata.num_rows, words=words, left_out=lost))
+        words = [len(row["text"].split()) for row in stored_rows(path, ["text"])]
+        what = "what is new" if kind == "texts" else "all articles"
+        about = Manifest.of(folder, path.stem)
+        lost = about.counts.get("left out", 0) if about else 0
+        rows.append(dict(name=name, holds=what, articles=len(words), words=sum(words), left_out=lost))
     return pd.DataFrame(rows, columns=["name", "holds", "articles", "words", "left_out"])

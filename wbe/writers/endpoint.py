@@ -522,11 +522,7 @@ def _call(self: Endpoint, body: dict, item: str) -> CallOutcome:  # item: must b
         data = self._receive(body)
     except APIStatusError as e:
         return self._refused(e, body)
-    except (
-        OpenAIError,
-        ValueError,
-        AttributeError,
-    ) as e:  # the last two: the reply is no JSON, or JSON of another kind
+    except (OpenAIError, ValueError, AttributeError) as e:  # the last two: no JSON, or JSON of another kind
         return outcome_of_error(e, self.timeout)
     self._proven = True
     return self._read_reply(data, item, body)

@@ -171,9 +171,7 @@ def lines(self: _BatchJobs, entry: dict, batch) -> Iterator[tuple[str, int, dict
 class OpenAIWriter(Endpoint):
     "Writes questions with a model behind an endpoint with the OpenAI protocol."
 
-    confirm: Callable | bool = (
-        confirm_at_keyboard  # is given a `CostEstimate` and returns whether to go on; True: go on
-    )
+    confirm: Callable | bool = confirm_at_keyboard  # from a `CostEstimate` to whether to go on; True: go on
     batch_poll: float = 30.0  # seconds between two looks at a batch
     batch_wait: float | None = None  # seconds to wait for batches, to go on later; default: as long as it takes
     batch_size: int = 20_000  # requests in a batch

@@ -17,6 +17,8 @@ from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
 
+import narwhals as nw
+
 from ..records import WbeError, check_choice
 from ..texts import one_line, stable_hash
 from .base import ENTITY_KINDS, PERSONAS, Hop, Request
@@ -33,8 +35,6 @@ def kinds_table(e):  # e: an engine
 # %% ../../nbs/03_writers/05_requests.ipynb #cell-008
 def _entity_kinds(statements, kinds):  # kinds: the frame of `kinds_table`
     "The number of the kind of every entity with a class in the table."
-    import narwhals as nw
-
     is_a = statements.filter(nw.col("property") == "P31", nw.col("rank") != "deprecated", nw.col("snak") == "value")
     with_kind = is_a.join(kinds, left_on="value", right_on="klass", how="inner")
     return with_kind.group_by("subject").agg(kind=nw.col("kind").min())
@@ -45,16 +45,12 @@ EDIT_KEY_COLUMNS = ["subject_id", "property_id", "object_id"]
 
 def _join_columns(frame, other, on: str, **names):  # names: new name = column of `other`
     "A left join that takes columns of another frame under new names."
-    import narwhals as nw
-
     other = other.select(nw.col("id").alias(f"{on}_"), *[nw.col(old).alias(new) for new, old in names.items()])
     return frame.join(other, left_on=on, right_on=f"{on}_", how="left")
 
 # %% ../../nbs/03_writers/05_requests.ipynb #cell-013
 def _namesakes(facts, static):
     "The number of objects for every lower-case subject label and property, where there are several."
-    import narwhals as nw
-
     every = nw.concat([f.select("subject", "property_id", "object_id") for f in (facts, static)])
     named = every.with_columns(name=nw.col("subject").str.to_lowercase())
     objects = named.select("name", "property_id", "object_id").unique().group_by("name", "property_id")
@@ -63,8 +59,6 @@ def _namesakes(facts, static):
 # %% ../../nbs/03_writers/05_requests.ipynb #cell-014
 def _join_namesakes(frame, several, subject: str, property_id: str, column: str):
     "The number of namesakes of a subject column and a property column, in a new column."
-    import narwhals as nw
-
     known = several.select(name_=nw.col("name"), pid_=nw.col("property_id"), n_=nw.col("namesakes"))
     named = frame.with_columns(name=nw.col(subject).str.to_lowercase())
     joined = named.join(known, left_on=["name", property_id], right_on=["name_", "pid_"], how="left")
@@ -73,8 +67,6 @@ def _join_namesakes(frame, several, subject: str, property_id: str, column: str)
 # %% ../../nbs/03_writers/05_requests.ipynb #cell-017
 def _second_hops(hops):
     "One second hop for every edit that has any."
-    import narwhals as nw
-
     hops = hops.select(
         "subject_id",
         "property_id",
@@ -93,8 +85,6 @@ _PROBE_COLUMNS = "probe_subject_id probe_property_id probe_object_id probe_subje
 
 def edit_details(facts, static, locality, hops, statements, labels, properties, kinds):
     "One row per edit, with everything that requests and checks need."
-    import narwhals as nw
-
     out = facts.join(locality.select(*EDIT_KEY_COLUMNS, *_PROBE_COLUMNS), on=EDIT_KEY_COLUMNS, how="left")
     second = _second_hops(hops).select(*EDIT_KEY_COLUMNS, "property2_id", "object2_id", "object2")
     out = out.join(second, on=EDIT_KEY_COLUMNS, how="left")
@@ -206,10 +196,8 @@ def _parse_prompt(text: str, source: str = "prompt") -> _PromptFile:  # source: 
             raise _PromptError(
                 f"{source}: example {n} must show something and end in a line '=> ' with the right question"
             )
-    digest = hashlib.sha256(text.encode()).hexdigest()[:8]
-    return _PromptFile(
-        fields["name"], f"{fields['name']}/{fields['version']}-{digest}", instructions.strip(), tuple(pairs)
-    )
+    name, digest = fields["name"], hashlib.sha256(text.encode()).hexdigest()[:8]
+    return _PromptFile(name, f"{name}/{fields['version']}-{digest}", instructions.strip(), tuple(pairs))
 
 # %% ../../nbs/03_writers/05_requests.ipynb #76ca1cfa
 PROMPT_NAMES = ("question", "rephrase", "multihop", *(f"persona-{p}" for p in PERSONAS), "persona-mix")  # one file each

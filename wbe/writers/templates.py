@@ -478,9 +478,8 @@ def multihop_questions(
     subject: str,
     subject_kind: str,  # one of ENTITY_KINDS
     hops: tuple[Hop, ...],
-    most: int = 12,  # questions
 ) -> list[str]:
-    "Questions over several hops."
+    "Questions over several hops, at most twelve."
     *before, last = _hop_forms(_kind_by_name(subject, subject_kind), hops)
     asked = [q for q in (*last.main, *last.variants) if "{p}" not in q]
     asked = _subject_at_edge(asked, 3) if len(hops) > 2 else asked
@@ -492,7 +491,7 @@ def multihop_questions(
             for choice in nouns:
                 np = choice[(i + shift) % len(choice)].replace("{s}", np)
             out[fill_form(question, np)] = None
-    return list(out)[:most]
+    return list(out)[:12]
 
 # %% ../../nbs/03_writers/03_templates.ipynb #cell-140
 _SUBJECT_MARK = "\ue000"  # stands for the subject while the words are changed
