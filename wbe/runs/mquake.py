@@ -434,7 +434,7 @@ class MquakeStudy(Study):
         kinds, plan = dict(Counter(c["kind"] for c in self.conflicts)), self.plan
         address = split_parameters(plan.endpoint)[0] or None  # without a key
         more = dict(protocol=get_protocol(plan.protocol).key, conflicts=kinds)
-        config = self.describe(hparams, dict(endpoint=address), **more)
+        config = self.describe(hparams, dict(endpoint=address, spending=None), **more)
         config["plan"].pop("spending")
         self.earlier = dict(plan={f.name: f.default for f in fields(MquakePlan) if f.default is not MISSING})
         self.earlier |= dict(hparams=asdict(self.editor.HParams()) if self.editor else {})
