@@ -105,11 +105,12 @@ def test_directives_and_hidden_cells_do_not_show(site):
         assert not re.search(r"^\s*#\| ?\w", plain, re.M), page.name
 
 
-def test_tutorials_come_first_and_once(site):
+def test_tutorials_and_the_papers_come_first_and_once(site):
     text = (site / "tutorials" / "00_overview.html").read_text(encoding="utf-8")
     tree = text.partition('class="sidebar-tree"')[2].partition("</aside>")[0]
     assert re.findall(r'class="caption-text">([^<]+)<', tree)[0] == "Tutorials"
-    assert tree.count('href="01_one_fact.html"') == 1
+    first = tree.partition('class="caption-text">Studies')[0]
+    assert tree.count('href="01_one_fact.html"') == 1 and first.count('href="../research/25_paper_rows.html"') == 1
 
 
 def test_code_is_coloured(site):

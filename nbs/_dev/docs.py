@@ -310,12 +310,13 @@ def source_texts(folder: Path) -> dict[Path, str]:
     url = config["DEFAULT"]["git_url"].replace("%(user)s", config["DEFAULT"]["user"])
     pages = notebooks()
     by_room = rooms(pages)
-    tutorials = by_room.pop("tutorials", [])  # all of them stand beside every page
+    tutorials = by_room.pop("tutorials", [])  # all of them stand beside every page, and so do the guide and the papers
+    by_room["research"].remove(papers := "research/25_paper_rows")
     trees = {f"{room}/00_overview": toctree([p.split("/", 1)[1] for p in own if not p.endswith("00_overview")])
              for room, own in by_room.items()}  # fmt: skip
     numbered = [f"{room}/00_overview" if f"{room}/00_overview" in own else own[0] for room, own in by_room.items()]
     found = modules()
-    captions = {"Tutorials": {page: [] for page in [*tutorials, "guide"]}}
+    captions = {"Tutorials": {page: [] for page in [*tutorials, "guide", papers]}}
     below = {first: [p for p in own if p != first] for first, own in zip(numbered, by_room.values())}
     for caption, is_study in (("Studies", True), ("Notebooks", False)):
         captions[caption] = {first: own for first, own in below.items() if first.startswith("research/") == is_study}
