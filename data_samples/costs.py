@@ -16,11 +16,14 @@ import torch
 
 from wbe.benchmark.reader import Benchmark
 from wbe.editors.protocol import editor
-from wbe.editors.trials import try_in_sequence
 from wbe.lm.models import load
 from wbe.runs.records import load_runs
 
 HERE, EDITS = Path(__file__).parent, 64
+sys.path.append(str(HERE.parent / "tests"))
+from shared_cells import shared  # noqa: E402
+
+try_in_sequence = shared("09_editors/06_trials.ipynb", "wbe.editors.trials").try_in_sequence
 COLUMNS = ("update", "rephrase", "locality", "seconds per edit", "bytes per edit")
 
 

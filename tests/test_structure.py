@@ -3,6 +3,7 @@
 import ast
 import re
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 import nbformat
@@ -183,6 +184,27 @@ def public_definitions() -> dict[str, list[str]]:
 def test_a_public_name_has_one_meaning():
     twice = {name: found for name, found in public_definitions().items() if len(found) > 1}
     assert not twice, f"defined in several modules: {twice}"
+
+
+@cache
+def bound(path: Path) -> set[str]:
+    "Names that a module defines or imports."
+    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    names = {n.name for n in nodes if isinstance(n, (ast.FunctionDef, ast.ClassDef))}
+    names |= {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+    return names | {(a.asname or a.name) for n in nodes if isinstance(n, ast.ImportFrom) for a in n.names}
+
+
+def test_scripts_import_what_there_is():
+    "Recordings and benchmarks are not run by the tests: a name that is gone would show months later."
+    missing, known = [], modules()
+    for path in [p for folder in ("data_samples", "tests/benchmarks") for p in sorted((ROOT / folder).rglob("*.py"))]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("wbe."):
+                name = node.module.removeprefix("wbe.")
+                there = bound(known[name]) if name in known else {m.removeprefix(f"{name}.") for m in known}
+                missing += [f"{path.name}: {node.module}.{a.name}" for a in node.names if a.name not in there]
+    assert not missing, missing
 
 
 def test_the_lifelong_loop_knows_no_editor():

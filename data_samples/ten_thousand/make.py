@@ -17,6 +17,7 @@ import json
 import random
 import resource
 import time
+from itertools import islice
 from pathlib import Path
 
 import pandas as pd
@@ -25,13 +26,14 @@ import torch
 from wbe.benchmark.reader import Benchmark
 from wbe.benchmark.series import make_benchmark
 from wbe.editors.protocol import editor
+from wbe.editors.requests import EditRequest
 from wbe.editors.results import bytes_beside_weights
 from wbe.lm.models import load
 from wbe.lm.scoring import score
 from wbe.lm.tokens import QAItem
 from wbe.lm.ability import static_items
 from wbe.metrics.answers import normalised_match
-from wbe.runs.schedule import edit_batches, validate_requests
+from wbe.runs.schedule import edit_batches, step_requests
 from wbe.runs.checkpoints import Checkpoint
 from wbe.world.files import World
 
@@ -54,6 +56,13 @@ def first_edits(folder: Path) -> pd.DataFrame:
     return rows.assign(thousand=rows.index // THOUSAND + 1)
 
 
+def first_requests(folder: Path, need_subject: bool) -> list[EditRequest | None]:
+    "The requests of these edits; None for one that cannot be made."
+    steps = Benchmark.load(folder / "bench" / "release")
+    made = (r for step in steps for r in step_requests(step, len(step.edits), need_subject))
+    return [r if isinstance(r, EditRequest) else None for r in islice(made, EDITS)]
+
+
 def sampled(edits: pd.DataFrame) -> pd.DataFrame:
     "Sixty edits of each thousand whose questions come only once."
     once = edits[~edits["update"].duplicated(keep=False)]
@@ -70,7 +79,7 @@ def count_subjects(sample: pd.DataFrame) -> pd.DataFrame:
 def ask(lm, items: list) -> pd.DataFrame:
     "Both measures, one row for each item."
     scores = score(lm, items, "paper", generate=True, too_long="truncate", progress=False).to_pandas()
-    same = [normalised_match(text, [item.answer]) for text, item in zip(scores.text, items)]
+    same = [normalised_match(text, [item.answer]) for text, item in zip(scores.answer, items)]
     natural = scores.natural_end.astype(bool)
     columns = dict(tokens=scores.token_accuracy, forced=scores.exact_match.astype(bool))
     return pd.DataFrame(columns | dict(generated=natural & pd.Series(same).astype(bool), natural=natural))
@@ -121,7 +130,7 @@ def follow(folder: Path, name: str, preset: str | None):
     ed.check_for(lm)
     ed.prepare(lm)
     checkpoint, done, refused = Checkpoint(folder / f".{label}"), 0, 0
-    requests, bad = validate_requests(edits.to_dict("records"), list(edits.edit_id), ed.needs_subject)
+    requests = first_requests(folder, ed.needs_subject)
     wall, used = time.perf_counter(), cpu()
     for batch in edit_batches(requests, ed.batch, every=BATCH):
         made = [r for r in batch if r]
