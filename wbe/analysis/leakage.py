@@ -57,9 +57,9 @@ def _leakage_on(items: pd.DataFrame, axis: str) -> dict:
     for by, column in (("subject", "subject_id"), ("property", "relation_id")):
         got = difference_interval(rows.right, rows.near, rows.after, rows[column])
         out |= {
-            "leakage": -got.value,
-            f"low, by {by}": -got.high,
-            f"high, by {by}": -got.low,
+            "leakage": 0 - got.value,
+            f"low, by {by}": 0 - got.high,
+            f"high, by {by}": 0 - got.low,
             _COUNTED[by]: got.subjects,
         }
     items, groups = int((rows.after & rows.near).sum()), out["subjects"]
