@@ -130,6 +130,9 @@ def p_value(
     return float(2 * stdtr(groups - 1, -abs(value) / error)) if error else float(value == 0)
 
 # %% ../../nbs/01_metrics/01_intervals.ipynb #5da17bf3
+_ALPHA = 0.05  # of the verdicts, and one minus the intervals' level
+
+
 def paired_difference(
     differences: Sequence[float],  # of two scores of one question
     subjects: Sequence | None = None,  # the subject of each
@@ -142,7 +145,7 @@ def paired_difference(
     value, groups, p = found.value, found.subjects, float("nan")
     if groups > 1:
         p = p_value(value, _resampled_means(sums, counts, repeats, seed).std(), groups)
-        p = min(1.0, max(p, 2.0 ** (1 - np.count_nonzero(sums)), 0.05 if found.low <= 0 <= found.high else 0))
+        p = min(1.0, max(p, 2.0 ** (1 - np.count_nonzero(sums)), _ALPHA if found.low <= 0 <= found.high else 0))
     if groups > 1 and found.low == found.high:  # all questions differ alike, most often not at all
         room = exact_bounds(0, groups)[1] * (1 + abs(value))
         found = found._replace(low=max(-1.0, value - room), high=min(1.0, value + room))
@@ -176,7 +179,7 @@ class PairedVerdict:
         "above, below, unclear, or too few."
         if self.n < MIN_QUESTIONS:
             return "too few"
-        return "unclear" if not self.p < 0.05 else "above" if self.difference > 0 else "below"
+        return "unclear" if not self.p < _ALPHA else "above" if self.difference > 0 else "below"
 
     def text(self, other: str = "the unedited model") -> str:
         "One of the four sentences."

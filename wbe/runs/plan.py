@@ -127,7 +127,7 @@ def _imported(place: str) -> type:
 class Schedule:
     "How edits and questions follow each other, and which classes do the rest."
 
-    size: int | None  # edits that are made before questions are asked (a group); None: a timestep, or as the plan says
+    size: int | None  # edits made before questions are asked (a group), at most; None: a timestep, or as the plan says
     restore: bool  # whether the unedited model is restored after each group
     plan: str  # the dataclass of its settings, as module:name
     study: str  # the class that says what is edited and asked, as module:name
