@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['EDIT_FIELDS', 'REQUIRED_FIELDS', 'STATEMENT_AXES', 'STATEMENT_COLUMNS', 'read_edits', 'edit_id', 'edit_ids',
            'subject_keys', 'row_probes', 'place_probes', 'add_statements', 'timestep_name', 'parse_timestep_name',
-           'Timestep', 'fetch_dataset', 'timestep_files', 'Benchmark']
+           'Timestep', 'sample_ids', 'fetch_dataset', 'timestep_files', 'Benchmark']
 
 # %% ../../nbs/06_benchmark/07_reader.ipynb #cell-002
 import hashlib
@@ -429,6 +429,28 @@ def probes(
     known = known.assign(edit_id=ids, subject_id=subject_keys(edits, ids))
     probes = probes.drop_columns("aliases").to_pandas()
     return probes.assign(aliases=names).merge(known, on="edit_id")
+
+# %% ../../nbs/06_benchmark/07_reader.ipynb #393b43f3
+def sample_ids(
+    ids: list[str],
+    n: int,  # how many
+    seed: int,
+) -> set[str]:
+    "A random sample of ids that is always the same for a seed."
+    return set(sorted(ids, key=lambda i: hashlib.sha256(f"{seed}/{i}".encode()).digest())[:n])
+
+# %% ../../nbs/06_benchmark/07_reader.ipynb #fff97131
+@patch
+def sampled_rows(
+    self: Timestep,
+    limit: int | None,  # how many edits; None for all
+    seed: int = 0,
+    count: int | None = None,  # of the first edits only; all by default
+):  # a range, or a list
+    "The numbers of the edits of a random sample."
+    ids = self.edit_ids[:count]
+    chosen = None if limit is None else sample_ids(ids, limit, seed)
+    return range(len(ids)) if chosen is None else [n for n, i in enumerate(ids) if i in chosen]
 
 # %% ../../nbs/06_benchmark/07_reader.ipynb #09794425
 @patch

@@ -381,8 +381,7 @@ def probe_table(
     "A data frame with one row per question: edit_id, axis, probe, question, expected, aliases, timestep, subject_id."
     parts = []
     for step in bench:
-        sampled = max_edits is not None and max_edits < len(step)
-        rows = sorted(pd.Series(range(len(step))).sample(max_edits, random_state=seed)) if sampled else None
+        rows = step.sampled_rows(max_edits, seed)
         parts.append(step.probes(axes, rows).assign(timestep=step.name))
     probes = pd.concat(parts, ignore_index=True)
     at = at and check_choice(at, bench.timesteps, "timestep")

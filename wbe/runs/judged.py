@@ -8,9 +8,9 @@ __all__ = ['judge_runs', 'judged_table']
 # %% ../../nbs/10_runs/11_judged.ipynb #cell-002
 import pandas as pd
 
+from ..benchmark.reader import sample_ids
 from ..metrics.answers import cohen_kappa, reading_agreement
 from ..records import QUESTION_KEY, BadArgument, check_choice, choose_axes
-from .questions import sample_ids
 from .records import EVALUATION_MOMENTS, VERDICT_KEY, Run, main_judge, write_frame
 from ..store import lock
 from ..writers.judge import JUDGING, JudgeRequest, judge_answers
