@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['VALUE_TYPES', 'AXES', 'ASKED_AXES', 'PROBE_COLUMNS', 'QUESTION_KEY', 'patch', 'WbeError', 'BadArgument',
-           'check_choice', 'is_missing', 'install_command', 'col', 'schema', 'time_text', 'quantity_text',
-           'monolingual_text', 'coordinate_text', 'Statement', 'Label', 'Fact', 'Axis', 'choose_axes', 'choose_names',
-           'order_axes', 'Edit', 'Score', 'Probe', 'question_columns', 'SchemaError', 'check_table', 'to_table',
-           'read_table']
+           'check_choice', 'check_least', 'is_missing', 'install_command', 'col', 'schema', 'time_text',
+           'quantity_text', 'monolingual_text', 'coordinate_text', 'Statement', 'Label', 'Fact', 'Axis', 'choose_axes',
+           'choose_names', 'order_axes', 'Edit', 'Score', 'Probe', 'question_columns', 'SchemaError', 'check_table',
+           'to_table', 'read_table']
 
 # %% ../nbs/00_core/01_records.ipynb #cell-002
 import builtins
@@ -18,7 +18,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from datetime import date
 from functools import cache, partial
-from numbers import Real
+from numbers import Integral, Real
 from typing import NamedTuple, Union, get_args, get_origin, get_type_hints
 
 # %% ../nbs/00_core/01_records.ipynb #cell-005
@@ -57,6 +57,18 @@ def check_choice(
     near = difflib.get_close_matches(str(name), choices, 1)
     hint = f"; did you mean {near[0]!r}?" if near else "."
     raise BadArgument(f"no {what} {name!r}{hint} Choose from: {', '.join(choices)}")
+
+# %% ../nbs/00_core/01_records.ipynb #1f17fd2e
+def check_least(
+    least: float,  # a whole number if the others must be whole, such as 1 and not 1.0
+    /,
+    **numbers,  # by their names; None stands for a default
+):
+    "Raise a `BadArgument` for a number below `least`."
+    kind, what = (Integral, "a whole number") if isinstance(least, int) else (Real, "a number")
+    for name, n in numbers.items():
+        if n is not None and not (isinstance(n, kind) and n >= least):
+            raise BadArgument(f"{name} is {n!r}, but it must be {what}, at least {least}")
 
 # %% ../nbs/00_core/01_records.ipynb #516616b3
 def is_missing(value) -> bool:

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['GREY', 'LIGHT_GREY', 'EDITOR_LOOKS', 'METRIC_LOOKS', 'EDITOR_FAMILIES', 'Look', 'look', 'display_order',
            'text_colour', 'figure_theme', 'new_figure', 'axis_panels', 'panel_title', 'line_panels', 'upper_limit',
-           'percent_axis', 'draw_line', 'draw_editor_lines', 'spread_labels', 'label_lines', 'finish_panels',
-           'draw_dots', 'draw_heatmap', 'freeze_layout', 'save_figure', 'figure_svg']
+           'percent_axis', 'draw_line', 'draw_editor_lines', 'label_lines', 'finish_panels', 'draw_dots',
+           'draw_heatmap', 'freeze_layout', 'save_figure', 'figure_svg']
 
 # %% ../../nbs/11_analysis/01_style.ipynb #cell-002
 import zlib
@@ -282,7 +282,7 @@ def draw_editor_lines(
         draw_line(ax, rows[x], scale * rows[value], scale * rows[low], scale * rows[high], editor, shade)
 
 # %% ../../nbs/11_analysis/01_style.ipynb #cell-063
-def spread_labels(
+def _spread_labels(
     wanted,  # the position that each label should have
     apart: float,  # the least distance between two labels
     low: float = -np.inf,
@@ -347,7 +347,7 @@ def _spread_panel(ax, labels: list[_LineLabel], size: float, gap: float):
     points = 72 / ax.figure.dpi
     heights = [ax.transData.transform((l.right, l.end[1]))[1] * points for l in labels]
     low, high = (ax.transAxes.transform((0, v))[1] * points for v in (0, 1))
-    for label, height, moved in zip(labels, heights, spread_labels(heights, size * 1.22, low, high)):
+    for label, height, moved in zip(labels, heights, _spread_labels(heights, size * 1.22, low, high)):
         up = moved - height
         label.text.set_position((gap, up))
         x, y = label.end

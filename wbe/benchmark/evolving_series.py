@@ -24,7 +24,7 @@ from .release import WIKIDATA_SOURCE, Release, add_timestep, finish_release
 from .series import Series, SeriesStep
 from .series import _build_facts, _no_log, find_retired, public_writer, write_lasting_facts
 from ..engine import ENGINES
-from ..records import BadArgument, Fact, check_choice, patch, read_table, to_table
+from ..records import BadArgument, Fact, check_choice, check_least, patch, read_table, to_table
 from ..store import Manifest, Stage, StoreError, atomic_write, lock, make_folder, stored_rows, write_table
 from ..texts import package_text, stable_hash
 from ..wikidata.build import check_pair
@@ -318,8 +318,7 @@ def _check_evolving(settings: dict):
     if settings["checker"]:
         CHECKERS.get(settings["checker"]["name"])
     for name, least in dict(least=0, unchanged=1, tuning=0).items():
-        if settings[name] < least:
-            raise BadArgument(f"{name} is at least {least}, not {settings[name]}")
+        check_least(least, **{name: settings[name]})
 
 # %% ../../nbs/06_benchmark/16_evolving_series.ipynb #cell-046
 def _evolving_settings(folder: Path, given: dict) -> dict:
@@ -375,8 +374,7 @@ def evolve_benchmark(
         _EvolvingSeries.begun(folder, whole).plan_days(days)
     begun = _EvolvingSeries.begun(folder, whole)
     models = _evolving_models(whole, settings, begun.spend(writer_options))
-    make_folder(folder)
-    with lock(folder / ".evolving.lock"):
+    with lock(make_folder(folder) / ".evolving.lock"):
         series = _EvolvingSeries.begun(folder, whole)  # another process may have added to it
         series.plan_days(days)
         series.spending = begun.spending

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from .similarity import rarest_features
 from ..engine import open_engine
 from ..progress import progress_bar
-from ..records import BadArgument
+from ..records import check_least
 from ..store import Manifest, Stage, StoreError, scratch_folder
 from ..texts import stable_hash
 from ..wikidata.changes import SUBJECT_PROPERTY, TRIPLE_KEY
@@ -270,9 +270,7 @@ def find_neighbours(
 ) -> Manifest:
     "Find the nearest and some random facts for every update; writes neighbours.parquet beside the updates."
     rules, old, new, views = Path(rules_folder), Path(old_folder), Path(new_folder), list(views)
-    for name, value in dict(k=k, n=n, postings=postings).items():
-        if value < 1:
-            raise BadArgument(f"{name} is {value}, but it must be at least 1")
+    check_least(1, k=k, n=n, postings=postings)
     params = dict(k=k, n=n, postings=postings, seed=seed, bare=bare, version=_NEIGHBOURS_VERSION)
     stage = Stage(rules, "neighbours", params, _neighbour_inputs(rules, old, new, views))
     if not stage.done:

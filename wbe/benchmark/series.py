@@ -417,10 +417,13 @@ def _check_settings(settings: dict, engine: str):
         raise BadArgument(f"links is for popular, a folder of wbe data texts; not {links} with {popular}")
 
 
-def _series_settings(writer: dict, settings: dict, more: dict, engine: str) -> dict:
-    "All settings of a series, checked; of `more` what is not as usual, so that the plans of older ones stay the same."
-    usual = dict(popular=None, statements=False, values=False, every_pair=False, relations="all", links="")
-    settings = dict(writer=public_writer(writer)) | settings | {k: v for k, v in more.items() if v != usual[k]}
+_USUAL = dict(popular=None, statements=False, values=False, every_pair=False, relations="all", links="")
+
+
+def _series_settings(writer: dict, settings: dict, engine: str) -> dict:
+    "The settings of a series, checked; newer ones that are as usual are left out, so that older plans stay the same."
+    different = {k: v for k, v in settings.items() if k not in _USUAL or v != _USUAL[k]}
+    settings = dict(writer=public_writer(writer)) | different
     _check_settings(settings, engine)
     return settings
 
@@ -460,15 +463,13 @@ def make_benchmark(
     folder, writer = Path(folder), writer or dict(name="template")
     writer_options = {k: v for k, v in writer.items() if k == "base_url"} | (writer_options or {})  # with its password
     settings = dict(closeness=closeness, chains=chains, title=title, source=source, seed=seed, language=language)
-    settings |= dict(fallback=list(fallback), namesakes=namesakes, doubtful=doubtful, ended=ended)
-    more = dict(popular=popular, statements=statements, values=values, every_pair=every_pair, relations=relations)
-    more["links"] = str(links)
-    settings = _series_settings(writer, settings, more, engine)
+    settings |= dict(fallback=list(fallback), namesakes=namesakes, doubtful=doubtful, ended=ended, popular=popular)
+    settings |= dict(statements=statements, values=values, every_pair=every_pair, relations=relations, links=str(links))
+    settings = _series_settings(writer, settings, engine)
     _open_series(folder, settings)
     files = locate_dumps(dumps, folder / "dumps", mirror, kind, progress, log)
     _open_series(folder, settings).add(files)
-    make_folder(folder)
-    with lock(folder / ".series.lock"):
+    with lock(make_folder(folder) / ".series.lock"):
         series = _open_series(folder, settings)  # another process may have added to it
         series.add(files)
         return _complete_series(series, writer_options, engine, memory, workers, progress, log, roles, insist)

@@ -26,7 +26,7 @@ from .published import data_files, left_context, locate_published, objects_by_de
 from .reader import fetch_dataset
 from .rows import LocatedValue, read_located_rows
 from ..engine import open_engine
-from ..records import BadArgument, check_choice, patch
+from ..records import BadArgument, check_choice, check_least, patch
 from ..store import Manifest, Stage, atomic_write, scratch_folder, stored_rows
 from ..texts import day_text, stable_hash
 from ..wikidata.changes import SUBJECT_PROPERTY
@@ -225,8 +225,7 @@ def read_updates(
     "The updates of WikiFactDiff, or of a file in its form, one at a time."
     named = [scenarios] if isinstance(scenarios, str) else scenarios or SCENARIOS
     wanted = {check_choice(s, SCENARIOS, "scenario") for s in named}
-    if most is not None and most < 1:
-        raise BadArgument(f"most is {most}, but it must be at least 1")
+    check_least(1, most=most)
     rows = chain.from_iterable(map(read_located_rows, _update_files(source, release, revision)))
     updates = (_parse_update(row, number) for number, row in enumerate(rows))
     return islice((u for u in updates if u.scenario in wanted), most)

@@ -137,17 +137,6 @@ def _plan_words(given: dict) -> list[Setting]:
     words = [s for s in words if own or s.part in (schedule, "")]
     return words + _hparam_words(given.get("editor"))
 
-# %% ../../nbs/12_app/05_runs.ipynb #b2f54e23
-def _split_pairs(pairs: list[str], known: list[Setting], editors: list[str]) -> tuple[list[str], list[str]]:
-    "The pairs that are settings of a plan, and those that are hyper-parameters of an editor."
-    from wbe.editors.protocol import editor_class
-
-    parts, names = {s.part for s in known}, {s.name for s in known}
-    own = {f.name for e in editors for f in fields(editor_class(e).HParams)}
-    name = lambda pair: pair.partition("=")[0].strip()
-    of_plan = lambda n: not editors or n.partition(".")[0] in parts or n in names - own
-    return [p for p in pairs if of_plan(name(p))], [p for p in pairs if not of_plan(name(p))]
-
 # %% ../../nbs/12_app/05_runs.ipynb #dfd74f29
 def _hparams(
     pairs: list[str],
@@ -169,15 +158,29 @@ def _by_editor(pairs: list[str]) -> dict[str, dict]:
     return out
 
 # %% ../../nbs/12_app/05_runs.ipynb #001837bf
-def _check_names(pairs: list[str], known: list[Setting], editor: str):
+def _check_names(pairs: list[str], known: list[Setting], editors):
     "Raise an error for a name that is no setting."
     names = [*(s.name for s in known), *(f"{s.part}.{s.name}" for s in known if s.part)]
     for name in (pair.partition("=")[0].strip() for pair in pairs if "=" in pair):
         if name and name not in names:
             near = difflib.get_close_matches(name, names, 1)
             hint = f"; did you mean {near[0]!r}?" if near else ";"
-            more = "" if editor else ", and with an editor, like --editor rome, its hyper-parameters"
+            more = "" if editors else ", and with an editor, like --editor rome, its hyper-parameters"
             raise BadArgument(f"no setting {name!r}{hint} --set help lists the settings{more}")
+
+# %% ../../nbs/12_app/05_runs.ipynb #b770ed5c
+def _read_pairs(pairs: list[str], known: list[Setting], recorded: dict) -> tuple[dict, list[str]]:
+    "The settings of a plan, on top of recorded ones, and the pairs that are hyper-parameters of its editors."
+    from wbe.editors.protocol import editor_class
+
+    name = lambda pair: pair.partition("=")[0].strip()
+    chosen = recorded | read_settings([p for p in pairs if name(p).rpartition(".")[2] in ("editor", "editors")], known)
+    editors = {*chosen.get("editor", "none").split(","), *chosen.get("editors", ())} - {"none"}
+    own = {f.name for e in editors for f in fields(editor_class(e).HParams)}
+    parts, names = {s.part for s in known}, {s.name for s in known} - own
+    mine = [p for p in pairs if not editors or name(p).partition(".")[0] in parts or name(p) in names]
+    _check_names(mine, known, editors)
+    return recorded | read_settings(mine, known), [p for p in pairs if p not in mine]
 
 # %% ../../nbs/12_app/05_runs.ipynb #0fea347b
 def _format_recorded(value: float) -> str:
@@ -325,16 +328,9 @@ def _run(
     """
     _check_run_name(name)
     recorded = read_plan(config) if config else {}
-    schedule = schedule or recorded.get("schedule", "timesteps")
-    known = _read_words(schedule)
-    recorded.pop("schedule", None)
-    named = [p for p in pairs if p.partition("=")[0].rpartition(".")[2] in ("editor", "editors")]
-    chosen = recorded | read_settings(named, known)
-    names = chosen.get("editor", "none").split(",") + list(chosen.get("editors", ()))
-    editors = [e for e in names if e != "none"]
-    mine, hparams = _split_pairs(pairs, known, editors)
-    _check_names(mine, known, ",".join(editors))
-    how, settings = SCHEDULES[schedule], recorded | read_settings(mine, known)
+    begun = recorded.pop("schedule", "timesteps")
+    known, how = _read_words(schedule or begun), SCHEDULES[schedule or begun]
+    settings, hparams = _read_pairs(pairs, known, recorded)
     more = {s.name: settings.pop(s.name, s.default) for s in _MORE_WORDS[how.file]}
     if benchmark:
         settings[how.file] = benchmark

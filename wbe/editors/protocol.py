@@ -30,7 +30,7 @@ from ..lm.models import LM, as_lm
 from ..lm.tokens import get_protocol, register_protocol
 from ..plugins import Registry
 from ..progress import progress_bar
-from ..records import BadArgument, check_choice, patch
+from ..records import BadArgument, check_choice, check_least, patch
 
 # %% ../../nbs/09_editors/04_protocol.ipynb #d3605c8f
 def hp(
@@ -411,11 +411,8 @@ def _use_batch(self: Editor, batch: int | None):
     "Use a number of edits per batch: the given one, else the preset's, else that of the class."
     if self.preset is not None:
         batch = batch or self.named_presets[self.preset].batch
-    if batch is None:
-        return
-    if batch < 1:
-        raise BadArgument(f"batch is {batch}, but it must be at least 1")
-    self.batch = batch
+    check_least(1, batch=batch)
+    self.batch = self.batch if batch is None else batch
 
 # %% ../../nbs/09_editors/04_protocol.ipynb #cell-031
 @patch

@@ -31,7 +31,7 @@ from ..lm.scoring import score
 from ..lm.tokens import get_protocol
 from ..metrics.answers import agreement
 from ..progress import _two_digits, format_duration, progress_bar
-from ..records import BadArgument
+from ..records import BadArgument, check_least
 from ..store import write_text
 
 # %% ../../nbs/09_editors/06_trials.ipynb #cell-009
@@ -132,8 +132,7 @@ def _sequence_batches(
     size: int,  # edits in a batch
 ) -> list[list[EditRequest]]:
     "Edits in batches; of those with the same question the last one."
-    if size < 1:
-        raise BadArgument(f"size is {size}, but a batch has at least one edit")
+    check_least(1, size=size)
     kept = list({r.question: r for r in requests}.values())
     return [kept[i : i + size] for i in range(0, len(kept), size)]
 

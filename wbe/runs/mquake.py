@@ -22,7 +22,7 @@ from ..lm.models import LM
 from ..lm.scoring import ask
 from ..lm.tokens import Protocol, QAItem, get_protocol
 from ..metrics.answers import alias_match, normalise_answer
-from ..records import BadArgument, check_choice, patch
+from ..records import BadArgument, check_choice, check_least, patch
 from .plan import ModelSettings, Plan
 from .schedule import Part, Study, edit_batches
 from ..store import write_text
@@ -131,12 +131,10 @@ class MquakePlan(Plan, ModelSettings):
         object.__setattr__(self, "endpoint", self.endpoint or None)
         if self.recall and not self.demonstrations:
             object.__setattr__(self, "demonstrations", 8)
-        numbers = [1 if k == "all" else k for k in self.k]
-        for name, values in dict(k=numbers, questions=(self.questions,), sample=(self.sample or 1,)).items():
-            if not values or any(not isinstance(v, int) or v < 1 for v in values):
-                raise BadArgument(f"{name} is {getattr(self, name)!r}, but it must be a whole number, at least 1")
-        if self.demonstrations < 0:
-            raise BadArgument(f"demonstrations is {self.demonstrations}, but it must be zero or more")
+        for k in self.k or (0,):
+            check_least(1, k=1 if k == "all" else k)
+        check_least(1, questions=self.questions, sample=self.sample)
+        check_least(0, demonstrations=self.demonstrations)
         if self.spending and not self.endpoint:
             raise BadArgument(f"{next(iter(self.spending))} is for a model behind an endpoint: give its address, too")
         check_choice(self.edits, ("question", "cloze"), "form of edits")

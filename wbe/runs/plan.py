@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from importlib import import_module
 from pathlib import Path
 
-from ..records import BadArgument, check_choice, patch
+from ..records import BadArgument, check_choice, check_least, patch
 from ..store import explain_read_errors, sha256_of
 
 # %% ../../nbs/10_runs/01_plan.ipynb #cell-005
@@ -201,9 +201,7 @@ _MINIMUM |= dict(limit=1, ask_lasting=1, ask_forms=1, ask_near=1, threads=1)
 
 def _check_numbers(plan: RunPlan):
     for name, minimum in _MINIMUM.items():
-        value = getattr(plan, name)
-        if value is not None and value < minimum:
-            raise BadArgument(f"{name} is {value}, but it must be at least {minimum}")
+        check_least(minimum, **{name: getattr(plan, name)})
     if plan.broken is not None and not plan.broken > 1:
         raise BadArgument(f"broken is {plan.broken}, but it must be above 1: the unedited model has 1")
 

@@ -23,7 +23,7 @@ import pandas as pd
 import wbe
 from ..plugins import adopt_import_path, export_import_path
 from ..progress import progress_bar
-from ..records import BadArgument, WbeError, check_choice
+from ..records import BadArgument, WbeError, check_choice, check_least
 from .plan import RunPlan, _safe_name, check_plan, plan_settings
 from .questions import near_facts, planned_moments, step_questions
 from .records import Run
@@ -224,8 +224,7 @@ def run_sweep(
     part: str | None = None,  # see `_parse_part`; all runs by default
 ) -> dict[str, str]:  # name of a run: 'complete', 'running elsewhere', or what is missing and why
     "Carry out all runs of a file, or what is left of them."
-    if jobs < 1:
-        raise BadArgument(f"jobs is {jobs}, but it must be at least 1")
+    check_least(1, jobs=jobs)
     (first, step), (folder, plans) = _parse_part(part), read_sweep(path)
     plans = dict(list(plans.items())[first - 1 :: step])
     todo = [name for name in plans if _run_state(folder / name) != "complete"]

@@ -22,7 +22,7 @@ from ..lm.scoring import score
 from ..lm.sharing import greedy_decode
 from ..lm.tokens import Protocol, QAItem, StopTokens, encode_items
 from ..metrics.answers import ngram_entropy, tokenise_words
-from ..records import BadArgument, check_choice
+from ..records import BadArgument, check_choice, check_least
 from .plan import ModelSettings, Plan
 from .records import Run
 from .schedule import Part, Study
@@ -159,10 +159,8 @@ class WikiFactDiffPlan(Plan, ModelSettings):
 
     def __post_init__(self):
         object.__setattr__(self, "editors", tuple(self.editors) or tuple(_wikifactdiff_editors()))
-        for name, least in (("n", 1), ("texts", 0), ("length", 1), ("factor", 1), ("random", 0)):
-            value = getattr(self, name)
-            if not (isinstance(value, int) and value >= least) and not (name == "n" and value is None):
-                raise BadArgument(f"{name} is {value!r}, but it must be a whole number, at least {least}")
+        check_least(1, n=self.n, length=self.length, factor=self.factor)
+        check_least(0, texts=self.texts, random=self.random)
         for name in self.hparams:
             check_choice(name, self.editors, "editor of this run, for a hyper-parameter:")
         self.make_editors()

@@ -17,7 +17,7 @@ import torch
 from ..lm.models import builtin_folder, load, load_training, save_training
 from ..lm.tokens import pad_tokens
 from ..progress import progress_bar
-from ..records import BadArgument, check_choice, patch
+from ..records import BadArgument, check_choice, check_least, patch
 from ..store import atomic_write, explain_read_errors, make_folder, sha256_of, write_text
 from .corpus import TrainingCorpus, WeightedText, chain_reading_document, is_chain_withheld, reading_document
 from .facts import TrainingFact, sample_question
@@ -519,8 +519,7 @@ def train_tiny(
         raise BadArgument(f"a quick training has a size of its own; leave out size={size!r}, or quick")
     if quick:
         steps, batch = min(steps, 6), 4
-    if steps < 1 or batch < 1:
-        raise BadArgument(f"steps and batch are at least 1, not {steps} and {batch}")
+    check_least(1, steps=steps, batch=batch)
     training = _Training(make_folder(folder), seed, steps, batch, device, quick, chains, size, begin, kept)
     if training.is_done() and not force:
         return training.folder

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from ..engine import parallel_map
 from ..progress import progress_bar
-from ..records import BadArgument, Label, Statement, check_choice, col, patch, read_table, schema, to_table
+from ..records import Label, Statement, check_choice, check_least, col, patch, read_table, schema, to_table
 from ..spool import PieceFiles, Spool, parquet_options, parquet_piece
 from ..store import Stage, StageFolder, atomic_write, check_disk_space, format_bytes, logger, write_table
 from ..texts import dates_in_name
@@ -365,8 +365,7 @@ def parse_dump(
     warn: bool = True,  # warn of damage; a caller that reports it does without
 ) -> ParsedDump:
     "Parse a dump into Parquet tables, or do nothing when that is done; killed work is resumed."
-    if workers is not None and workers < 1:
-        raise BadArgument(f"the number of workers is at least 1, not {workers}")
+    check_least(1, workers=workers)
     fallback = (fallback,) if isinstance(fallback, str) else tuple(fallback)
     tables = Path(path).is_dir()
     folder, source = Path(folder), ReleaseText(path, (language, *fallback), roles) if tables else DumpText(path)

@@ -19,7 +19,7 @@ import narwhals as nw
 import pyarrow.parquet as pq
 
 from ..engine import open_engine
-from ..records import BadArgument
+from ..records import BadArgument, check_least
 from ..store import Manifest, Stage, StoreError, atomic_write, explain_read_errors, scratch_folder
 from ..texts import day_number, package_table
 from .changes import SUBJECT_PROPERTY, TRIPLE_KEY, unread_classes, unread_entities, without_unread
@@ -321,8 +321,7 @@ def _check_classify(inputs: list[Path], views: list[Path], t_old, t_new, factor:
     "Raise an error if `classify` cannot work with its arguments."
     if day_number(t_old) >= day_number(t_new):
         raise BadArgument(f"the old snapshot ({t_old}) is not before the new one ({t_new})")
-    if factor < 1:
-        raise BadArgument(f"the factor is at least 1, not {factor}")
+    check_least(1, factor=factor)
     for path in [*inputs, *views]:
         if not path.exists():
             remedy = "download the page views first" if path in views else "parse the dump of this snapshot first"

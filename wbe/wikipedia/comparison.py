@@ -19,7 +19,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from ..engine import parallel_map
-from ..records import BadArgument, col, patch, read_table, to_table
+from ..records import check_least, col, patch, read_table, to_table
 from ..spool import PieceFiles, parquet_piece
 from ..store import Stage, StageFolder, format_bytes, stored_rows, write_text
 from ..wikidata.parse import short_snapshot
@@ -266,8 +266,7 @@ def compare_wikipedia(
     engine: str = "duckdb",  # or spark: its machines, which can read the snapshots, compare; the file is the same
 ) -> WikipediaComparison:
     "Write the articles that differ between two snapshots as plain text; killed work is resumed."
-    if workers is not None and workers < 1:
-        raise BadArgument(f"the number of workers is at least 1, not {workers}")
+    check_least(1, workers=workers)
     old, new = (s if isinstance(s, WikipediaSnapshot) else WikipediaSnapshot(s) for s in (old, new))
     params = dict(tables=tables, size=size, version=COMPARISON_VERSION)
     inputs = [f for s in (old, new) for f in (s.path, s.folder / "rejected.jsonl.gz")]

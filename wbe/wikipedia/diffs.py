@@ -18,7 +18,7 @@ from itertools import islice
 from pathlib import Path
 
 from ..engine import parallel_map
-from ..records import BadArgument, check_choice, col, patch, read_table, to_table
+from ..records import check_choice, check_least, col, patch, read_table, to_table
 from ..spool import PieceFiles, parquet_piece
 from ..store import Stage, StageFolder, format_bytes, stored_rows
 from ..texts import package_table, split_sentences, text_key
@@ -322,8 +322,7 @@ def changed_set(
     more_than: int = CHANGED_CHARACTERS,  # characters of the update
 ):
     "The articles whose update is large enough."
-    if more_than < 0:
-        raise BadArgument(f"the size of an update is at least 0 characters, not {more_than}")
+    check_least(0, more_than=more_than)
     for article in articles:
         text = _changed_text(article)
         if article.status != "removed" and text.size > more_than:

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from ..engine import parallel_map
 from ..progress import progress_bar
-from ..records import BadArgument, col, patch, read_table, to_table
+from ..records import BadArgument, check_least, col, patch, read_table, to_table
 from ..spool import PieceFiles, parquet_piece
 from ..store import Stage, check_disk_space, format_bytes, logger, make_folder
 from ..wikidata.parse import DumpFolder
@@ -376,8 +376,7 @@ def parse_wikipedia(
     warn: bool = True,  # warn of damage; a caller that reports it does without
 ) -> WikipediaSnapshot:
     "Write the pages of a Wikipedia dump to Parquet, or do nothing when that is done; killed work is resumed."
-    if workers is not None and workers < 1:
-        raise BadArgument(f"the number of workers is at least 1, not {workers}")
+    check_least(1, workers=workers)
     sources = [(_ArchiveText if html else DumpText)(p) for p in ([paths] if isinstance(paths, str | Path) else paths)]
     if not sources:
         raise BadArgument("give the dump: at least one file")

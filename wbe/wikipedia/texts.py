@@ -20,7 +20,7 @@ from urllib.parse import unquote
 import pyarrow.parquet as pq
 
 from ..engine import check_engine
-from ..records import BadArgument, col, schema, to_table
+from ..records import BadArgument, check_least, col, schema, to_table
 from ..store import Manifest, Stage, atomic_write, lock, make_folder, stored_rows, write_table
 from ..texts import stable_hash
 from ..wikidata.build import check_pair, check_snapshot, dump_date
@@ -159,8 +159,7 @@ def pack_texts(
     piece: int = PUBLISHED_PIECE,  # of the released code
 ):
     "Rows of tokens; the last one may be shorter. Nothing is lost unless it is `as_published`."
-    if length < 2:
-        raise BadArgument(f"a row has at least 2 tokens, not {length}")
+    check_least(2, length=length)
     if separator is None:
         separator = getattr(tokenizer, "eos_token_id", None)
     row = _PackedRow([])

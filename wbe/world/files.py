@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ..engine import parallel_map
 from ..progress import progress_bar
-from ..records import BadArgument, check_choice, patch, read_table, schema
+from ..records import BadArgument, check_choice, check_least, patch, read_table, schema
 from ..spool import Spool
 from ..store import Manifest, Stage, StageFolder, StoreError
 from ..store import check_disk_space, format_bytes, make_folder, stream_to_parquet
@@ -320,8 +320,7 @@ def write(
     formats = tuple(dict.fromkeys([formats] if isinstance(formats, str) else formats))
     for form in formats:
         check_choice(form, DUMP_FORMATS, "format")
-    if workers is not None and workers < 1:
-        raise BadArgument(f"the number of workers is at least 1, not {workers}")
+    check_least(1, workers=workers)
     plan = WorldPlan(_snapshot_dates(dates), formats, articles, views, truth)
     _write_world(self.cast, folder, plan, workers, progress, force)
     return WorldFiles(folder)

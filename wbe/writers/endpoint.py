@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['RESPONSE_FORMATS', 'split_parameters', 'redact_key', 'CallOutcome', 'outcome_of_error', 'JobStopped', 'RateLimiter',
-           'Endpoint', 'check_least', 'is_cached']
+           'Endpoint', 'is_cached']
 
 # %% ../../nbs/03_writers/07_endpoint.ipynb #cell-002
 import os
@@ -21,7 +21,7 @@ from typing import ClassVar
 from urllib.parse import parse_qsl, urlsplit
 
 from ..http import retry_after
-from ..records import BadArgument, check_choice, install_command, patch
+from ..records import BadArgument, check_choice, check_least, install_command, patch
 from ..store import logger
 from ..texts import one_line
 from .base import Request, WrittenText
@@ -400,21 +400,15 @@ class Endpoint:
         where = f"{self.model!r} at {self.client.base_url.host}{', in batches' if self.batch else ''}"
         return f"{type(self).__name__}({where})"
 
-# %% ../../nbs/03_writers/07_endpoint.ipynb #cell-014
-def check_least(name: str, value: float | None, least: float):
-    "Raise an error for a number that is too small."
-    if value is not None and not value >= least:
-        raise BadArgument(f"{name}={value!r}: it must be {'positive' if least else 'zero or more'}")
-
 # %% ../../nbs/03_writers/07_endpoint.ipynb #cell-016
-_LEAST = dict(concurrency=1, retries=0, max_tokens=1, budget=0, requests_per_minute=1e-9, timeout=1e-9)
+_LEAST = dict(concurrency=1, retries=0, max_tokens=1, budget=0.0, requests_per_minute=0.01, timeout=0.001)
 
 
 @patch
 def _check_options(self: Endpoint):
     "Raise an error for an option that cannot work; find the price."
     for name, least in _LEAST.items():
-        check_least(name, getattr(self, name), least)
+        check_least(least, **{name: getattr(self, name)})
     self.price = price_of(self.model, self.prices, self.batch)
     if self.batch and self.stream:
         raise BadArgument("batch=True and stream=True: a batch comes as a whole, so leave out one of them")

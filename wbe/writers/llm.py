@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from ..progress import progress_bar
-from ..records import BadArgument, patch
+from ..records import BadArgument, check_least, patch
 from ..store import StoreError, explain_read_errors, lock, logger, write_text
 from .base import Request, WrittenText
 from .endpoint import CallOutcome, Endpoint, RateLimiter
-from .endpoint import check_least, is_cached, outcome_of_error, redact_key
+from .endpoint import is_cached, outcome_of_error, redact_key
 from .ledger import CALL_IN_BATCH, CachedAnswer, CostEstimate, OverBudget, SpendingLimit, WriterError
 from .ledger import confirm_at_keyboard, estimate_tokens
 from .requests import QUESTIONS, ChatPrompt
@@ -181,7 +181,7 @@ class OpenAIWriter(Endpoint):
 
     def __post_init__(self):
         super().__post_init__()
-        check_least("batch_size", self.batch_size, 1)
+        check_least(1, batch_size=self.batch_size)
         self._booked = set()  # keys whose earlier calls are booked in the spending limit
         self._held = {}  # dollars reserved for the calls in batches, by key
         self._confirmed, self._one_job = False, threading.Lock()

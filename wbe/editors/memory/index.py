@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ...records import BadArgument, WbeError, check_choice, install_command, patch
+from ...records import BadArgument, WbeError, check_choice, check_least, install_command, patch
 
 # %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-007
 class _IndexLibraryMissing(WbeError, ImportError):
@@ -164,8 +164,7 @@ def search(
 ) -> tuple[np.ndarray, np.ndarray]:  # numbers and cosines, nearest first
     "The k nearest to each query."
     v = _check_vectors(vectors, self.size)
-    if not isinstance(k, (int, np.integer)) or k < 1:
-        raise BadArgument(f"k is how many are wanted, at least 1, not {k!r}")
+    check_least(1, k=k)
     if not len(v) or not self.count:
         return np.full((len(v), k), -1), np.full((len(v), k), -1, np.float32)
     return (self._search_left if self._removed[: self.count].any() else self._search)(v, int(k))
