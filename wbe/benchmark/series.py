@@ -145,12 +145,13 @@ def plan_snapshots(self: Series, days: dict[str, dict]):  # days: of each day wh
 
 # %% ../../nbs/06_benchmark/10_series.ipynb #cell-014
 @patch
-def add(self: Series, dumps):
+def add(self: Series, dumps) -> Series:  # itself
     "Plan the snapshots of some dumps; of two of one date the first counts."
     days = {}
     for dump in dumps:
         days.setdefault(str(dump_date(dump)), dict(dump=str(Path(dump).absolute())))
     self.plan_snapshots(days)
+    return self
 
 # %% ../../nbs/06_benchmark/10_series.ipynb #cell-017
 def _series_step(folder: Path, old: dict, new: dict) -> SeriesStep:
@@ -470,8 +471,7 @@ def make_benchmark(
     files = locate_dumps(dumps, folder / "dumps", mirror, kind, progress, log)
     _open_series(folder, settings).add(files)
     with lock(make_folder(folder) / ".series.lock"):
-        series = _open_series(folder, settings)  # another process may have added to it
-        series.add(files)
+        series = _open_series(folder, settings).add(files)  # another process may have added to it
         return _complete_series(series, writer_options, engine, memory, workers, progress, log, roles, insist)
 
 # %% ../../nbs/06_benchmark/10_series.ipynb #c410c586
