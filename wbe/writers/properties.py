@@ -23,7 +23,7 @@ class _Entry(msgspec.Struct, forbid_unknown_fields=True):
     noun: str = ""  # goes with 'the … of {s}'
     kind: Literal[ENTITY_KINDS] = "thing"  # of the object
     value: Literal["item", "time", "quantity"] = "item"  # what the object is
-    keys: tuple[str, ...] = ()  # beginnings of words; a text that asks for the property has one of them
+    keys: tuple[str, ...] = ()  # words, or stems with a star; a text that asks for the property has one of them
     questions: tuple[str, ...] = ()  # at least three
     nouns: tuple[str, ...] = ()  # instead of 'the … of {s}'
     more_nouns: tuple[str, ...] = ()  # besides it
@@ -78,7 +78,7 @@ class Phrases(NamedTuple):
 
     noun: str  # goes with 'the … of {s}'
     kind: str  # of the object, one of ENTITY_KINDS
-    keys: tuple[str, ...]  # beginnings of words; a question that asks for the property has one of them
+    keys: tuple[str, ...]  # words, or stems with a star; a question that asks for the property has one of them
     questions: tuple[str, ...]
     nouns: tuple[str, ...]  # noun phrases for the object; the first is the usual one
     statement: str  # completed by the object
@@ -118,16 +118,26 @@ _STOP_WORDS = frozenset(package_table("writers/words.toml")["label_stop_words"].
 
 # %% ../../nbs/03_writers/02_properties.ipynb #8c46cd70
 def _label_stems(label: str) -> tuple[str, ...]:
-    "The words of a label that carry its meaning, without their endings."
+    "The words of a label that carry its meaning; long ones as stems."
     words = [w for w in re.findall(r"\w+", label.lower()) if w not in _STOP_WORDS and len(w) > 1]
-    words = [re.sub(r"(ie)?s$", "", w) if not w.endswith("ss") else w for w in words]
-    return tuple(dict.fromkeys(w[: max(4, len(w) - 2)] for w in words))
+    words = [w if w.endswith("ss") else w.removesuffix("s") for w in words]
+    return tuple(dict.fromkeys(w if len(w) <= 4 else f"{w[: max(4, len(w) - 2)]}*" for w in words))
 
 # %% ../../nbs/03_writers/02_properties.ipynb #b5f6d3ec
+def _key_regex(key: str) -> str:
+    "A key as a regular expression: a stem as it is, a word with its regular endings, as a whole word."
+    if key.endswith("*"):
+        return re.escape(key[:-1])
+    stem, last = re.escape(key[:-1]), key[-1]
+    before = {"e": "", "y": "[iy]"}.get(last, f"{last}{{1,2}}")  # naming, countries, winner
+    plural = "e?s?" if re.search(r"([sxzo]|ch|sh)$", key) else "s?"  # a caveman says 'coache'
+    return rf"{stem}(?:{last}{plural}|{before}(?:e[drs]|est|ers|ors?|ress|ings?))\b"
+
+# %% ../../nbs/03_writers/02_properties.ipynb #dc340ca3
 @cache
 def _key_pattern(pid: str, label: str):
     keys = [k for (p, _), phrase in PHRASES.items() if p == pid for k in phrase.keys] or _label_stems(label)
-    return re.compile(r"\b(?:" + "|".join(map(re.escape, keys)) + ")") if keys else None
+    return re.compile(rf"\b(?:{'|'.join(map(_key_regex, keys))})") if keys else None
 
 # %% ../../nbs/03_writers/02_properties.ipynb #f203e7e4
 def expresses_property(
