@@ -128,6 +128,7 @@ def _ambiguous(row: dict, who: str = "") -> str | None:  # who: nothing for the 
 _DOUBTFUL = package_table("benchmark/doubtful.toml")
 _SEVERAL, _OF_CLASSES = (frozenset(_DOUBTFUL[name].split()) for name in ("several", "of_classes"))
 _OF_KINDS = {pid: kinds.split() for kinds, pids in _DOUBTFUL["of_kinds"].items() for pid in pids.split()}
+_OF_OTHERS = {mark: frozenset(pids.split()) for mark, pids in _DOUBTFUL["of_others"].items()}
 DOUBTS = ("seldom one right answer", "a class", "another kind of subject", "a rare property")
 _USUAL = frozenset(pid for pid, _ in PHRASES)  # the properties that have phrases
 
@@ -141,7 +142,8 @@ def _doubt(row: dict, who: str = "") -> str | None:  # who: nothing for the edit
         return DOUBTS[0]
     if pid not in _OF_CLASSES if is_class else pid == "P279":
         return DOUBTS[1]
-    if kind not in _OF_KINDS.get(pid, ENTITY_KINDS):
+    marked = any(row.get(f"{who}{mark}") and pid in pids for mark, pids in _OF_OTHERS.items())
+    if marked or kind not in _OF_KINDS.get(pid, ENTITY_KINDS):
         return DOUBTS[2]
     return None if pid in _USUAL else DOUBTS[3]
 
@@ -255,6 +257,10 @@ def _stated_items(statements, property: str):
     kept = statements.filter(nw.col("property") == property, nw.col("rank") != "deprecated", nw.col("snak") == "value")
     return kept.select("subject", "value").unique()
 
+# %% ../../nbs/06_benchmark/06_questions.ipynb #20d27f6c
+_STATES = ("Q6256", "Q3624078")  # country, sovereign state
+_CITIZENS_SINCE = "+1700"  # who was born before is asked for no citizenship
+
 # %% ../../nbs/06_benchmark/06_questions.ipynb #f52dc929
 def _answer_classes(e, statements: Path, ids, work: Path, listed=LISTED_CLASSES):
     "An Arrow table with `id` and `classes`: the classes of entities, then their nearest superclasses on the list."
@@ -352,6 +358,20 @@ def _gather_edits(e, inputs: list[Path], work: Path):
     files = (facts, work / "static.parquet", locality, hops, *known, properties)
     return edit_details(*map(e.scan, files), kinds_table(e))
 
+# %% ../../nbs/06_benchmark/06_questions.ipynb #fefec77a
+def _with_marks(e, frame, statements: Path, work: Path):
+    "The gathered edits, and whether their subjects are states or were born early."
+    stated = lambda pid: _stated_items(e.scan(statements), pid)
+    year = nw.col("value").str.slice(0, 5)  # of a time: +1450, or -0100 before Christ
+    early = year.str.starts_with("-") | (year < _CITIZENS_SINCE)
+    found = {"is_state": stated("P31").filter(nw.col("value").is_in(list(_STATES)))}
+    found["born_early"] = stated("P569").filter(early)
+    for name, subjects in found.items():
+        e.write(subjects.select(id=nw.col("subject")).unique(), work / f"{name}.parquet", ["id"])
+        for who in ("", "probe_"):
+            frame = mark_members(frame, e.scan(work / f"{name}.parquet"), f"{who}subject_id", f"{who}{name}")
+    return frame
+
 # %% ../../nbs/06_benchmark/06_questions.ipynb #cell-054
 def _with_classes(e, frame, statements: Path, work: Path):
     "The gathered edits with the classes of their answers, and whether their subjects are classes."
@@ -409,7 +429,7 @@ def write_questions(
     writer, out = writer or make_writer("template"), Path(out)
     inputs = [Path(p) for p in (facts, static, locality, hops)]
     inputs += [Path(parsed) / f"{name}.parquet" for name in ("statements", "labels", "properties")]
-    params = dict(writer=writer.key(), seed=seed, size=size, checks=[c.name for c in TEXT_CHECKS], version=4)
+    params = dict(writer=writer.key(), seed=seed, size=size, checks=[c.name for c in TEXT_CHECKS], version=5)
     keep = dict(keep_namesakes=keep_namesakes, keep_doubtful=keep_doubtful)
     stage, gathered = Stage(out, "questions", params | keep, inputs), out / "gathered.parquet"
     if stage.done:
@@ -418,6 +438,7 @@ def write_questions(
         work = make_folder(out / ".gathering")
         with open_engine(engine, memory) as e:
             edits = _with_classes(e, _gather_edits(e, inputs, work), inputs[4], work)
+            edits = _with_marks(e, edits, inputs[4], work)
             edits = _with_fame(e, edits, inputs[0], inputs[2], inputs[5], work)
             e.write(edits, gathered, EDIT_KEY_COLUMNS)
         shutil.rmtree(work)
