@@ -267,6 +267,23 @@ def _date(values: dict) -> str:
 
 _add_templates(_TEMPLATES["names"]["date"], _date)
 
+# %% ../../nbs/05_wikipedia/02_templates.ipynb #19a28ad1
+def _two_dates(values: dict) -> str:
+    "The first and the last day of a period."
+    parts = _positional(values)
+    days = [parts[i : i + 3] for i in (0, 3) if any(parts[i : i + 3])]
+    return " – ".join(_written_date(*day, day_first=_is_day_first(values)) for day in days)
+
+
+def _marriage(values: dict) -> str:
+    "A spouse, and the years of the marriage where they are given."
+    name, *years = _positional(values)[:3] or [""]
+    return f"{name} (m. {'–'.join(filter(None, years))})" if any(years[:1]) else name
+
+
+_add_templates("start and end dates", _two_dates)
+_add_templates("marriage", _marriage)
+
 # %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-051
 def _years_between(numbers: list[str]) -> int | None:
     "Whole years from one day to another; None unless six numbers give both."
