@@ -87,7 +87,7 @@ def make_folder(path) -> Path:
         path.mkdir(parents=True, exist_ok=True)
         probe = path / f".wbe-probe-{os.getpid()}"
         probe.touch()
-        probe.unlink()
+        probe.unlink(missing_ok=True)
     return path
 
 # %% ../nbs/00_core/02_store.ipynb #867aed97
@@ -437,8 +437,12 @@ def lock(
         return
     with ExitStack() as stack:
         with explain_write_errors(path):
-            f = stack.enter_context(open(path, "a+"))
-            _take_lock(f, path)
+            while True:
+                f = stack.enter_context(open(path, "a+"))
+                _take_lock(f, path)
+                with suppress(FileNotFoundError):  # its holder ended meanwhile and removed it
+                    if os.fstat(f.fileno()).st_ino == os.stat(path).st_ino:
+                        break
         try:
             yield
         finally:

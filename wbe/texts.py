@@ -134,6 +134,16 @@ def value_label(
     return number if unit is None else f"{number} {name}" if name else None
 
 # %% ../nbs/00_core/05_texts.ipynb #eb4f7ad3
+_PLURALS = {"foot": "feet", "inch": "inches", "percent": "percent", "pound sterling": "pounds sterling"}
+_PLURALS |= {"Japanese yen": "Japanese yen"}
+
+
+def _plural(unit: str) -> str:
+    "The plural of a unit: metres, feet, kilometres per hour."
+    unit, per, of = unit.partition(" per ")
+    return _PLURALS.get(unit, f"{unit}s") + per + of
+
+
 def value_spellings(label: str | None) -> list[str]:
     "Other spellings of what `value_label` returns."
     day = re.fullmatch(r"(\d+) ([A-Z][a-z]+) (\d+)", label or "")
@@ -141,9 +151,9 @@ def value_spellings(label: str | None) -> list[str]:
     if day:
         month = list(calendar.month_name).index(day[2])
         return [f"{day[2]} {day[1]}, {day[3]}", f"{int(day[3]):04d}-{month:02d}-{int(day[1]):02d}"]
-    if not number:
+    if not number or label.endswith(" BCE"):
         return []
-    units = [number[2], f"{number[2]}s"] if number[2] else [""]
+    units = [number[2], f" {_plural(number[2][1:])}"] if number[2] else [""]
     every = [f"{n}{unit}" for unit in units for n in (number[1], number[1].replace(",", ""))]
     return [text for text in dict.fromkeys(every) if text != label]
 
@@ -154,7 +164,7 @@ _ABBREVIATIONS = frozenset(
     "corp bros mt mts ft ave blvd rd est dept univ op ed eds trans feat arr var subsp ssp min max avg bap nat "
     "intl assn messrs mme mlle fl".split()
 )
-_SENTENCE_END = re.compile(r"[.!?…]+[\"'”’»)\]]*(\s+)(?=\S)")
+_SENTENCE_END = re.compile(r"(?<![.!?…])[.!?…]+[\"'”’»)\]]*(\s+)(?=\S)")
 _WORD_BEFORE = re.compile(r"[\w.&’'-]+$")
 
 # %% ../nbs/00_core/05_texts.ipynb #c77786a1

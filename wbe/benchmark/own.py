@@ -13,6 +13,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice, zip_longest
 from pathlib import Path
@@ -367,11 +368,13 @@ def _safe_timestep_name(text: str) -> str:
 # %% ../../nbs/06_benchmark/11_own.ipynb #cell-045
 def _timestep_order(names: list[str]) -> list[str]:
     "The names of timesteps in their order."
-    try:
+    with suppress(ValueError):  # 2, 10; 1.9, 1.10; 2024-9, 2024-10; 15-01-2024
+        parts = {n: [*map(int, re.split(r"[-_/.]", n))] for n in names}
+        day_first = all(len(p) > 1 and p[-1] > 999 for p in parts.values())
+        return sorted(names, key=lambda n: parts[n][:: -1 if day_first else 1])
+    with suppress(ValueError):
         return sorted(names, key=float)
-    except ValueError:
-        dates = all(n.replace("-", "").replace("_", "").isdigit() for n in names)
-        return sorted(names) if dates else names
+    return names
 
 # %% ../../nbs/06_benchmark/11_own.ipynb #cell-047
 def _by_timestep(rows: list, name: str) -> dict[str, list]:

@@ -144,11 +144,11 @@ def _single_valued(frame):
 
 # %% ../../nbs/06_benchmark/03_paths.ipynb #cell-024
 def _labelled_facts(e, static, facts, kind):
-    "Edited facts, and static ones that have not ended, with the kind of each object; only properties with a kind."
+    "Edited and static facts that have not ended, with the kind of each object; only properties with a kind."
     names = e.table(pa.table(dict(property_id=list(kind), kind=list(kind.values()))))
-    current = static.filter(nw.col("valid_until").is_null()).with_columns(edited=nw.lit(0))
-    both = (current, facts.with_columns(edited=nw.lit(1)))
-    return nw.concat([f.join(names, on="property_id").select(*CHAIN_FACT_COLUMNS) for f in both])
+    both = (static.with_columns(edited=nw.lit(0)), facts.with_columns(edited=nw.lit(1)))
+    both = [f.filter(nw.col("valid_until").is_null()).join(names, on="property_id") for f in both]
+    return nw.concat([f.select(*CHAIN_FACT_COLUMNS) for f in both])
 
 # %% ../../nbs/06_benchmark/03_paths.ipynb #cell-025
 def chain_facts_after(

@@ -220,14 +220,21 @@ def _statement_probes(edits, axes: list[str]) -> Iterator[Probe]:
         yield from (Probe(number, a, i, text, row["ans"]) for a in axes for i, text in enumerate(found[a]))
 
 # %% ../../nbs/06_benchmark/07_reader.ipynb #cell-060
+def _is_text(kind) -> bool:
+    "Whether a column's type is text, or lists of text."
+    of = kind.value_type if pa.types.is_list(kind) or pa.types.is_large_list(kind) else kind
+    return pa.types.is_string(of) or pa.types.is_large_string(of)
+
+
 def _about_answers(edits, axis: str, rows, more) -> dict:
     "The other names of the answers of an axis in some rows, and more; empty where the file does not say it."
     out = {}
     for what in ("aliases", *more):
         kind = pa.list_(pa.string()) if what in ("aliases", "classes") else pa.string()
         name, own = AXES[axis].of_answer(what), what if what == "aliases" else f"answer_{what}"
-        known = name in edits.column_names and edits[name].type == kind
-        out[own] = edits[name].combine_chunks().take(rows) if known else pa.nulls(len(rows), kind)
+        known = name in edits.column_names and _is_text(edits[name].type)
+        known = known and pa.types.is_nested(edits[name].type) == pa.types.is_nested(kind)
+        out[own] = edits[name].combine_chunks().cast(kind).take(rows) if known else pa.nulls(len(rows), kind)
     return out
 
 

@@ -7,8 +7,11 @@ __all__ = ['AUDIT_VERDICTS', 'SUPPORTED_VERDICTS', 'UNREAD_VERDICT', 'OLD_STATES
            'read_rows', 'audit_benchmark', 'Audit']
 
 # %% ../../nbs/04_wikidata/11_audit.ipynb #cell-002
+import codecs
 import gzip
 import re
+import zlib
+from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
@@ -21,7 +24,7 @@ import pyarrow.parquet as pq
 
 from ..engine import open_engine
 from ..records import SchemaError, check_choice, col, patch, schema, to_table
-from ..store import Stage, StageFolder, StoreError, explain_write_errors, scratch_folder, write_table
+from ..store import Stage, StageFolder, StoreError, explain_read_errors, scratch_folder, write_table
 from ..texts import package_table
 from .changes import SUBJECT_PROPERTY, unread_entities
 
@@ -90,18 +93,29 @@ def _rows_of_columns(path: Path, columns: dict) -> list[dict]:
     return [dict(zip(decoded, values)) for values in zip(*decoded.values())]
 
 # %% ../../nbs/04_wikidata/11_audit.ipynb #cell-018
+@contextmanager
+def _explain_damage(path):
+    "Turn the errors of a file that cannot be read into one that names it."
+    try:
+        with explain_read_errors(path):
+            yield
+    except (EOFError, zlib.error, pa.ArrowException) as e:
+        raise SchemaError(f"{path}: damaged ({e}); fetch or write it again") from None
+
+
 def _raw_rows(path) -> list:
     "The rows of a benchmark file: JSON texts, or dicts."
     path = Path(path)
     if path.suffix == ".parquet":
-        with explain_write_errors(path):
+        with _explain_damage(path):
             names = pq.read_schema(path).names  # in a table of facts a relation is a property
             there = {n: c for n in AUDIT_FIELDS for c in (n.replace("relation", "property"), n) if c in names}
             table = pq.read_table(path, columns=[*there.values()])
             return table.select([*there.values()]).rename_columns([*there]).to_pylist()
-    with explain_write_errors(path):
+    with _explain_damage(path):
         data = path.read_bytes()
-    data = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+        data = gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data
+    data = data.removeprefix(codecs.BOM_UTF8)
     rows = _raw_objects(path, data)
     if not isinstance(rows, dict):
         return rows

@@ -32,7 +32,7 @@ except ImportError:
 def _first_text(terms, count: int) -> str | None:
     "The text in the first of some languages that has one."
     found = (getattr(terms, f"l{i}") for i in range(count)) if terms else ()
-    return next((term.value for term in found if term is not None), None)
+    return next((term.value for term in found if term and term.value), None)
 
 # %% ../../nbs/04_wikidata/05_entities.ipynb #cell-008
 def _entity_terms(e, count: int) -> tuple:  # count: of languages that were decoded

@@ -329,12 +329,20 @@ _ENTITY_MODELS = (b"<model>wikibase-item</model>", b"<model>wikibase-property</m
 _XML_ESCAPES = ((b"&quot;", b'"'), (b"&lt;", b"<"), (b"&gt;", b">"), (b"&#039;", b"'"), (b"&apos;", b"'"))
 
 # %% ../../nbs/04_wikidata/03_text.ipynb #cell-064
+def _named_character(found) -> bytes:
+    "The character that a number stands for; a number of none is left as it is."
+    try:
+        return chr(int(found[2], 16 if found[1] else 10)).encode()
+    except (ValueError, OverflowError):
+        return found[0]
+
+
 def unescape_xml(text: bytes) -> bytes:
     "XML text without its escapes."
     for escape, character in _XML_ESCAPES:
         text = text.replace(escape, character)
     if b"&#" in text:
-        text = re.sub(rb"&#(x?)([0-9A-Fa-f]+);", lambda m: chr(int(m[2], 16 if m[1] else 10)).encode(), text)
+        text = re.sub(rb"&#(x?)([0-9A-Fa-f]+);", _named_character, text)
     return text.replace(b"&amp;", b"&")
 
 # %% ../../nbs/04_wikidata/03_text.ipynb #cell-066

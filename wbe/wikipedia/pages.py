@@ -207,13 +207,15 @@ def _read_enterprise_page(line: bytes) -> WikiPage:
     try:
         row = json.loads(line)
         text = row["article_body"]["html"]
-        about = row["identifier"], row["namespace"]["identifier"], row["name"], row["version"]["identifier"]
-    except (ValueError, KeyError, TypeError) as e:
-        why = "not JSON" if isinstance(e, ValueError) else f"no {e}" if isinstance(e, KeyError) else "no page"
+        numbers = row["identifier"], row["namespace"]["identifier"], row["version"]["identifier"]
+        page, ns, revision = map(int, numbers)
+        title, when, checksum = row["name"], row.get("date_modified"), _checksum(text.encode())
+    except (ValueError, KeyError, TypeError, AttributeError) as e:
+        why = f"no {e}" if isinstance(e, KeyError) else "not JSON" if isinstance(e, json.JSONDecodeError) else "no page"
         raise _BadPage(why) from None
-    page, ns, title, revision = about
-    when = row.get("date_modified")
-    return WikiPage(int(page), int(ns), title, None, int(revision), when, _checksum(text.encode()), "html", text)
+    if not isinstance(title, str):
+        raise _BadPage("no title")
+    return WikiPage(page, ns, title, None, revision, when, checksum, "html", text)
 
 # %% ../../nbs/05_wikipedia/01_pages.ipynb #883dbf0d
 def _page_tables(pages: list[WikiPage], rejected: list[dict], counts) -> dict:

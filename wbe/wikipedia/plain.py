@@ -87,7 +87,7 @@ def _cut_pairs(text: str, pairs, is_dropped) -> str:  # is_dropped: of the text 
 
 # %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-019
 _TEMPLATE_NAME = re.compile(r"\{\{\s*([^|{}\[\]<>]*?)\s*(?:\||\{\{|\}\}|\n|\Z)")
-_DROPPED_LINK = re.compile(r"\[\[\s*(?:file|image|media|category)\s*:|\[\[\s*[a-z]{2,3}(?:-[a-z]+)*:[^|\]]*\]\]", re.I)
+_DROPPED_LINK = re.compile(r"\[\[\s*(?:(?i:file|image|media|category)\s*:|[a-z]{2,3}(?:-[a-z]+)*:(?! )[^|\]]*\]\])")
 
 
 def _has_no_text(template: str) -> bool:
@@ -108,7 +108,7 @@ def _boxes_as_tables(text: str) -> str:
     out, at = [], 0
     for start, end in _outermost(text, _BRACES):
         if text[start + 2 : end].lstrip().lower().startswith("infobox"):
-            params = mwparserfromhell.parse(text[start:end]).nodes[0].params
+            params = getattr(mwparserfromhell.parse(text[start:end]).nodes[0], "params", ())  # none: text to the parser
             named = [(str(p.name).strip(), str(p.value).strip()) for p in params if p.showkey]
             rows = [f"|-\n! {k}\n| {v}\n" for k, v in named if _without_nested(v).strip() and not _FILE_NAME.search(v)]
             out, at = [*out, text[at:start], "\n{|\n", *rows, "|}\n"], end
@@ -452,8 +452,8 @@ def _block_paragraphs(tree):
     for element in tree.find_all(list(_TEXT_ELEMENTS)):
         builder = _TextBuilder()
         inner = element.find(["p", "li"]) is not None and element.name == "blockquote"
-        if not inner:
-            _add_element(builder, element, ("ul", "ol", "dl"))
+        if not inner:  # a paragraph in an item comes by itself
+            _add_element(builder, element, ("ul", "ol", "dl") if element.name == "p" else ("ul", "ol", "dl", "p"))
         if builder.text().strip(" .,;:()"):
             yield Paragraph(builder.text(), _TEXT_ELEMENTS[element.name], builder.links)
 
