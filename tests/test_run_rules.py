@@ -6,6 +6,7 @@ import pandas as pd
 import pytest
 import toy_runs
 
+from wbe.records import BadArgument
 from wbe.runs.records import VERDICT_KEY, PartitionedTable, Run
 
 pytest.importorskip("torch")
@@ -101,6 +102,36 @@ def test_a_run_that_is_stopped_while_it_chooses_hyper_parameters_goes_on_and_cho
     assert "chosen for this model" in again["hparams"]["source"] and "6 settings on 3 edits" in said[0]
     assert [text.split(" on ")[0] for text in said] == [f"tuning ft: {n} settings" for n in (6, 6, 2)]
     assert begin("stopped").config["tuned"] == again["tuned"] and len(tried) == 7
+
+
+LETTERS = dict(zip("ABCDEFGHI", ("Ann", "Bo", "Cy") * 3))  # who leads what: three edits in each of three timesteps
+
+
+def grown(folder, spans, **more) -> Run:
+    "A run of a toy model that was begun with the first span of timesteps, and then continued with the others."
+    from wbe.lm.toys import toy_lm
+    from wbe.runs.loop import run_lifelong
+    from wbe.runs.plan import RunPlan
+
+    rows = [dict(question=f"Who leads {n}?", answer=a, subject=n) for n, a in LETTERS.items()]
+    rows = [row | dict(timestep=str(n // 3 + 1)) for n, row in enumerate(rows)]
+    same = dict(benchmark=rows, editor="prompt", axes=("update",), ask_lasting=2, device="cpu", model="toy") | more
+    for span in spans:
+        run = run_lifelong(RunPlan(timesteps=span, **same), folder, toy_lm("llama"), progress=False)
+    return run
+
+
+def test_a_run_that_grows_loses_no_timestep_and_makes_no_edit_by_which_it_was_tuned(tmp_path):
+    assert grown(tmp_path / "run", [(1, 1), (1, 3)]).config["timesteps"] == [1, 2, 3]
+    with pytest.raises(BadArgument, match="begun with the timesteps 1-3, and a run can only grow"):
+        grown(tmp_path / "run", [(1, 2)])
+    run = Run.load(tmp_path / "run")
+    assert run.config["timesteps"] == [1, 2, 3] and set(run.questions.asked_of) == {1, 2, 3}
+    tuned = dict(editor="ft", tune=2, hparams=dict(steps=1))
+    run = grown(tmp_path / "tuned", [(1, 1), (1, 1)], **tuned)
+    assert len(run.config["tuned"]["edits"]) == 2
+    with pytest.raises(BadArgument, match="chosen by edits that the further timesteps make"):
+        grown(tmp_path / "tuned", [(1, 3)], **tuned)
 
 
 @pytest.mark.parametrize("tune, batch, warned", [(3, 1, False), (3, None, True), (10, None, False)])

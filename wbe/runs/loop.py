@@ -65,6 +65,10 @@ class BenchmarkStudy(Study):
         _check_same_run(self.folder, old, new, self.plan)
         _adopt_editor_source(self.folder, old, new)
         same_end = old["timesteps"] == new["timesteps"]
+        held = set() if same_end else set((old.get("tuned") or {}).get("edits", ()))
+        if held and any(held.intersection(self.bench[n - 1].edit_ids[:count]) for n, count in self.planned.items()):
+            what = "by edits that the further timesteps make, and a run does not ask about these"
+            raise BadArgument(f"{self.folder}: hyper-parameters were chosen {what}; choose another name (--name)")
         self.finished = bool(same_end and old["finished"] and not Run.load(self.folder).missing)
         more = dict(tuned=old["tuned"]) if "tuned" in old else {}
         return new | dict(started=old["started"], finished=old["finished"] if same_end else None) | more

@@ -297,6 +297,9 @@ def _check_same_run(
         raise BadArgument(f"{folder}: this run was begun with the schedule {schedule}; {other}")
     if different:
         raise BadArgument(f"{folder}: this run was begun with {different}; {other}, or repeat the first settings")
+    if set(begun := old["timesteps"]) - set(new["timesteps"]):
+        what = f"this run was begun with the timesteps {begun[0]}-{begun[-1]}, and a run can only grow"
+        raise BadArgument(f"{folder}: {what}; {other}, or repeat them (--timesteps)")
     files = new["benchmark"]["files"]
     changed = [n for n, sha256 in old["benchmark"]["files"].items() if files.get(n, sha256) != sha256]
     if written := _changed_texts(old, new):
