@@ -255,6 +255,15 @@ def draw_matrices(
     fig.supylabel("edited at timestep (update)", fontsize=9.5)
     return fig
 
+# %% ../../nbs/11_analysis/06_timesteps.ipynb #f829d0f0
+def _asked_each_time(rows: pd.DataFrame) -> pd.DataFrame:  # rows: of `_rows_between_timesteps`
+    "The questions after edits that are asked most often of their timestep and axis: each time, not only right after."
+    if rows.empty:
+        return rows
+    rows = rows[(rows.scored_at > 0) & rows.edited_in.notna()]
+    times = rows.groupby(["edited_in", *question_columns(rows)], observed=True).scored_at.transform("nunique")
+    return rows[times == times.groupby([rows.edited_in, rows.axis], observed=True).transform("max")]
+
 # %% ../../nbs/11_analysis/06_timesteps.ipynb #cell-041
 def _forgetting_of(matrix: pd.DataFrame, ended: bool = True) -> tuple[float, float, float, float]:
     "Accuracy right after the edits and at the end, forgetting, and backward transfer."
@@ -266,7 +275,7 @@ def _forgetting_of(matrix: pd.DataFrame, ended: bool = True) -> tuple[float, flo
 # %% ../../nbs/11_analysis/06_timesteps.ipynb #cell-042
 def forgetting_table(runs, metric: str = "exact_match", axes=ASKED_AXES) -> pd.DataFrame:
     "For each editor and axis: accuracy right after the edits and at the end, forgetting, backward transfer."
-    rows, out = {name: _rows_between_timesteps(r) for name, r in labelled_runs(runs)}, []
+    rows, out = {name: _asked_each_time(_rows_between_timesteps(r)) for name, r in labelled_runs(runs)}, []
     ended = {name: reached_end(r) for name, r in labelled_runs(runs)}
     for axis in axes:
         found = _matrices_of(rows, axis, metric).items()
