@@ -18,7 +18,7 @@ from .tables import as_run_list, before_text, format_percent, labelled_runs, lis
 from .timesteps import mean_accuracy
 from ..benchmark.near_probes import CRITERIA, FORMS, NEAR_AXES
 from ..metrics.answers import MEASURES
-from ..metrics.intervals import Interval, difference_interval, holm, judge_differences, p_value
+from ..metrics.intervals import Interval, difference_interval, judge_differences, p_value
 from ..records import QUESTION_KEY, BadArgument, check_choice
 
 # %% ../../nbs/11_analysis/12_leakage.ipynb #cell-007
@@ -80,8 +80,8 @@ def leakage(runs) -> pd.DataFrame:
         raise BadArgument(f"no run has questions near its edits from before and after them; {hint}")
     found = [row.pop("found") for row in rows]
     table = pd.DataFrame(rows).set_index(["editor", "axis"])
-    verdicts = pd.Series(judge_differences(found), table.index, object)
-    return table.assign(p=holm([p for _, p in found]), verdict=verdicts)
+    verdicts = judge_differences(found)
+    return table.assign(p=[v.p for v in verdicts], verdict=pd.Series(verdicts, table.index, object))
 
 # %% ../../nbs/11_analysis/12_leakage.ipynb #cell-019
 def _draw_leakage_row(ax, y: int, row: pd.Series, colour: str):
@@ -129,8 +129,9 @@ def format_leakage(
     for end in ("near", "other"):
         pairs = zip(table[f"{end}, before"], table[f"{end}, after"])
         out[f"{end}, before → after"] = [f"{format_percent(a)} → {format_percent(b)}" for a, b in pairs]
+    p = ["" if p != p else f"{p:.3f}" for p in table.p]
     said = [v.text("what is lost elsewhere") for v in table.verdict]
-    return out.assign(**{"n": table["items"], "p (Holm)": table.p.map("{:.3f}".format), "verdict": said})
+    return out.assign(**{"n": table["items"], "p (Holm)": p, "verdict": said})
 
 # %% ../../nbs/11_analysis/12_leakage.ipynb #cell-029
 def summarise_leakage(
@@ -141,7 +142,7 @@ def summarise_leakage(
     for axis in [a for a in NEAR_AXES if a in table.index.unique("axis")]:
         found = table.verdict.xs(axis, level="axis").items()
         lines.append(f"{axis}: {list_verdicts(found, 'what is lost elsewhere')}.")
-    return "\n".join(lines + [f"p is corrected for the {len(table)} comparisons of the table (Holm)."])
+    return "\n".join(lines + [f"p is corrected for the {table.p.count()} comparisons that have a verdict (Holm)."])
 
 # %% ../../nbs/11_analysis/12_leakage.ipynb #09667a23
 def _asked_axes(runs, axes: Iterable[str], hint: str, measure: str = "exact_match") -> list[str]:

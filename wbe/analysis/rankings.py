@@ -169,7 +169,8 @@ def resample_rankings(
     subjects = np.array(sorted({s for r in rows.values() for s in r.subject_id.unique()}))
     weights = _subject_weights(subjects, repeats, seed)
     drawn = {n: _resampled_values(r, editors, subjects, weights) for n, r in rows.items()}
-    n = {name: int(r.groupby("editor", observed=True).size().min()) for name, r in rows.items()}
+    asked = {name: r[r.part == r.part.max()] for name, r in rows.items()}  # of leakage: near the edits, after them
+    n = {name: int(r.groupby("editor", observed=True).size().min()) for name, r in asked.items()}
     return _RankingDraws(values, drawn, n, len(subjects))
 
 # %% ../../nbs/11_analysis/16_rankings.ipynb #cell-037
@@ -552,7 +553,8 @@ def scores_by(
     for (axis, moment), part in scores.groupby(["axis", "moment"], sort=False):
         for name, chosen in groups.items():
             if (mine := chosen[part.index]).any():
-                mean = bootstrap_interval(part[metric][mine].astype(float).tolist(), part.subject_id[mine].tolist())
+                values = part[metric][mine].astype(float).tolist()
+                mean = bootstrap_interval(values, part.subject_id[mine].tolist(), share=True)
                 rows.append(dict(run=run.name, group=name, axis=axis, when=_SPLIT_MOMENTS[moment]) | mean._asdict())
     return pd.DataFrame(rows)
 
