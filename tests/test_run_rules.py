@@ -7,7 +7,7 @@ import pytest
 import toy_runs
 
 from wbe.records import BadArgument
-from wbe.runs.records import VERDICT_KEY, PartitionedTable, Run
+from wbe.runs.records import VERDICT_KEY, PartitionedTable, Run, reached_end
 
 pytest.importorskip("torch")
 from wbe.runs import loop, moments
@@ -47,7 +47,8 @@ def test_a_judge_that_is_asked_again_gives_the_verdict_that_counts(tmp_path):
     toy_runs.write(toy_runs.made_up("rag", timesteps=1, edits=2), tmp_path / "rag")
     run = Run.load(tmp_path / "rag")
     asked = run.scores[run.scores.moment == "current"].head(2)[list(VERDICT_KEY)]
-    for judge, verdicts in (("a", ["wrong", "wrong"]), ("a", ["right", "wrong"]), ("b", ["wrong", "wrong"])):
+    given = ("a", [None, "wrong"]), ("a", ["right", "wrong"]), ("b", ["wrong", "wrong"]), ("a", [None, None])
+    for judge, verdicts in given:  # without a verdict: the judge did not answer
         _write_verdicts(run, asked.assign(answer="Ida", verdict=verdicts, judge=judge))
     of = run.verdicts.groupby("judge").verdict.agg(list).to_dict()
     assert of == dict(a=["right", "wrong"], b=["wrong", "wrong"])
@@ -107,7 +108,7 @@ def test_a_run_that_is_stopped_while_it_chooses_hyper_parameters_goes_on_and_cho
 LETTERS = dict(zip("ABCDEFGHI", ("Ann", "Bo", "Cy") * 3))  # who leads what: three edits in each of three timesteps
 
 
-def grown(folder, spans, **more) -> Run:
+def grown(folder, spans, silent=None, **more) -> Run:
     "A run of a toy model that was begun with the first span of timesteps, and then continued with the others."
     from wbe.lm.toys import toy_lm
     from wbe.runs.loop import run_lifelong
@@ -115,6 +116,9 @@ def grown(folder, spans, **more) -> Run:
 
     rows = [dict(question=f"Who leads {n}?", answer=a, subject=n) for n, a in LETTERS.items()]
     rows = [row | dict(timestep=str(n // 3 + 1)) for n, row in enumerate(rows)]
+    for row in rows:
+        if silent and row["timestep"] != str(silent):
+            row["rephrase"] = f"Whom does {row['subject']} follow?"
     same = dict(benchmark=rows, editor="prompt", axes=("update",), ask_lasting=2, device="cpu", model="toy") | more
     for span in spans:
         run = run_lifelong(RunPlan(timesteps=span, **same), folder, toy_lm("llama"), progress=False)
@@ -132,6 +136,17 @@ def test_a_run_that_grows_loses_no_timestep_and_makes_no_edit_by_which_it_was_tu
     assert len(run.config["tuned"]["edits"]) == 2
     with pytest.raises(BadArgument, match="chosen by edits that the further timesteps make"):
         grown(tmp_path / "tuned", [(1, 3)], **tuned)
+
+
+@pytest.mark.parametrize("silent", [1, 2, 3])
+def test_a_timestep_without_questions_does_not_keep_a_run_from_its_end(tmp_path, silent):
+    run = grown(tmp_path / "run", [(1, 3)], axes=("rephrase",), silent=silent)
+    assert (
+        run.missing == []
+        and reached_end(run)
+        and len(run.ability)
+        and {1, 2, 3} - {silent} == set(run.questions.asked_of)
+    )
 
 
 @pytest.mark.parametrize("tune, batch, warned", [(3, 1, False), (3, None, True), (10, None, False)])

@@ -52,12 +52,13 @@ def _verdict_rows(answers, judgements: list, judge):
 
 # %% ../../nbs/10_runs/11_judged.ipynb #cell-011
 def _write_verdicts(run: Run, rows):
-    "Put new verdicts into the table of a run."
+    "Put new verdicts into the table of a run; a failed judgement never replaces a verdict."
     with lock(run.folder / "verdicts.lock"):
         known = Run.load(run.folder).verdicts
         both = pd.concat([known, rows], ignore_index=True) if len(known) else rows
         key = [*VERDICT_KEY, "answer", "judge"]
-        write_frame(run.folder / "verdicts.parquet", both.drop_duplicates(key, keep="last"))
+        last = both.sort_values("verdict", key=pd.notna, kind="stable").drop_duplicates(key, keep="last")
+        write_frame(run.folder / "verdicts.parquet", last.sort_index())
     for name in ("verdicts", "scores"):  # read them anew
         run.__dict__.pop(name, None)
 

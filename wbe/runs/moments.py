@@ -202,7 +202,7 @@ _TIMED_QUESTIONS, _TIMED_TOKENS = 2, 6  # questions of the first timestep; token
 @patch
 def time_answers(self: Asker) -> dict:
     "The time of an answer and of a generated token, with its spread, for the table `moments`."
-    rows = self.questions.of(min(self.job.planned))
+    rows = self.questions.of(self.questions.keys.asked_of.min())
     return timing_summary(time_rounds(self.lm, rows.question.head(_TIMED_QUESTIONS), self.plan.protocol, _TIMED_TOKENS))
 
 # %% ../../nbs/10_runs/06_moments.ipynb #792bdb12
@@ -234,7 +234,7 @@ def ask(
     at = dict(scored_at=0 if moment == "before" else timestep, edits_done=done.edits_done)
     scores = scores.assign(**at, edited_at=scores.edit_id.map(done.edited_at).astype("Int64"))
     scores = with_outdated_match(with_normalised_match(scores, scores))
-    first = timestep == min(job.planned)
+    first = timestep == self.questions.keys.asked_of.min()  # an earlier one may have no questions
     whole = first if moment == "before" else moment != "after"  # facts that nobody edits cost as much as many edits
     lasting = [at | row for row in self.score_lasting()] if whole else []
     if lasting and moment == "before":

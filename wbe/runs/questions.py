@@ -247,7 +247,8 @@ def planned_moments(
     planned: dict[int, int],  # number of a timestep: how many of its edits are made
 ) -> list[dict]:  # edits_done, timestep, moment, questions
     "The moments of a run in their order, with about how many questions each asks."
-    asked, rows, done, every = questions.groupby("asked_of").size(), [], 0, plan.every
+    asked = questions.groupby("asked_of").size().reindex(list(planned), fill_value=0)  # none, if all were set aside
+    rows, done, every = [], 0, plan.every
     schedule = SCHEDULES[plan.schedule]
     add = lambda moment, n, count: rows.append(dict(edits_done=done, timestep=n, moment=moment, questions=round(count)))
     for n in planned:

@@ -431,10 +431,13 @@ def recorded_plan(folder: Path) -> dict:
 
 # %% ../../nbs/10_runs/02_records.ipynb #cell-053
 def _asked_steps(run) -> set:
-    "The timesteps after whose edits a run was asked."
+    "The timesteps after whose edits a run was asked; in a finished run also those without questions."
     scores = run.outcomes if isinstance(run, Run) else run.scores
+    if not len(scores):
+        return set()
     restored = SCHEDULES[run.config.get("kind", "timesteps")].restore
-    return set(scores.scored_at[scores.moment == ("after" if restored else "current")]) if len(scores) else set()
+    silent = set(run.config.get("timesteps", ())) - set(scores.asked_of) if run.config.get("finished") else set()
+    return silent | set(scores.scored_at[scores.moment == ("after" if restored else "current")])
 
 
 def reached_end(run: Run) -> bool:

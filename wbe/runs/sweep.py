@@ -27,7 +27,7 @@ from ..records import BadArgument, WbeError, check_choice, check_least
 from .plan import RunPlan, _safe_name, check_plan, plan_settings
 from .questions import near_facts, planned_moments, step_questions
 from .records import Run
-from .schedule import planned_edits
+from .schedule import _different_settings, planned_edits
 from ..store import StoreError, explain_read_errors, make_folder
 
 # %% ../../nbs/10_runs/08_sweep.ipynb #cell-005
@@ -206,6 +206,18 @@ def _run_state(folder: Path) -> str:
         return "not begun"
     return "; ".join(missing) or "complete"
 
+
+def _is_carried_out(folder: Path, plan: RunPlan) -> bool:
+    "Whether a run is complete, and did what a plan says: a sweep file may have changed since."
+    if _run_state(folder) != "complete":
+        return False
+    run = Run.load(folder)
+    if run.kind != plan.schedule:
+        return False
+    begun, plan = RunPlan.from_config(run.config["plan"]), plan.with_generate(run.config["plan"])
+    same = (str(begun.benchmark), begun.timesteps) == (str(plan.benchmark), plan.timesteps)
+    return same and not _different_settings(run.config, None, plan)
+
 # %% ../../nbs/10_runs/08_sweep.ipynb #cell-035
 def _parse_part(
     text: str | None,  # like 2/8
@@ -227,7 +239,7 @@ def run_sweep(
     check_least(1, jobs=jobs)
     (first, step), (folder, plans) = _parse_part(part), read_sweep(path)
     plans = dict(list(plans.items())[first - 1 :: step])
-    todo = [name for name in plans if _run_state(folder / name) != "complete"]
+    todo = [name for name in plans if not _is_carried_out(folder / name, plans[name])]
     processes, failures, jobs = {}, {}, min(jobs, max(1, len(todo)))
     bar = progress_bar(total=len(plans), initial=len(plans) - len(todo), desc="runs", unit=" runs", show=progress)
     try:
