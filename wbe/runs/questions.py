@@ -26,6 +26,7 @@ from ..lm.tokens import QAItem
 from ..records import AXES, BadArgument, Probe, patch
 from .plan import SCHEDULES, RunPlan
 from ..store import atomic_write
+from ..texts import question_key
 
 # %% ../../nbs/10_runs/03_questions.ipynb #cell-008
 _EDIT_COLUMNS = (
@@ -114,10 +115,22 @@ def why_unaskable(
     return unaskable_reasons(lm, items, protocol)
 
 # %% ../../nbs/10_runs/03_questions.ipynb #cell-028
+def _superseded(bench: Benchmark, scored_at: int) -> set[tuple[str, str]]:  # ids of edits and axes
+    "Of rows of one's own, the questions about a fact to which a later timestep gives another answer."
+    told, changed = {}, set()  # told, by question: edits and their answers
+    for step in bench.steps[:scored_at]:
+        texts = (map(question_key, step.edits[c].to_pylist()) for c in ("update", "ans"))
+        rows = list(zip(*texts, step.edit_ids))
+        changed |= {i for q, answer, _ in rows for i, earlier in told.get(q, ()) if earlier != answer}
+        for q, answer, i in rows:
+            told.setdefault(q, []).append((i, answer))
+    return {(i, axis) for i in changed for axis in AXES if AXES[axis].rests_on_edit}
+
+
 def _without_retired(questions, bench: Benchmark, scored_at: int):  # scored_at: after which timestep
     "The questions whose answers still hold; a form goes with the question of its edit, and a criterion also by itself."
     at = bench[scored_at - 1].name
-    retired = retired_probes(bench.folder, at) if bench.folder else set()
+    retired = retired_probes(bench.folder, at) if bench.folder else _superseded(bench, scored_at)
     if questions.axis.isin(list(CRITERIA)).any() and (path := _beside(bench, "criteria.parquet")):
         retired |= _gone_criteria(path, at)
     if not retired:
