@@ -229,7 +229,7 @@ def numbers_and_questions(text: str) -> tuple[pd.DataFrame, dict[str, pd.DataFra
 def test_every_number_of_questions_leads_to_them(reported):
     found, selected = numbers_and_questions(reported.read_text())
     bare = found[found.to == ""]
-    assert (len(found), len(bare)) == (386, 55)
+    assert (len(found), len(bare)) == (385, 55)
     assert bare[bare.section == "ability"].shown.str.contains("text").all()  # no lasting fact
     lasting = found[found.to.str.contains("lasting")]
     assert len(lasting) == 3 + 2 * 4  # of two runs and the unedited model; of two runs, four moments

@@ -23,7 +23,7 @@ from .cost import answer_time, edit_cost, format_edit_time, label_points
 from .counts import INFINI_GRAM_INDEX, WIKIMEDIA_VIEWS_API, HostedCounts, HostedViews
 from .counts import LocalIndex, PlainCounts, ViewFiles
 from .statistics import UneditedAnswers, unedited_answers
-from .style import GREY, display_order, look, new_figure, percent_axis
+from .style import GREY, display_order, is_unedited, look, new_figure, percent_axis
 from .tables import NOT_YET
 from .tables import as_run_list, describe_shorter_runs, format_cell, format_percent, labelled_runs
 from .tables import last_in_time, longest_runs, pool_scores, runs_of_models, text_measure
@@ -205,7 +205,7 @@ def headline_table(runs) -> pd.DataFrame:
     names = [name for name, _ in labelled_runs(runs)]
     parts = _headline_columns(runs, mean, texts, lasting)
     out = pd.concat(parts, axis=1) if parts else pd.DataFrame(index=names)
-    out = out.reindex(display_order(names)).drop(index="none", errors="ignore")
+    out = out.reindex([n for n in display_order(names) if not is_unedited(n)])
     for name in [name for name, r in labelled_runs(runs) if name in out.index and not reached_end(r)]:
         asked = mean is not None and name in set(mean.editor)
         out = out.astype(object)
@@ -252,7 +252,7 @@ def draw_finding(
     before: pd.Series,  # of the unedited model, by axis
 ):
     "Draw updates learnt against other facts unchanged: for each editor an arrow from just edited to the end."
-    names = [e for e in display_order(table.index.get_level_values("editor")) if e != "none"]
+    names = [e for e in display_order(table.index.get_level_values("editor")) if not is_unedited(e)]
     start, end = ([table[c].get((e, a), np.nan) for e in names for a in _LEARNT_AND_KEPT] for c in table.columns[:2])
     start, end = np.reshape(start, (-1, 2)), np.reshape(end, (-1, 2))
     fig, ax = new_figure(5.4, 3.8, grid="both")  # small, so that its words are large
@@ -272,16 +272,16 @@ def draw_finding(
 # %% ../../nbs/11_analysis/11_headline.ipynb #e69c1f1e
 def finding(runs) -> tuple:  # the figure, or None where there are no such questions, and the sentences
     "What editors learn, what they keep to the end, and what happens to other facts."
-    measure = text_measure(pool_scores(runs, ["before", "current"], ASKED_AXES))
-    mean, changes = _optional(mean_accuracy, runs, measure), _optional(accuracy_changes, runs)
+    measure = text_measure(pool_scores(runs, ["before", "current", "past"], ASKED_AXES))
+    mean, changes = _optional(mean_accuracy, runs, measure), _optional(accuracy_changes, runs, measure)
     if mean is None:
         return None, ""
     learnt, others = (summarise_means(mean[mean.axis == axis], numbers=False) for axis in _LEARNT_AND_KEPT)
     kept = summarise_changes(changes, numbers=False).partition(": ")[2] if changes is not None else ""
     lines = [learnt and f"Learnt: {learnt}", kept and f"Kept to the end: {kept}", others and f"Other facts: {others}"]
     before = mean.groupby("axis").before.mean().reindex(_LEARNT_AND_KEPT)
-    known = before.notna().all() and len(set(mean.editor) - {"none"})
-    fig = draw_finding(forgetting_table(runs, axes=_LEARNT_AND_KEPT), before) if known else None
+    known = before.notna().all() and not all(map(is_unedited, mean.editor))
+    fig = draw_finding(forgetting_table(runs, measure, _LEARNT_AND_KEPT), before) if known else None
     return fig, "\n".join(filter(None, lines))
 
 # %% ../../nbs/11_analysis/11_headline.ipynb #cell-035

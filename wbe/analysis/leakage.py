@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from .style import display_order, look, new_figure, panel_title
-from .tables import as_run_list, before_text, format_percent, labelled_runs, list_verdicts
+from .tables import as_run_list, before_text, format_percent, labelled_runs, list_verdicts, of_editors
 from .timesteps import mean_accuracy
 from ..benchmark.near_probes import CRITERIA, FORMS, NEAR_AXES
 from ..metrics.answers import MEASURES
@@ -178,7 +178,7 @@ def summarise_probes(
     "For each axis the unedited model's share, and the verdict on each editor."
     lines = []
     for axis in dict.fromkeys(table.axis):
-        here = table[(table.axis == axis) & (table.editor != "none")]
+        here = of_editors(table[table.axis == axis])
         before = before_text(table.before[table.axis == axis])
         note = " (fewer is better)" if axis in _FEWER_IS_BETTER else ""
         lines.append(f"{axis}{note}: {before} before any edit; {list_verdicts(zip(here.editor, here.verdict))}.")

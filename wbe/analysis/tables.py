@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['NOT_YET', 'VERDICT_COLUMNS', 'format_percent', 'format_cell', 'as_markdown', 'as_latex', 'as_html', 'run_labels',
-           'as_run_list', 'labelled_runs', 'runs_asked_at', 'edits_planned', 'longest_runs', 'describe_shorter_runs',
-           'runs_by_protocol', 'model_text', 'runs_of_models', 'is_recorded', 'pool_scores', 'sort_in_time',
-           'last_in_time', 'match_unedited', 'match_editor', 'verdicts_by', 'with_verdicts', 'list_verdicts',
-           'before_text', 'changes_at_end', 'list_changes', 'find_gaps', 'interval_columns', 'mean_by', 'metric_label',
-           'text_measure']
+           'of_editors', 'as_run_list', 'labelled_runs', 'runs_asked_at', 'edits_planned', 'longest_runs',
+           'describe_shorter_runs', 'runs_by_protocol', 'model_text', 'runs_of_models', 'is_recorded', 'pool_scores',
+           'sort_in_time', 'last_in_time', 'match_unedited', 'match_editor', 'verdicts_by', 'with_verdicts',
+           'list_verdicts', 'before_text', 'changes_at_end', 'list_changes', 'find_gaps', 'interval_columns', 'mean_by',
+           'metric_label', 'text_measure']
 
 # %% ../../nbs/11_analysis/02_tables.ipynb #cell-002
 import html
@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from .style import EDITOR_LOOKS, display_order
+from .style import EDITOR_LOOKS, display_order, is_unedited
 from ..metrics.answers import MEASURES
 from ..metrics.intervals import Interval, PairedVerdict
 from ..metrics.intervals import bootstrap_interval, judge_differences, p_value, paired_difference
@@ -149,8 +149,16 @@ def _editor_label(run) -> str:
 def run_labels(runs) -> list[str]:
     "The label of each run in figures and tables."
     editors = [_editor_label(r) for r in runs]
-    names = [e if editors.count(e) == 1 else r.name for e, r in zip(editors, runs)]
+    own = lambda e, r: f"none ({r.name})" if e == "none" else r.name
+    names = [e if editors.count(e) == 1 else own(e, r) for e, r in zip(editors, runs)]
     return [n if names.count(n) == 1 else f"{n} {names[:i].count(n) + 1}" for i, n in enumerate(names)]
+
+
+def of_editors(
+    table: pd.DataFrame,  # with a column `editor`, of labels
+) -> pd.DataFrame:
+    "The rows of runs that edit: several runs without an editor are no editors."
+    return table[~table.editor.map(is_unedited).astype(bool)]
 
 # %% ../../nbs/11_analysis/02_tables.ipynb #03232e70
 def as_run_list(runs) -> list:
@@ -197,7 +205,7 @@ def describe_shorter_runs(runs) -> list[str]:
     return [f"{name}: {n:,} of {most:,} edits; {_SHORTER}" for name, n in planned.items() if n < most]
 
 # %% ../../nbs/11_analysis/02_tables.ipynb #0e6ff78d
-_PLAN_PARTS = ("sample", "seed", "axes")  # settings that decide which questions the numbers are from
+_PLAN_PARTS = ("sample", "seed", "axes", "limit", "unknown")  # what decides which questions the numbers are from
 
 
 def _protocol_of_run(config: dict, edits: bool = True) -> dict:
@@ -205,7 +213,7 @@ def _protocol_of_run(config: dict, edits: bool = True) -> dict:
     bench, model, plan = (config.get(k, {}) for k in ("benchmark", "model", "plan"))
     files = bench.get("files") or bench.get("digest")
     of_model = {k: model.get(k) for k in ("fingerprint", "numbers", "quant")}
-    asked = {k: plan.get(k) for k in _PLAN_PARTS}
+    asked = {k: plan.get(k) or None for k in _PLAN_PARTS}  # an older plan lacks some
     what = dict(benchmark=files, edits=bench.get("edits"), timesteps=config.get("timesteps"))
     what = what if edits else dict(benchmark=bench.get("name"))
     return what | dict(model=of_model, prompts=config.get("protocol"), asked=asked)
@@ -410,7 +418,7 @@ def changes_at_end(
 ) -> tuple[pd.DataFrame, str]:  # the last row of each edited run, with `before` and `verdict`; and which runs are open
     "What has become of each run's own value before any edit."
     own = {r.editor: r for r in table[table.edits_done == 0].drop_duplicates("editor").itertuples()}
-    edited = table[(table.editor != "none") & table.editor.isin(list(own))]
+    edited = of_editors(table[table.editor.isin(list(own))])
     last = last_in_time(edited[edited.at_end] if "at_end" in table else edited)
     still = [e for e in dict.fromkeys(edited.editor) if e not in set(last.editor)]
     found = judge_differences([_difference(r, own[r.editor]) for r in last.itertuples()])

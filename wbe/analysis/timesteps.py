@@ -15,11 +15,12 @@ import pandas as pd
 
 from .style import GREY, METRIC_LOOKS
 from .style import display_order, draw_dots, draw_editor_lines, draw_heatmap, draw_line, finish_panels
-from .style import line_panels, new_figure, panel_title, percent_axis, upper_limit
+from .style import is_unedited, line_panels, new_figure, panel_title, percent_axis, upper_limit
 from .tables import NOT_YET, VERDICT_COLUMNS
 from .tables import as_run_list, before_text, changes_at_end, find_gaps, format_percent, labelled_runs
 from .tables import last_in_time, list_changes, list_verdicts, match_editor, match_unedited, mean_by
-from .tables import metric_label, pool_scores, runs_of_models, sort_in_time, verdicts_by, with_verdicts
+from .tables import metric_label, of_editors, pool_scores, runs_of_models, sort_in_time, verdicts_by
+from .tables import with_verdicts
 from ..metrics.answers import MEASURES
 from ..metrics.intervals import MIN_QUESTIONS
 from ..metrics.summary import backward_transfer, changes_of_questions, forgetting, read_scores, state_matrix
@@ -55,7 +56,7 @@ def mean_accuracy(
         return table
     columns = [*question_columns(now), "moment", "scored_at", "edits_done", "editor", "subject_id", "before", metric]
     known = now[[c for c in dict.fromkeys(columns) if c in now]]
-    known = known[(known.editor != "none") & known[metric].notna()].astype({metric: float})
+    known = of_editors(known[known[metric].notna()]).astype({metric: float})
     pairs = [known.assign(difference=known[metric] - known.before), _beside_best(known, metric)]
     found = verdicts_by(pd.concat(pairs, keys=VERDICT_COLUMNS, names=["of"]).reset_index("of"), ["of", *by])
     return with_verdicts(table, found, by)
@@ -66,7 +67,7 @@ def format_means(
     intervals: bool = True,
 ) -> pd.DataFrame:
     "The means in percent: a row for each editor, a column for each axis. The run `none` is the row `before any edit`."
-    edited = table[table.editor != "none"]
+    edited = of_editors(table)
     table = edited if len(edited) else table
     most = table[table.n == table.groupby("axis").n.transform("max")]  # others were asked a part of the questions
     before = most.groupby("axis").before.agg(before_text)
@@ -87,7 +88,7 @@ def draw_means(
 ):
     "Draw a panel for each axis, with a row for each editor; the dotted line is the unedited model."
     axes, editors = display_order(table.axis), display_order(table.editor)
-    editors = [e for e in editors if e != "none"] or editors
+    editors = [e for e in editors if not is_unedited(e)] or editors
     width, height = 2.2 * len(axes) + 1, 1 + 0.28 * len(editors)
     fig, panels = new_figure(width, height, 1, len(axes), grid="x", sharey=True, squeeze=False)
     for ax, axis in zip(panels.flat, axes):
@@ -119,7 +120,7 @@ def summarise_means(
     numbers: bool = True,  # whether the differences are named
 ) -> str:
     "A sentence for each axis: the best editor, and how the others compare with it and with the unedited model."
-    edited = table[table.editor != "none"]
+    edited = of_editors(table)
     parts = [(axis, edited[edited.axis == axis]) for axis in display_order(table.axis)]
     sentences = [
         _summarise_axis(a, rows.sort_values("value", ascending=False), numbers) for a, rows in parts if len(rows)
@@ -184,7 +185,7 @@ def accuracy_changes(runs, metric: str = "exact_match", axes=ASKED_AXES) -> pd.D
             later = changes_of_questions(rows, axis=axis, metric=metric).assign(editor=name, axis=axis)
             c = mean_by(later, ["scored_at"], "change", share=False).rename(columns=dict(value="change"))
             parts.append(c.assign(editor=name, axis=axis, at_end=reached_end(run)))
-            if reached_end(run) and name != "none":
+            if reached_end(run) and run.editor != "none":
                 asked.append(later[later.scored_at == later.scored_at.max()].assign(difference=later.change))
     if not parts:
         raise BadArgument(f"no run has asked earlier edits again: {'; '.join(find_gaps(runs, ['past']))}")
@@ -290,7 +291,7 @@ def summarise_changes(
     numbers: bool = True,  # whether the differences are named
 ) -> str:
     "Which editors forget, keep or gain after the last timestep, by the change question by question."
-    rows = table[(table.axis == axis) & (table.editor != "none")]
+    rows = of_editors(table[table.axis == axis])
     still = rows.editor[~rows.at_end].unique()
     last = last_in_time(rows[~rows.editor.isin(still)])
     text = [list_verdicts(zip(last.editor, last.verdict), "right after the edit", numbers)] if len(last) else []
@@ -406,7 +407,7 @@ def decay_summary(
     table: pd.DataFrame,  # of `decay_curve`
 ) -> pd.DataFrame:
     "For each editor and axis: the first, best and last points, when half of the gain is lost, and the verdict."
-    groups = table[table.editor != "none"].groupby(["editor", "axis"], sort=False)
+    groups = of_editors(table).groupby(["editor", "axis"], sort=False)
     rows = [dict(zip(("editor", "axis"), key)) | _decay_of(part) for key, part in groups]
     columns = ["editor", "axis", "edits", "first", "best", "last", "low", "high", "before", "gained"]
     return pd.DataFrame(rows, columns=[*columns, "half_gone", "n", "since", "verdict"]).set_index(["editor", "axis"])
@@ -540,9 +541,9 @@ def draw_teacher_forcing_course(
     fig, panels = line_panels(display_order(table.axis), table.editor)
     gap = "difference", "difference_low", "difference_high"
     for panel in panels:
-        unedited = table[(table.axis == panel.axis) & (table.editor == "none")]
+        unedited = table[(table.axis == panel.axis) & table.editor.map(is_unedited)]
         panel.ax.axhline(0, color="#888888", lw=0.8)
-        draw_editor_lines(panel.ax, pd.concat([panel.rows(table), unedited]), "asked_of", *gap, 100, without=())
+        draw_editor_lines(panel.ax, pd.concat([panel.rows(table), unedited]), "asked_of", *gap, 100, unedited=True)
     finish_panels(panels, "timestep just edited", "gap, in points", table.asked_of)
     return fig
 
@@ -563,7 +564,7 @@ def editor_orders(
 
     out = []
     for axis in display_order(table.axis):
-        t = table[(table.axis == axis) & (table.editor != "none")].set_index("editor")
+        t = of_editors(table[table.axis == axis]).set_index("editor")
         tau = kendalltau(t.token_accuracy, t.exact_match).statistic if len(t) > 1 else np.nan
         turned = _turned_pairs(t)
         out.append(dict(axis=axis, editors=len(t), tau=tau, turned=len(turned), pairs=", ".join(turned)))

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from .answers import MEASURES, OPTIONAL_MEASURES
+from .answers import MEASURES, OPTIONAL_MEASURES, RUN_MEASURES
 from .answers import alias_f1, exact_match, normalised_matches, outdated_matches, to_list
 from .intervals import bootstrap_interval
 from ..records import ASKED_AXES, AXES, BadArgument, Score, check_choice, question_columns, read_table, to_table
@@ -243,11 +243,11 @@ def cutoff_slices(
 def state_matrix(
     scores,  # what `read_scores` takes
     axis: str = "update",
-    metric: str = "exact_match",  # or token_accuracy
+    metric: str = "exact_match",  # or normalised_match, token_accuracy
 ) -> pd.DataFrame:
     "Accuracy on the edits of timestep t (rows) asked after timestep T (columns); NaN where nothing was asked."
     rows = read_scores(scores)
-    check_choice(metric, ("exact_match", "token_accuracy"), "metric of a state matrix")
+    check_choice(metric, RUN_MEASURES[:3], "metric of a state matrix")
     rows = rows[(rows["axis"] == check_choice(axis, ASKED_AXES, "axis")) & rows["edited_in"].notna()]
     rows = rows.assign(value=rows[metric].astype(float))
     out = rows.pivot_table(index="edited_in", columns="scored_at", values="value", aggfunc="mean")
@@ -280,11 +280,11 @@ def changes_of_questions(
     scores,  # what `read_scores` takes
     subjects: Mapping | None = None,  # edit id -> subject id
     axis: str = "update",
-    metric: str = "exact_match",  # or token_accuracy
+    metric: str = "exact_match",  # or normalised_match, token_accuracy
 ) -> pd.DataFrame:
     "The questions about earlier edits, asked again, with `change`: their score minus that right after their edit."
     rows = read_scores(scores, subjects)
-    check_choice(metric, ("exact_match", "token_accuracy"), "metric of a change")
+    check_choice(metric, RUN_MEASURES[:3], "metric of a change")
     rows = rows[rows["axis"] == check_choice(axis, ASKED_AXES, "axis")].assign(value=rows[metric].astype(float))
     keys = [c for c in question_columns(rows) if c != "axis"]
     start = rows[rows["when"] == "just edited"].rename(columns=dict(value="start"))[[*keys, "start"]]

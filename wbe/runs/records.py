@@ -773,6 +773,8 @@ def run_differences(runs: list[Run]) -> list[str]:
         "timesteps": lambda c: tuple(c["timesteps"]),
         "edits": lambda c: tuple(c["benchmark"]["edits"].values()),
         "samples": lambda c: (c["plan"]["sample"], c["plan"]["seed"]),
+        "questions": lambda c: [c["plan"].get(k) or None for k in ("limit", "unknown")],
+        "lasting facts": lambda c: [c["plan"].get(k) for k in ("lasting", "ask_lasting")],
     }
     files = {pair for r in runs for pair in r.config["benchmark"].get("files", {}).items()}
     found = ["benchmarks"] if len(files) > len(dict(files)) else []
