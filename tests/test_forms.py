@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("torch")
 from wbe.lm.toys import toy_lm
 from wbe.records import BadArgument
-from wbe.runs.loop import run_lifelong
+from wbe.runs.loop import ProgressTable, run_lifelong
 from wbe.runs.plan import RunPlan
 from wbe.runs.records import Run, compare_runs
 from wbe.runs.questions import _without_retired
@@ -98,6 +98,18 @@ def test_near_probes_are_asked_before_and_after_their_edit(whole):
         ("same-object", "Ida Bell", "Orland"),
         ("same-object", "Aron Ves", "Velmark"),
     }
+
+
+def test_a_run_that_grows_is_asked_ahead_of_the_further_timestep(toy, plan, whole, tmp_path):
+    lines = []
+    for last in (1, 2, 2):
+        run = run_lifelong(
+            replace(plan, timesteps=(1, last)), tmp_path / "run", toy(), False, [ProgressTable(lines.append)]
+        )
+    key = ["scored_at", "moment", "edit_id", "axis", "probe"]
+    found, wanted = (scores(r).sort_values(key, ignore_index=True) for r in (run, whole))
+    pd.testing.assert_frame_equal(found[[*key, "exact_match"]], wanted[[*key, "exact_match"]])
+    assert run.missing == [] and len(run.ability) == len(whole.ability)
 
 
 @pytest.mark.parametrize("at", [3, 5])

@@ -427,7 +427,7 @@ class ProgressTable:
         if event == "broken":
             times = f"the perplexity of text is {data['ratio']:.3g} times that of the unedited model"
             self.line(f"broken after {data['edits_done']:,} edits: {times} (limit {data['limit']:g})")
-        if event == "asked" and data["moment"] != "after":
+        if event == "asked" and data["moment"] not in ("after", "ahead"):
             self.write_moment(data)
 
     def line(self, text: str):

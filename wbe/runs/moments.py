@@ -23,7 +23,7 @@ from ..metrics.intervals import bootstrap_interval
 from ..metrics.summary import with_outdated_match
 from ..records import ASKED_AXES, QUESTION_KEY, Score, patch, schema
 from .checkpoints import Updater
-from .questions import QuestionTable
+from .questions import QuestionTable, _ahead
 from .questions import planned_moments, score_questions, select_questions
 from .questions import step_questions, store_questions, why_unaskable
 from .records import with_normalised_match, with_probe_column, write_frame
@@ -210,6 +210,15 @@ def _moment_key(edits_done: int, timestep: int, moment: str) -> str:
     "The key of a moment's parts in the tables; keys sort in the order of a run."
     return f"{edits_done:08d}-{timestep:03d}-{moment}"
 
+# %% ../../nbs/10_runs/06_moments.ipynb #004861bd
+@patch
+def _lacks_ahead(self: Asker, timestep: int) -> bool:
+    "Whether this was the last timestep, and the run has been continued: the next one's edits have come since."
+    if _ahead(self.questions.keys, timestep, self.plan).empty:
+        return False
+    scores = self.job.tables["scores"].frame()
+    return not ((scores.moment == "ahead") & (scores.scored_at == timestep)).any()
+
 # %% ../../nbs/10_runs/06_moments.ipynb #fffa6f22
 @patch
 def ask(
@@ -221,7 +230,9 @@ def ask(
     "Score the questions of a moment, unless that was done."
     job, key = self.job, _moment_key(done.edits_done, timestep, moment)
     if job.agree(key in job.tables["scores"].keys):
-        return
+        if not (moment == "step" and job.agree(self._lacks_ahead(timestep))):
+            return
+        moment, key = "ahead", _moment_key(done.edits_done, timestep, "ahead")
     made = done.just_made if moment == "after" else done.edited_at
     questions = select_questions(self.questions.keys, moment, timestep, job.bench, self.plan, made)
     if questions.empty:
@@ -235,7 +246,7 @@ def ask(
     scores = scores.assign(**at, edited_at=scores.edit_id.map(done.edited_at).astype("Int64"))
     scores = with_outdated_match(with_normalised_match(scores, scores))
     first = timestep == self.questions.keys.asked_of.min()  # an earlier one may have no questions
-    whole = first if moment == "before" else moment != "after"  # facts that nobody edits cost as much as many edits
+    whole = first if moment == "before" else moment in ("step", "curve")  # unedited facts cost as much as many edits
     lasting = [at | row for row in self.score_lasting()] if whole else []
     if lasting and moment == "before":
         lasting[0] |= dict(questions=[x.question for x in self.lasting], expected=[x.answer for x in self.lasting])

@@ -153,7 +153,7 @@ def _ahead(
 # %% ../../nbs/10_runs/03_questions.ipynb #cell-033
 def select_questions(
     questions,  # of a run: a frame with edit_id, axis and asked_of, see `QuestionTable.keys`
-    moment: str,  # before, step, curve or after
+    moment: str,  # before, step, curve, after, or ahead: that part of a step
     scored_at: int,  # after which timestep; of which timestep, for `before`
     bench: Benchmark,
     plan: RunPlan,
@@ -165,6 +165,9 @@ def select_questions(
     if moment == "after":
         own = (questions.asked_of == scored_at) & questions.edit_id.isin(edited)
         return questions[own].assign(moment="after")
+    ahead = _ahead(questions, scored_at, plan).assign(moment="ahead")
+    if moment == "ahead":
+        return ahead
     q = _without_retired(questions[questions.asked_of <= scored_at], bench, scored_at)
     if moment == "curve":
         made = [i for i in q.edit_id.unique() if i in edited]
@@ -175,8 +178,7 @@ def select_questions(
         selected |= set(ids) if n == scored_at else sample_ids(ids, plan.sample, plan.seed)
     q = q[q.edit_id.isin(selected)]
     q = q.assign(moment=["current" if n == scored_at else "past" for n in q.asked_of])
-    ahead = _ahead(questions, scored_at, plan)
-    return pd.concat([q, ahead.assign(moment="ahead")]) if len(ahead) else q
+    return pd.concat([q, ahead]) if len(ahead) else q
 
 # %% ../../nbs/10_runs/03_questions.ipynb #cell-037
 _NUMBERS, _LISTS = dict(probe="int32", asked_of="int64"), ("aliases", "previous_aliases")
