@@ -6,7 +6,7 @@
 __all__ = ['MOST_SCORES', 'reportable_runs', 'headline_table', 'headline_formats', 'draw_finding', 'finding', 'compare_settings',
            'run_environments', 'command_of_run', 'benchmark_of_runs', 'edits_asked', 'benchmark_and_unedited',
            'SourceNotGiven', 'open_corpus', 'open_views', 'rows_for_services', 'model_of_runs', 'embedder_of_runs',
-           'fact_sets', 'fact_sets_of_runs']
+           'fact_sets_of_runs']
 
 # %% ../../nbs/11_analysis/11_headline.ipynb #cell-002
 import shlex
@@ -497,27 +497,6 @@ def embedder_of_runs(runs) -> str:
     hparams = [r.config.get("hparams", {}) for r in as_run_list(runs)]
     return next((h["embedder"] for h in hparams if "embedder" in h), "hashed")
 
-# %% ../../nbs/11_analysis/11_headline.ipynb #c0ffee15
-def fact_sets(
-    bench: Benchmark,
-    unchanged: list = (),  # of `static_items`
-    most: int | None = None,  # facts of each set
-    one_each: bool = False,  # only one fact of a subject
-) -> pd.DataFrame:
-    "A row per question: set (new, edited, unchanged), question, expected, timestep, subject_id."
-    rows = bench.to_pandas().rename(columns=dict(update="question", ans="expected"))
-    kept = rows.assign(set=rows.tag.map(dict(new="new", update="edited")))
-    if kept.set.isna().all():
-        lacks = f"benchmark {bench.name!r} does not say which facts are new and which replace a value"
-        raise BadArgument(f"{lacks}; a column tag does, with new or update in each row")
-    kept = kept[["set", "question", "expected", "timestep", "subject_id"]]
-    last = [("unchanged", x.question, x.answer, bench.timesteps[-1], x.id.partition("/")[0]) for x in unchanged]
-    both = pd.concat([kept, pd.DataFrame(last, columns=list(kept))], ignore_index=True)
-    if one_each:
-        both = both.sample(frac=1, random_state=0).drop_duplicates(["set", "subject_id"])
-    sets = [both[both.set == s] for s in ("new", "edited", "unchanged")]
-    return pd.concat([p.sample(min(most or len(p), len(p)), random_state=0) for p in sets], ignore_index=True)
-
 # %% ../../nbs/11_analysis/11_headline.ipynb #19a99156
 def fact_sets_of_runs(
     runs,
@@ -525,6 +504,7 @@ def fact_sets_of_runs(
     most: int = 150,  # facts of each set
 ) -> pd.DataFrame:
     "New, edited and, where the runs have them, unchanged facts: one of a subject."
+    from wbe.analysis.gradients import fact_sets
     from wbe.lm.ability import static_items
 
     facts = _lasting_facts_path(runs, bench)
