@@ -363,10 +363,16 @@ def summarise_ability(
 
 # %% ../../nbs/11_analysis/06_timesteps.ipynb #445040f4
 def _last_points(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
-    "The rows of the last points of each curve, as few as have enough questions for a verdict."
-    n = rows.groupby([*by, "edits_done"]).size().sort_index(level="edits_done", ascending=False)
-    later = n.groupby(level=by).cumsum() - n  # questions of later points
-    return rows[pd.MultiIndex.from_frame(rows[[*by, "edits_done"]]).isin(later.index[later < MIN_QUESTIONS])]
+    "The questions of the last points of each curve, as few as have enough for a verdict; each once, with its mean."
+    question = list(dict.fromkeys([*by, *question_columns(rows)]))
+    rows = rows.sort_values("edits_done", ascending=False, kind="stable")
+    n = rows.assign(first=~rows.duplicated(question)).groupby([*by, "edits_done"], sort=False)["first"].sum()
+    later = n.groupby(level=by).cumsum() - n  # other questions, of later points
+    last = rows[pd.MultiIndex.from_frame(rows[[*by, "edits_done"]]).isin(later.index[later < MIN_QUESTIONS])]
+    means = dict(
+        difference=("difference", "mean"), subject_id=("subject_id", "first"), edits_done=("edits_done", "min")
+    )
+    return last.groupby(question, observed=True).agg(**means).reset_index(by)
 
 
 def decay_curve(
