@@ -254,6 +254,7 @@ def test_the_harness_on_a_task_of_a_local_file(tmp_path):
 @pytest.mark.extra("inspect")
 def test_a_folder_of_questions_is_a_benchmark_of_the_hub(tmp_path, monkeypatch):
     "Inspect reads eval.yaml as from the hub, which is asked for this one file; a model that knows all is right."
+    import datasets
     import huggingface_hub
     from inspect_ai import eval as evaluate
     from inspect_ai.model import ModelOutput, ModelUsage, get_model
@@ -266,7 +267,8 @@ def test_a_folder_of_questions_is_a_benchmark_of_the_hub(tmp_path, monkeypatch):
     folder = export_tasks(bench, tmp_path / "owner" / "name", "inspect", axes=axes, limit=3)
     probes = probe_table(bench, axes, 3)
     monkeypatch.chdir(tmp_path)  # `datasets` takes the folder owner/name for the data set of this name
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # Inspect's; `datasets` would find an older owner/name
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets")
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda filename, **_: str(folder / filename))
     known = {}
 
