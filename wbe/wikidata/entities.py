@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Raw, defstruct
 
-from ..records import VALUE_TYPES, Label, Statement, patch, schema, time_text
+from ..records import VALUE_TYPES, Label, Statement, patch, schema
 from .claims import EMPTY_MAP, FULL_DECODER, TIME_QUALIFIERS, DumpClaim, DumpSnak
 from .claims import EntityValue, PropertyInfo, Role, StringValue, TimeSnak
 from .claims import entity_decoder, property_row, role_rows, value_text, value_type
@@ -127,13 +127,10 @@ def _add_claims(self: _StatementColumns, claims: dict, line: bytes):
                 self.qualified.append(_qualifier_row(row, claim, line))
             row += 1
 
-# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-023
-def _first_time(snaks: list[TimeSnak]) -> str | None:
-    "The text form of the first of some times; None when it is not a value."
-    value = snaks[0].datavalue
-    return time_text(value.value.time, value.value.precision) if value is not None else None
-
 # %% ../../nbs/04_wikidata/05_entities.ipynb #cell-024
+_UNKNOWN_END = "+0000-00-00T00:00:00Z/0"  # of what has ended, nobody knows when
+
+
 def _qualifier_row(row: int, claim: DumpClaim, line: bytes) -> tuple:
     "The row, start, end, point in time, and the other qualifiers."
     times, order = claim.qualifiers, claim.order
@@ -142,7 +139,10 @@ def _qualifier_row(row: int, claim: DumpClaim, line: bytes) -> tuple:
     if times.P580 is times.P582 is times.P585:  # none of them, as for most
         return row, None, None, None, order
     others = [pid for pid in order if pid not in TIME_QUALIFIERS]
-    start, end, point = (snaks and _first_time(snaks) for snaks in (times.P580, times.P582, times.P585))
+    first = [snaks and snaks[0].datavalue for snaks in (times.P580, times.P582, times.P585)]
+    start, end, point = (value and value_text(value) for value in first)
+    if times.P582 and end is None and claim.rank != "preferred" and times.P582[0].snaktype != "novalue":
+        end = _UNKNOWN_END
     return row, start, end, point, others
 
 # %% ../../nbs/04_wikidata/05_entities.ipynb #cell-027
@@ -454,6 +454,7 @@ def _without_collection():
 # %% ../../nbs/04_wikidata/05_entities.ipynb #cell-080
 LINES_PER_SLICE = 256
 FALLBACK = ("mul",)  # where names are that are the same in all languages
+_REGIONS = {"en": ("en-gb", "en-ca")}  # whose names are tried last
 
 
 @_without_collection()
@@ -465,7 +466,8 @@ def parse_lines(
     roles: bool = False,  # also keep the values of qualifiers and references
 ) -> ParsedLines:
     "Parse lines of a dump into tables; lines that cannot be read are returned with a reason."
-    languages = tuple(dict.fromkeys((language, *([fallback] if isinstance(fallback, str) else fallback))))
+    fallback = [fallback] if isinstance(fallback, str) else fallback
+    languages = tuple(dict.fromkeys((language, *fallback, *_REGIONS.get(language, ()))))
     batches, rejected, redirects = dict(statements=[], labels=[], properties=[], roles=[]), [], []
     seen, counts, versions = set(), Counter(), []
     for start in range(0, len(lines), LINES_PER_SLICE) or (0,):
