@@ -169,7 +169,7 @@ class Pair:
         names = dict(
             changed=("subject", "property", "value", "tag", "previous"), removed=("subject", "property", "value")
         )
-        names |= dict(new_entities=("id",))
+        names |= dict(demoted=names["removed"], new_entities=("id",))
         return {(*row.values(), n) for n, columns in names.items() for row in rows_of(out / f"{n}.parquet", columns)}
 
     def changed_records(self, day: int, n: int) -> list[int]:

@@ -239,9 +239,10 @@ def _question_sources(e, questions):  # questions: questions.parquet of a timest
     return nw.concat(parts)
 
 # %% ../../nbs/06_benchmark/10_series.ipynb #cell-038
-def _changed_in(e, steps: list[SeriesStep]):
+def _changed_in(e, steps: list[SeriesStep], *more: str):  # more: files of their changes, where they have them
     "The subjects and properties that some timesteps change, as a lazy frame."
     files = [path for step in steps for path in change_files(step.work / "changes")]
+    files += [path for step in steps for name in more if (path := step.work / "changes" / name).exists()]
     return nw.concat([changed_pairs(e, path) for path in files]).unique()
 
 # %% ../../nbs/06_benchmark/10_series.ipynb #cell-041
@@ -256,7 +257,8 @@ def find_retired(
         for i, step in enumerate(steps[:-1]):
             asked = _question_sources(e, step.work / "questions" / "questions.parquet")
             for later in steps[i + 1 :]:
-                hit = asked.join(_changed_in(e, [later]), left_on=["s_", "p_"], right_on=pair, how="semi")
+                changed = _changed_in(e, [later], "demoted.parquet")
+                hit = asked.join(changed, left_on=["s_", "p_"], right_on=pair, how="semi")
                 for *key, axis in (r.values() for r in e.collect(hit.select(*_EDIT_KEY, "axis").unique()).to_pylist()):
                     since.setdefault((step.name, *key, axis), later.name)
     for (*key, axis), name in sorted(since.items()):

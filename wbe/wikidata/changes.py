@@ -57,47 +57,65 @@ def _merge_facts(statements):
     return facts.select(*TRIPLE_KEY, "value_type", "start", "end", "point_in_time", "statement_id")
 
 # %% ../../nbs/04_wikidata/07_changes.ipynb #cell-016
-def _appeared_facts(old, new, all_ranks: bool = False):
+def _appeared_facts(old, new):
     "Facts that appear, with their tag and what was there before."
-    best = _stated_values if all_ranks else truthy
-    came = _merge_facts(best(new)).join(_stated_values(old).select(*TRIPLE_KEY), on=TRIPLE_KEY, how="anti")
+    came = _merge_facts(truthy(new)).join(_stated_values(old).select(*TRIPLE_KEY), on=TRIPLE_KEY, how="anti")
     groups = came.select(*SUBJECT_PROPERTY).unique(SUBJECT_PROPERTY)
-    before = best(old).join(groups, on=SUBJECT_PROPERTY, how="semi").select(*TRIPLE_KEY).unique(TRIPLE_KEY)
+    before = truthy(old).join(groups, on=SUBJECT_PROPERTY, how="semi").select(*TRIPLE_KEY).unique(TRIPLE_KEY)
     before = before.group_by(*SUBJECT_PROPERTY).agg(previous=nw.col("value").min(), previous_count=nw.len())
     tag = nw.when(nw.col("previous").is_null()).then(nw.lit("new")).otherwise(nw.lit("update"))
     count = nw.col("previous_count").fill_null(0).cast(nw.Int64)
     return came.join(before, on=SUBJECT_PROPERTY, how="left").with_columns(tag=tag, previous_count=count)
 
 # %% ../../nbs/04_wikidata/07_changes.ipynb #cell-019
-def _removed_facts(old, new, all_ranks: bool = False):
+def _removed_facts(old, new):
     "Facts that were truthy and are not stated any more."
-    best = _stated_values if all_ranks else truthy
-    return _merge_facts(best(old)).join(_stated_values(new).select(*TRIPLE_KEY), on=TRIPLE_KEY, how="anti")
+    return _merge_facts(truthy(old)).join(_stated_values(new).select(*TRIPLE_KEY), on=TRIPLE_KEY, how="anti")
+
+# %% ../../nbs/04_wikidata/07_changes.ipynb #82075316
+def _demoted_facts(old, new):
+    "Facts that were truthy and are still stated, but not among the best any more."
+    lost = _merge_facts(truthy(old)).join(truthy(new).select(*TRIPLE_KEY), on=TRIPLE_KEY, how="anti")
+    return lost.join(_stated_values(new).select(*TRIPLE_KEY), on=TRIPLE_KEY, how="semi")
 
 # %% ../../nbs/04_wikidata/07_changes.ipynb #cell-020
-def _static_facts(old, new, all_ranks: bool = False):
+def _static_facts(old, new):
     "Facts that are truthy in both snapshots, with the valid time of the new one."
-    best = _stated_values if all_ranks else truthy
-    return _merge_facts(best(new)).join(best(old).select(*TRIPLE_KEY), on=TRIPLE_KEY, how="semi")
+    return _merge_facts(truthy(new)).join(truthy(old).select(*TRIPLE_KEY), on=TRIPLE_KEY, how="semi")
 
 # %% ../../nbs/04_wikidata/07_changes.ipynb #cell-027
-def _names(labels, *columns: str):
+def _names(labels, id: str, name: str):
     "Id and lower-case name of the entities that have one, under other column names."
-    id, name = columns
-    named = labels.filter(~nw.col("label").is_null())
-    return named.select(nw.col("id").alias(id), nw.col("label").str.to_lowercase().alias(name))
+    return labels.filter(~nw.col("label").is_null()).select(**{id: "id", name: nw.col("label").str.to_lowercase()})
 
 # %% ../../nbs/04_wikidata/07_changes.ipynb #cell-028
+_FINER = {8: r"\d-\d\d-\d\dT.*", 9: r"-\d\d-\d\dT.*", 10: r"-\d\dT.*"}  # what a precision leaves out of a date
+
+
+def _is_rewritten():
+    "An expression: whether `value` and `before` are one date, more or less precise, or one number in other digits."
+    both = [nw.col("value"), nw.col("before")]
+    amounts, units = ([v.str.replace_all(cut, "") for v in both] for cut in (r" .*$", r"^\S+"))
+    plain = [nw.when(a.str.contains(r"\.")).then(a.str.replace_all(r"\.?0+$", "")).otherwise(a) for a in amounts]
+    same = (plain[0] == plain[1]) & (units[0] == units[1])
+    for precision, finer in _FINER.items():
+        is_coarse = both[0].str.ends_with(f"/{precision}") | both[1].str.ends_with(f"/{precision}")
+        same = same | is_coarse & (both[0].str.replace_all(finer, "") == both[1].str.replace_all(finer, ""))
+    return same
+
+
 def _renamed_values(came, old, old_labels, new_labels, redirects):
-    "The facts whose value replaces one with the same name, or one that redirects to it."
-    items = came.filter(nw.col("value_type") == "item", nw.col("tag") == "update").select(*TRIPLE_KEY)
+    "The facts whose value replaces one with the same name, one that redirects to it, or the same date or number."
+    kinds = nw.col("value_type").is_in(["item", "time", "quantity"])
     before = _stated_values(old).select(*SUBJECT_PROPERTY, before=nw.col("value"))
-    pairs = items.join(before, on=SUBJECT_PROPERTY).unique()
+    pairs = came.filter(kinds, nw.col("tag") == "update").select(*TRIPLE_KEY)
+    pairs = pairs.join(before, on=SUBJECT_PROPERTY).unique()
     led = redirects.select(before=nw.col("id"), value=nw.col("target"))
-    merged = pairs.join(led, on=["before", "value"], how="semi").select(*TRIPLE_KEY)
     named = pairs.join(_names(old_labels, "before", "old_name"), on="before")
     named = named.join(_names(new_labels, "value", "new_name"), on="value")
-    return nw.concat([merged, named.filter(nw.col("old_name") == nw.col("new_name")).select(*TRIPLE_KEY)]).unique()
+    same = [pairs.join(led, on=["before", "value"], how="semi"), pairs.filter(_is_rewritten())]
+    same.append(named.filter(nw.col("old_name") == nw.col("new_name")))
+    return nw.concat([frame.select(*TRIPLE_KEY) for frame in same]).unique()
 
 # %% ../../nbs/04_wikidata/07_changes.ipynb #cell-030
 def _moved_statements(came, old, old_labels, new_labels, redirects, rejected):
@@ -163,16 +181,15 @@ class Change:
     end: str | None = col("end time (P582)")
     point_in_time: str | None = col("point in time (P585)")
     statement_id: str = col("the statement that states it")
-    renamed: bool = col("whether only a name stayed where an id changed: of the value, or of the subject")
+    renamed: bool = col("whether the value is the one before under another id or in other digits, or the subject is")
     previous_label: str | None = col("label of the value before, in the older snapshot")
     previous_aliases: list[str] | None = col("its other names")
 
 # %% ../../nbs/04_wikidata/07_changes.ipynb #cell-040
 def _mark_new_subjects(came, newcomers):
     "Mark the facts whose subject is among the new entities."
-    flags = newcomers.select("id").with_columns(new_subject=nw.lit(True))
-    marked = came.join(flags, left_on="subject", right_on="id", how="left")
-    return marked.with_columns(nw.col("new_subject").fill_null(False))
+    flags = newcomers.select(subject="id", new_subject=nw.lit(True))
+    return came.join(flags, on="subject", how="left").with_columns(nw.col("new_subject").fill_null(False))
 
 # %% ../../nbs/04_wikidata/07_changes.ipynb #cell-043
 def _mark_renamed(came, old, old_labels, new_labels, redirects, rejected):
@@ -180,9 +197,7 @@ def _mark_renamed(came, old, old_labels, new_labels, redirects, rejected):
     names = old, old_labels, new_labels, redirects
     same = nw.concat([_renamed_values(came, *names), _moved_statements(came, *names, rejected)]).unique()
     marked = came.join(same.with_columns(renamed=nw.lit(True)), on=TRIPLE_KEY, how="left")
-    before = old_labels.select(
-        previous=nw.col("id"), previous_label=nw.col("label"), previous_aliases=nw.col("aliases")
-    )
+    before = old_labels.select(previous="id", previous_label="label", previous_aliases="aliases")
     marked = marked.join(before, on="previous", how="left")
     return marked.with_columns(nw.col("renamed").fill_null(False)).select(*schema(Change).names)
 
@@ -236,7 +251,6 @@ def compare_snapshots(
     new,  # folder of the newer one
     out,  # where to write
     engine: str = "duckdb",  # or 'spark'
-    all_ranks: bool = False,  # every stated value instead of the truthy ones
     memory: str | None = None,  # for the engine, like '4GB'; half of the machine by default
     force: bool = False,  # compare again even if it is done
 ) -> Manifest:
@@ -245,7 +259,7 @@ def compare_snapshots(
     tables = [f / f"{name}.parquet" for f in (old, new) for name in ("statements", "labels")]
     more = [f / name for f in (old, new) for name in ("rejected.jsonl.gz", "redirects.parquet")]
     inputs = [*tables, *(path for path in more if path.exists())]
-    stage = Stage(out, "changes", dict(all_ranks=all_ranks, version=5), inputs)
+    stage = Stage(out, "changes", dict(version=6), inputs)
     if stage.done and not force:
         return stage.manifest
     with stage, open_engine(engine, memory) as e:
@@ -255,17 +269,18 @@ def compare_snapshots(
         merged = redirects.join(rejected, on="id", how="semi").select(id=nw.col("target"))
         unread = nw.concat([rejected, merged]).unique()
         newcomers = lb.join(la.select("id"), on="id", how="anti").join(rejected, on="id", how="anti")
-        came = _without_unnamed(_appeared_facts(a, b, all_ranks), _unread_of(e, old, old, new), a)
+        came = _without_unnamed(_appeared_facts(a, b), _unread_of(e, old, old, new), a)
         wanted = {
             "new_entities": (newcomers.select("id", "label"), ["id"]),
             "came": (came, TRIPLE_KEY),
-            "removed": (_removed_facts(a, b, all_ranks), TRIPLE_KEY),
-            "static": (_static_facts(a, b, all_ranks), TRIPLE_KEY),
+            "removed": (_removed_facts(a, b), TRIPLE_KEY),
+            "static": (_static_facts(a, b), TRIPLE_KEY),
         }
         for name, (frame, by) in wanted.items():
             frame = frame if name == "new_entities" else without_unread(frame, unread, (a, b))
             stage.counts[name] = e.write(frame, out / f"{name}.parquet", by)
+        e.write(without_unread(_demoted_facts(a, b), unread, (a, b)), out / "demoted.parquet", TRIPLE_KEY)
         _write_changed(e, out, a, la, lb, redirects, rejected)
         stage.counts["changed"] = stage.counts.pop("came")
-        stage.outputs += [out / f"{name}.parquet" for name in ("new_entities", "changed", "removed", "static")]
+        stage.outputs += [out / f"{name}.parquet" for name in ("changed", "demoted", *wanted) if name != "came"]
     return stage.manifest

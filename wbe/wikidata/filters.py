@@ -18,7 +18,7 @@ from ..records import BadArgument, Fact, schema
 from ..store import Manifest, Stage
 from .changes import SUBJECT_PROPERTY, TRIPLE_KEY, truthy, unread_classes
 from .claims import META_PROPERTIES, META_PROPERTY_CLASSES, WIKI_PAGE_CLASSES
-from .screening import mark_members, period_end
+from .screening import first_case, mark_members, period_end
 
 # %% ../../nbs/04_wikidata/10_filters.ipynb #cell-005
 class _Filter(NamedTuple):
@@ -127,10 +127,7 @@ def _subject_dates(facts, statements):
         nw.col("snak") == "value",
         nw.col("rank") != "deprecated",
     ).join(subjects, on="subject", how="semi")
-    place = nw.lit(len(SUBJECT_DATES))
-    for i, pid in enumerate(SUBJECT_DATES):
-        place = nw.when(nw.col("property") == pid).then(nw.lit(i)).otherwise(place)
-    dates = dates.with_columns(place=place)
+    dates = dates.with_columns(place=first_case({i: nw.col("property") == p for i, p in enumerate(SUBJECT_DATES)}))
     first = dates.group_by("subject").agg(place=nw.col("place").min())
     found = dates.join(first, on=["subject", "place"], how="semi").group_by("subject", "property")
     dated = found.agg(subject_date=nw.col("value").min())
@@ -163,10 +160,8 @@ def _add_past(facts, statements, until):  # until: date of the new snapshot; Non
     "Facts with `ended` and `of_the_dead`."
     if until is None:
         return facts.with_columns(ended=nw.lit(False), of_the_dead=nw.lit(False))
-    deaths = statements.filter(
-        nw.col("property") == "P570", nw.col("rank") != "deprecated", nw.col("snak") != "novalue"
-    ).select(id=nw.col("subject"))
-    out = mark_members(facts, deaths.unique(["id"]), "subject", "dead")
+    died = nw.col("property") == "P570", nw.col("rank") != "deprecated", nw.col("snak") != "novalue"
+    out = mark_members(facts, statements.filter(*died).select(id="subject").unique(), "subject", "dead")
     over = (period_end(nw.col("end")) < day_number(until)).fill_null(False)
     return out.with_columns(ended=over, of_the_dead=nw.col("dead") & nw.col("property").is_in(list(LIVING_PROPERTIES)))
 
@@ -190,25 +185,20 @@ def _add_filter_columns(
         out = keep(out.join(before, on="previous", how="left"))
         out = out.with_columns(previous_label=nw.coalesce("previous_label", "value_before"))
     for column, name in (("subject", "subject_label"), ("value", "object_label")):
-        label = names.select("id", nw.col("label").alias(name))
-        out = keep(out.join(label, left_on=column, right_on="id", how="left"))
+        out = keep(out.join(names.select(**{column: "id", name: "label"}), on=column, how="left"))
     property_names = properties.select("id", property_label=nw.col("label"))
     out = out.join(property_names, left_on="property", right_on="id", how="left")
     classes = statements.filter(nw.col("property") == "P31", nw.col("value").is_in(WIKI_PAGE_CLASSES))
     pages = nw.concat([classes.select(id=nw.col("subject")), unread_classes(statements)]).unique(["id"])
-    for column, name in (("subject", "subject_page"), ("value", "object_page")):
-        out = out.join(pages.with_columns(nw.lit(True).alias(name)), left_on=column, right_on="id", how="left")
-    return out.with_columns(wiki_page=nw.col("subject_page").fill_null(False) | nw.col("object_page").fill_null(False))
+    out = mark_members(mark_members(out, pages, "subject", "subject_page"), pages, "value", "object_page")
+    return out.with_columns(wiki_page=nw.col("subject_page") | nw.col("object_page"))
 
 # %% ../../nbs/04_wikidata/10_filters.ipynb #cell-033
 def _apply_filters(facts, kinds=("item",)):  # facts: with `_add_filter_columns`
     "Facts with the name of the first filter that removes them (null for those that stay), and a flag per filter."
     conditions = filter_conditions(kinds)
     flags = {f"out_{i}": conditions[f.name].fill_null(False) for i, f in enumerate(FILTERS)}
-    reason = nw.lit(None, nw.String)
-    for i, f in reversed(list(enumerate(FILTERS))):
-        reason = nw.when(nw.col(f"out_{i}")).then(nw.lit(f.name)).otherwise(reason)
-    return facts.with_columns(**flags).with_columns(reason=reason)
+    return facts.with_columns(**flags, reason=first_case(conditions))
 
 # %% ../../nbs/04_wikidata/10_filters.ipynb #cell-036
 def _fact_columns(frame):
@@ -216,9 +206,7 @@ def _fact_columns(frame):
     renamed = dict(subject_id="subject", property_id="property", object_id="value", subject="subject_label")
     renamed |= dict(property="property_label", object="object_label", previous_id="previous", previous="previous_label")
     renamed |= dict(valid_until="end")
-    same = ("tag", "valid_from", "valid_from_source", "statement_id", "previous_aliases")
-    renamed |= {name: name for name in same}
-    return frame.select(**{name: nw.col(column) for name, column in renamed.items()}).select(*schema(Fact).names)
+    return frame.select(**{name: renamed.get(name, name) for name in schema(Fact).names})
 
 # %% ../../nbs/04_wikidata/10_filters.ipynb #cell-038
 def _funnel_rows(counts: list[dict]) -> list[dict]:  # counts: per reason
@@ -248,9 +236,8 @@ def _write_filtered(e, frame, out: Path, prefix: str) -> dict:
 # %% ../../nbs/04_wikidata/10_filters.ipynb #cell-042
 def _without_previous(facts, labels):
     "Static facts with the columns of changes; those about the value before are empty."
-    empty = labels.filter(nw.col("id") == "").select(
-        previous=nw.col("id"), previous_label=nw.col("label"), previous_aliases=nw.col("aliases")
-    )
+    empty = labels.filter(nw.col("id") == "")
+    empty = empty.select(previous="id", previous_label="label", previous_aliases="aliases")
     facts = facts.with_columns(tag=nw.lit("static"), previous=nw.lit(None, nw.String), renamed=nw.lit(False))
     return facts.join(empty, on="previous", how="left")
 
