@@ -267,7 +267,7 @@ def test_a_folder_of_questions_is_a_benchmark_of_the_hub(tmp_path, monkeypatch):
     folder = export_tasks(bench, tmp_path / "owner" / "name", "inspect", axes=axes, limit=3)
     probes = probe_table(bench, axes, 3)
     monkeypatch.chdir(tmp_path)  # `datasets` takes the folder owner/name for the data set of this name
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # Inspect's; `datasets` would find an older owner/name
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # Inspect's; `datasets` may find an older owner/name
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "datasets")
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", lambda filename, **_: str(folder / filename))
     known = {}
