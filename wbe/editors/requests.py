@@ -18,6 +18,9 @@ from ..benchmark.reader import row_probes
 from ..records import BadArgument, Probe, check_choice, patch
 from ..texts import question_key
 
+# %% ../../nbs/09_editors/01_requests.ipynb #cell-020
+_ID_COLUMNS = ("subject_id", "relation_id", "relation", "object_id")
+
 # %% ../../nbs/09_editors/01_requests.ipynb #cell-005
 @dataclass(frozen=True)
 class EditRequest:
@@ -37,7 +40,9 @@ class EditRequest:
     probes: tuple[Probe, ...] = field(default=(), repr=False)  # that are asked about it; only where `sees_probes`
 
     def __post_init__(self):
-        object.__setattr__(self, "aliases", tuple(self.aliases))  # JSON has lists
+        for name in ("subject", "id", *_ID_COLUMNS):
+            object.__setattr__(self, name, getattr(self, name) or "")  # tables have None
+        object.__setattr__(self, "aliases", () if self.aliases is None else tuple(self.aliases))  # JSON has lists
         object.__setattr__(self, "probes", tuple(Probe(*p) for p in self.probes))
 
     @property
@@ -113,7 +118,8 @@ def check_requests(
     need_subject: bool = True,  # whether each subject must be in its question
 ) -> list[EditRequest]:
     "The requests as a list; BadArgument names the first one that cannot be edited."
-    requests = requests.to_dict("records") if hasattr(requests, "iterrows") else requests  # a data frame
+    if hasattr(requests, "iterrows"):  # a data frame, whose empty cells may be NaN
+        requests = requests.astype(object).where(requests.notna(), None).to_dict("records")
     requests = [requests] if isinstance(requests, EditRequest | dict | str) else requests
     requests, answers = [_as_request(n, r) for n, r in enumerate(requests)], {}
     for n, r in enumerate(requests):
@@ -151,9 +157,6 @@ def _check_columns(rows: list[dict]):
                 "a row of the benchmark has update (the question), ans and subject"
             )
 
-# %% ../../nbs/09_editors/01_requests.ipynb #cell-020
-_ID_COLUMNS = ("subject_id", "relation_id", "relation", "object_id")
-
 # %% ../../nbs/09_editors/01_requests.ipynb #cell-021
 def requests_from_rows(
     rows,  # Edits, dicts or an Arrow table
@@ -163,7 +166,7 @@ def requests_from_rows(
 ) -> list[EditRequest]:
     "Checked requests from rows of a benchmark."
     rows = rows.to_pylist() if hasattr(rows, "to_pylist") else [r if isinstance(r, dict) else vars(r) for r in rows]
-    ids = [r.get("edit_id") or "" for r in rows] if ids is None else list(ids)
+    ids = [r.get("edit_id") for r in rows] if ids is None else list(ids)
     if len(ids) != len(rows):
         raise BadArgument(f"{len(rows)} rows, but {len(ids)} ids: give one for each")
     _check_columns(rows)
@@ -172,12 +175,12 @@ def requests_from_rows(
         EditRequest(
             r["update"],
             r["ans"],
-            r["subject"] or "",
+            r["subject"],
             _template_statement(r),
             i,
             r.get("previous"),
-            r.get("subject_aliases") or (),
-            **{c: r.get(c) or "" for c in _ID_COLUMNS},
+            r.get("subject_aliases"),
+            **{c: r.get(c) for c in _ID_COLUMNS},
             probes=asked,
         )
         for r, i, asked in zip(rows, ids, probes)
