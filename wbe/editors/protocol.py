@@ -519,7 +519,8 @@ def _check_model(self: Editor, lm: LM):
 # %% ../../nbs/09_editors/04_protocol.ipynb #cell-049
 @patch
 def _check_parts(self: Editor, lm: LM, hparams: HParams):
-    "Raise an error if the editor changes a part that the model does not have."
+    "Raise an error if the editor changes a part or a layer that the model does not have."
+    _check_layers(lm, hparams)
     family = lm.family
     missing = [p for p in self.changed_parts(hparams) if p in BLOCK_PARTS and getattr(family, p) is None]
     if not missing:
@@ -542,7 +543,7 @@ def _check_layers(lm: LM, hparams: HParams):
     for layer in _edited_layers(hparams):
         if not isinstance(layer, int):
             raise BadArgument(f"layer {layer!r}, but a layer is a number")
-        if not -lm.layers <= layer < lm.layers:
+        if not 0 <= layer < lm.layers:  # -1 would be a second name of a matrix
             raise BadArgument(f"layer {layer}, but {lm.name} has the layers 0 to {lm.layers - 1}")
 
 # %% ../../nbs/09_editors/04_protocol.ipynb #cell-052
@@ -556,7 +557,6 @@ def check_for(
     self._check_model(lm)
     hparams = self.hparams_for(lm)
     self._check_parts(lm, hparams)
-    _check_layers(lm, hparams)
     self.check(lm, hparams)
     return hparams
 
