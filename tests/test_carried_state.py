@@ -91,10 +91,12 @@ def test_stopped_and_continued(editor, hparams, toy_folder, corpus, trained_netw
     forget(tmp_path / "forgetful")
     again = run_lifelong(plan, tmp_path / "stopped", progress=False)
     assert again.scores[COLUMNS].equals(whole.scores[COLUMNS])
-    now, then = (carried_state(restored_model(run), editor).tensors for run in (again, whole))
+    state, expected = (carried_state(restored_model(run), editor) for run in (again, whole))
+    now, then = state.tensors, expected.tensors
     assert now.keys() == then.keys() and all((now[k] == then[k]).all() for k in then)
-    each = compare_runs([whole])["edits", "bytes each"].iloc[0]
-    assert each * 6 == pytest.approx(sum(t.numel() * t.element_size() for t in then.values()) + 2)
+    assert state.settings == expected.settings
+    each, settings = compare_runs([whole])["edits", "bytes each"].iloc[0], len(json.dumps(expected.settings))
+    assert each * 6 == pytest.approx(sum(t.numel() * t.element_size() for t in then.values()) + settings)
     forgetful = run_lifelong(plan, tmp_path / "forgetful", progress=False)
     moved = (again.scores.log_probability - forgetful.scores.log_probability)[again.scores.moment == "current"]
     assert moved.abs().max() > 1e-4

@@ -230,6 +230,8 @@ class AlphaEdit(MEMIT):
 def _begin_batch(self: AlphaEdit, lm: LM, h: AlphaEditHParams) -> _BatchState:
     "The moments, and the state of the batches before."
     layers, before = sorted(set(h.layers)), carried_state(lm, self.name)
+    if before and (form := before.settings.get("form", h.form)) != h.form:  # another matrix under the same name
+        raise BadArgument(f"{self.name}: the edits of {lm.name} have form={form!r}, and cannot go on with {h.form!r}")
     moments, tensors = self.moments(lm, layers, h.samples), before.tensors if before else {}
     named = lambda what, n: tensors[f"{what}.{n}"].to(moments[n].total.device)
     matrices = {n: named("matrix", n) for n in layers if f"matrix.{n}" in tensors}
@@ -310,4 +312,4 @@ def _end_batch(self: AlphaEdit, lm: LM, texts, h: AlphaEditHParams, state: _Batc
     if h.refresh:
         tensors |= {f"projection.{n}": t for n, t in state.projections.items()}
         tensors |= dict(edits=torch.tensor(state.edits + len(texts)), fresh=torch.tensor(state.fresh))
-    return CarriedState(tensors) if tensors else None
+    return CarriedState(tensors, dict(form=h.form)) if tensors else None
