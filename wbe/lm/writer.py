@@ -13,13 +13,14 @@ from collections.abc import Iterable, Iterator
 from .sharing import greedy_decode
 from .models import LM, load
 from .scoring import decode_first_line
+from .tokens import TEMPLATE_OPTIONS, StopTokens, prompt_tokens, stop_tokens
 from ..progress import progress_bar
 from ..records import BadArgument, check_choice, patch
 from ..writers.base import Request, WrittenText
 from ..writers.judge import JUDGING
 from ..writers.ledger import AnswerCache, CachedAnswer
 from ..writers.passages import CHECKING, PASSAGES
-from ..writers.requests import _QUESTION_TASKS, QUESTIONS, BadAnswer, ChatPrompt, parse_answer, prompt_for
+from ..writers.requests import _PLAIN, _QUESTION_TASKS, QUESTIONS, BadAnswer, ChatPrompt, parse_answer, prompt_for
 from ..writers.verbalisation import SENTENCES
 
 # %% ../../nbs/07_lm/12_writer.ipynb #cell-005
@@ -29,10 +30,10 @@ _ROLE_LABELS = {"system": "", "user": "\nRequest: ", "assistant": "\nAnswer: "}
 def _encode_messages(lm: LM, prompt: ChatPrompt) -> list[int]:
     "The messages of a prompt as tokens, up to where its answer begins."
     if lm.tokenizer.chat_template:
-        options = dict(add_generation_prompt=True, tokenize=True, return_dict=False)
+        options = dict(TEMPLATE_OPTIONS, tokenize=True, return_dict=False)
         return list(lm.tokenizer.apply_chat_template(list(prompt.messages), **options))
     lines = [_ROLE_LABELS[m["role"]] + " ".join(m["content"].split("\n")) for m in prompt.messages]
-    return lm.tokenizer("".join(lines) + "\nAnswer:")["input_ids"]
+    return prompt_tokens(lm.tokenizer, "".join(lines) + "\nAnswer:")
 
 # %% ../../nbs/07_lm/12_writer.ipynb #cell-009
 class LocalWriter:
@@ -85,7 +86,7 @@ def _prompt(self: LocalWriter, request: Request) -> ChatPrompt:
 # %% ../../nbs/07_lm/12_writer.ipynb #cell-015
 @patch
 def generate(self: LocalWriter, prompts: list[ChatPrompt]) -> list[str]:
-    "The model's answers to prompts, one line each where an answer is JSON."
+    "The model's answers to prompts, one line each; but a question with its answer has two."
     ids = [_encode_messages(self.lm, p) for p in prompts]
     longest, limit = max(map(len, ids)) + self.max_tokens, self.lm.context_length
     if limit and longest > limit:
@@ -94,8 +95,11 @@ def generate(self: LocalWriter, prompts: list[ChatPrompt]) -> list[str]:
             "take a model with a longer context"
         )
     whole = lambda lm, ids: lm.tokenizer.decode(ids, skip_special_tokens=True)
-    texts = greedy_decode(self.lm, ids, self.max_tokens)
-    return [(whole if p.plain else decode_first_line)(self.lm, text.ids) for p, text in zip(prompts, texts)]
+    pairs, stops = [p.plain and p.item != _PLAIN for p in prompts], stop_tokens(self.lm)
+    stops = StopTokens(frozenset(self.lm.end_tokens), frozenset()) if any(pairs) else stops
+    with self.lm.state.changed(stop_tokens=stops):
+        texts = greedy_decode(self.lm, ids, self.max_tokens)
+    return [(whole if pair else decode_first_line)(self.lm, text.ids) for pair, text in zip(pairs, texts)]
 
 # %% ../../nbs/07_lm/12_writer.ipynb #cell-016
 @patch

@@ -22,6 +22,7 @@ from ...lm.endpoint import EndpointLM, TextPrompt
 from ...lm.models import LM
 from ...lm.scoring import decode_first_line
 from ...lm.sharing import greedy_decode
+from ...lm.tokens import prompt_tokens
 from ...records import BadArgument, patch
 from ...texts import one_line, package_table, package_text
 
@@ -197,7 +198,7 @@ def _write_lines(lm: LM, texts: list[str], line_tokens: int) -> list[str]:
     said = ["" for _ in texts]
     for _ in range(_MOST_LINES):
         todo = [n for n, s in enumerate(said) if not re.search(r"^(tentative|generated|final) answer:", s, re.I | re.M)]
-        prompts = [lm.tokenizer(texts[n] + said[n])["input_ids"] for n in todo]
+        prompts = [prompt_tokens(lm.tokenizer, texts[n] + said[n]) for n in todo]
         for n, line in zip(todo, greedy_decode(lm, prompts, line_tokens) if todo else ()):
             said[n] += decode_first_line(lm, line.ids) + "\n"
     return said
@@ -213,10 +214,8 @@ def continue_turns(
     if isinstance(lm, EndpointLM):
         return lm.endpoint.complete([_turns_prompt(t, form) for t in transcripts])
     texts = [_transcript_text(t, form) for t in transcripts]
-    longest, limit = (
-        max(len(lm.tokenizer(t)["input_ids"]) for t in texts) + _MOST_LINES * line_tokens,
-        lm.context_length,
-    )
+    longest, limit = max(len(prompt_tokens(lm.tokenizer, t)) for t in texts), lm.context_length
+    longest += _MOST_LINES * line_tokens
     if limit and longest > limit:
         raise BadArgument(
             f"{lm.name} reads {limit} tokens, and MeLLo's demonstrations with a question need {longest}: "

@@ -25,7 +25,7 @@ from ..weights.keys import capture_activations, encode_subjects
 from ...lm.families import linear_shape
 from ...lm.models import LM
 from ...lm.passes import causal_inputs
-from ...lm.tokens import QAItem, encode_items, get_protocol, strip_final_specials
+from ...lm.tokens import QAItem, encode_items, get_protocol, prompt_tokens
 from ...records import BadArgument, patch
 from ...texts import one_line, package_table
 
@@ -172,8 +172,7 @@ _GREEDY_OPENINGS = ("I", "You", "Because", "Yes", "Q: ")
 @torch.no_grad()
 def _continue_greedily(lm: LM, opening: str, tokens: int) -> str:
     "An opening, and the likeliest tokens after it."
-    ids = list(lm.tokenizer(opening)["input_ids"])
-    ids = strip_final_specials(ids, [i in lm.end_tokens for i in ids])
+    ids = prompt_tokens(lm.tokenizer, opening)
     for _ in range(tokens):
         best = int(lm.model(**causal_inputs(lm, [ids], left=False)[0], use_cache=False).logits[0, -1].argmax())
         if best in lm.end_tokens:
