@@ -33,6 +33,7 @@ from ..metrics.answers import agreement
 from ..progress import _two_digits, format_duration, progress_bar
 from ..records import BadArgument, check_least
 from ..store import write_text
+from ..texts import question_key
 
 # %% ../../nbs/09_editors/06_trials.ipynb #cell-009
 def _own_questions(requests: list[EditRequest]) -> tuple[dict, object]:
@@ -133,7 +134,7 @@ def _sequence_batches(
 ) -> list[list[EditRequest]]:
     "Edits in batches; of those with the same question the last one."
     check_least(1, size=size)
-    kept = list({r.question: r for r in requests}.values())
+    kept = list({question_key(r.question): r for r in requests}.values())
     return [kept[i : i + size] for i in range(0, len(kept), size)]
 
 # %% ../../nbs/09_editors/06_trials.ipynb #c28b7495

@@ -317,14 +317,17 @@ def _step(adam, changes: list, gradients, project, after):
             d.data.copy_(new)
 
 # %% ../../../nbs/09_editors/training/01_finetune.ipynb #93d82433
+_prompt_of = lambda c: tuple(c.ids[: c.prompt_length])
+
+
 @patch
 def _edit(self: LocFT, lm: LM, requests: list[EditRequest], hparams: LocFTHParams) -> WeightEdit:
     "The change of a batch; with a replay, also the edits so far."
     coded = encode_items(lm, [QAItem(r.question, r.answer, id=r.id) for r in requests], hparams.under)
     if hparams.end:
         coded = with_end_token(lm, coded)
-    before = carried_state(lm, self.name) if hparams.replay else None
-    coded = (_items_from_tensors(before.tensors) if before else []) + coded
+    before, asked = carried_state(lm, self.name) if hparams.replay else None, {_prompt_of(c) for c in coded}
+    coded = [c for c in _items_from_tensors(before.tensors) if _prompt_of(c) not in asked] + coded if before else coded
     partial = partial_work(self, lm, requests, hparams)
     changes = train_breadth_first(lm, coded, [hparams.layer], hparams, partial=partial, progress=self.progress)
     carried = CarriedState(_items_to_tensors(coded)) if hparams.replay else None
