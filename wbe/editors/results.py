@@ -318,11 +318,6 @@ def commit_edits(lm: LM):
             lm.edits.carried[e.editor] = carried
     lm.edits.applied = [e for e in applied_edits(lm) if not e.in_weights]
 
-# %% ../../nbs/09_editors/02_results.ipynb #cell-056
-def _forward_edits(lm: LM) -> list[EditResult]:
-    "The applied results that change the forward pass beside the weights, in order, parts of stacks included."
-    return [e for e in applied_edits(lm) if e.in_forward and (lm.quant or not e.in_weights)]
-
 # %% ../../nbs/09_editors/02_results.ipynb #cell-057
 def _swap_weights(
     lm: LM,
@@ -340,7 +335,8 @@ def _swap_weights(
 @contextmanager
 def unedited_model(lm: LM):
     "The model as it was before all applied edits, inside a `with` block."
-    edits, originals = _forward_edits(lm), lm.edits.originals
+    originals = lm.edits.originals  # and what changes the forward pass beside the weights:
+    edits = [e for e in applied_edits(lm) if e.in_forward and (lm.quant or not e.in_weights)]
     whole = [e for e in applied_edits(lm) if e.replaces_parameters]  # applied before any edit of a single matrix
     _check_not_changed_elsewhere(lm, originals)
     for e in reversed(edits):
@@ -417,11 +413,6 @@ def _with_details(result: EditResult, **details) -> EditResult:
         setattr(result, k, v)
     return result
 
-# %% ../../nbs/09_editors/02_results.ipynb #cell-073
-def _last_carried(results: list[EditResult]) -> CarriedState | None:
-    "The carried state of the last result that has one."
-    return next((r.carried for r in reversed(results) if r.carried is not None), None)
-
 # %% ../../nbs/09_editors/02_results.ipynb #cell-074
 def combine_edits(results: list[EditResult]) -> EditResult:
     "Several results as one."
@@ -437,7 +428,8 @@ def combine_edits(results: list[EditResult]) -> EditResult:
         return EditStack(parts=list(results), **details)
     matrices = dict.fromkeys(p for r in results for p in r.deltas)
     deltas = {p: sum_deltas([r.deltas[p] for r in results if p in r.deltas]) for p in matrices}
-    return WeightEdit(deltas=deltas, carried=_last_carried(results), **details)
+    carried = next((r.carried for r in reversed(results) if r.carried is not None), None)
+    return WeightEdit(deltas=deltas, carried=carried, **details)
 
 # %% ../../nbs/09_editors/02_results.ipynb #cell-077
 @patch
@@ -691,11 +683,6 @@ def load_carried(
         mine = {k.removeprefix(f"{name}:"): t for k, t in tensors.items() if k.startswith(f"{name}:")}
         lm.edits.carried[name] = CarriedState(mine, settings)
 
-# %% ../../nbs/09_editors/02_results.ipynb #6022e410
-def _weights_sample(lm: LM, step: int = 1009) -> bytes:
-    "Numbers of each parameter, one out of so many."
-    return b"".join(p.detach().flatten()[::step].float().cpu().numpy().tobytes() for p in lm.model.parameters())
-
 # %% ../../nbs/09_editors/02_results.ipynb #c7fa98e6
 def _batch_key(
     lm: LM,
@@ -707,7 +694,7 @@ def _batch_key(
     state = carried_state(lm, editor)
     about = dict(editor=editor, hparams=asdict(hparams), requests=[(r.question, r.answer, r.subject) for r in requests])
     h = hashlib.sha256(json.dumps(about, sort_keys=True, default=str).encode())  # lists and tuples are the same in it
-    h.update(_weights_sample(lm))
+    h.update(b"".join(p.detach().flatten()[::1009].float().cpu().numpy().tobytes() for p in lm.model.parameters()))
     for name, t in sorted(state.tensors.items()) if state else ():
         h.update(name.encode() + t.detach().flatten()[::1009].float().cpu().numpy().tobytes())
     return h.hexdigest()[:24]

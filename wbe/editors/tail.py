@@ -18,11 +18,6 @@ from ..lm.passes import mark_prompt_lengths, padding_token, select_logits, takes
 from ..lm.tokens import pad_tokens
 from ..records import BadArgument, patch
 
-# %% ../../nbs/09_editors/05_tail.ipynb #cell-007
-def _with_hidden_states(out, hidden: torch.Tensor):  # out: of a block
-    "What a block returns, with other hidden states."
-    return (hidden, *out[1:]) if isinstance(out, tuple) else hidden
-
 # %% ../../nbs/09_editors/05_tail.ipynb #7f2f7045
 @contextmanager
 def hooked(
@@ -62,8 +57,8 @@ def from_layer(
             before.append(block.__dict__.get("forward"))
             block.forward = _skipping_forward(rest)
         if blocks:  # blocks may write into what they are given
-            replace_output = lambda m, given, out: _with_hidden_states(out, hidden.clone())
-            hooks.append(blocks[-1].register_forward_hook(replace_output))  # the last hook: after those of editors
+            put = lambda m, given, out: (hidden.clone(), *out[1:]) if isinstance(out, tuple) else hidden.clone()
+            hooks.append(blocks[-1].register_forward_hook(put))  # the last hook: after those of editors
         yield
     finally:
         for hook in hooks:

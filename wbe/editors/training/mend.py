@@ -321,6 +321,9 @@ class NetworkEditor(Editor):
 
     def check(self, lm: LM, hparams):
         self.network_for(lm, hparams)
+        if self._about["fingerprint"] != model_fingerprint(lm):
+            message = f"{self._read_from}: trained for other weights than those of {lm.name}; train one for this model"
+            warnings.warn(message, stacklevel=2)
 
 # %% ../../../nbs/09_editors/training/03_mend.ipynb #cell-046
 class Mend(NetworkEditor):
@@ -329,22 +332,11 @@ class Mend(NetworkEditor):
     name, HParams, batch, parts = "mend", NetworkHParams, 1, ("mlp_in", "mlp_out")
     network_class = MendNetwork
 
-    def check(self, lm: LM, hparams: NetworkHParams):
-        super().check(lm, hparams)
-        if self._about["fingerprint"] != model_fingerprint(lm):
-            message = f"{self._read_from}: trained for other weights than those of {lm.name}; train one for this model"
-            warnings.warn(message, stacklevel=2)
-
     def _edit(self, lm: LM, requests: list[EditRequest], hparams: NetworkHParams) -> WeightEdit:
         network = self.network_for(lm, hparams)
         coded = encode_items(lm, [QAItem(r.question, r.answer, id=r.id) for r in requests], hparams.under)
         factors, _ = _token_factors(lm, coded, network.matrices)
         with torch.no_grad():
             updates = network(factors)
-        return WeightEdit(deltas={m: _update_delta(f, hparams.scale) for m, f in updates.items()})
-
-# %% ../../../nbs/09_editors/training/03_mend.ipynb #cell-047
-def _update_delta(f: _TokenFactors, scale: float = 1.0) -> Delta:
-    "An update as factors: the tokens that take part, of all texts."
-    kept = f.kept
-    return Delta((scale * f.grads[kept]).T.contiguous(), f.inputs[kept].contiguous())
+        pairs = {m: (hparams.scale * f.grads[f.kept], f.inputs[f.kept]) for m, f in updates.items()}  # of all texts
+        return WeightEdit(deltas={m: Delta(g.T.contiguous(), x.contiguous()) for m, (g, x) in pairs.items()})

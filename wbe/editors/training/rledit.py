@@ -231,12 +231,6 @@ def _running_to_tensors(network: MalmenNetwork) -> dict:  # name: tensor
     "The running statistics of a network."
     return {name: t.clone() for name, t in network.networks.named_buffers()}
 
-# %% ../../../nbs/09_editors/training/06_rledit.ipynb #cell-050
-def _running_from_tensors(network: MalmenNetwork, tensors: dict):
-    "Set the running statistics of a network."
-    for name, t in tensors.items():
-        network.networks.get_buffer(name).copy_(t)
-
 # %% ../../../nbs/09_editors/training/06_rledit.ipynb #cell-052
 class RLEdit(NetworkEditor):
     "A least-squares change that a network has learned to make in sequence."
@@ -258,7 +252,7 @@ class RLEdit(NetworkEditor):
 def _edit(self: RLEdit, lm: LM, requests: list[EditRequest], hparams: RLEditHParams) -> WeightEdit:
     "The changes of a batch, and the statistics after it."
     network, before = self.network_for(lm, hparams), carried_state(lm, self.name)
-    _running_from_tensors(network, before.tensors if before else self._trained)
+    network.networks.load_state_dict(before.tensors if before else self._trained, strict=False)
     coded = encode_items(lm, [QAItem(r.question, r.answer, id=r.id) for r in requests], hparams.under)
     found, runs = _edit_factors(lm, coded, network.matrices), hparams.statistics == "running"
     if runs:
