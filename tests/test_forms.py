@@ -3,8 +3,10 @@
 import bz2
 import gzip
 import json
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import replace
+from functools import cached_property
+from itertools import product
 from pathlib import Path
 
 import pandas as pd
@@ -181,11 +183,11 @@ def criteria(tmp_path_factory) -> Path:
     return folder
 
 
-def read_dump(folder: Path, day: str) -> dict:
+def read_dump(folder: Path, day: str) -> "Dump":
     "The entities of a dump."
     (path,) = (p for p in (folder / "world").rglob("wikidata-*all.json.*") if day.replace("-", "") in p.name)
     lines = (gzip.open if path.suffix == ".gz" else bz2.open)(path, "rt")
-    return {e["id"]: e for e in map(json.loads, (x.rstrip(",\n") for x in lines if x.startswith("{")))}
+    return Dump((e["id"], e) for e in map(json.loads, (x.rstrip(",\n") for x in lines if x.startswith("{"))))
 
 
 def stated(entity: dict, pid: str, only_current: bool) -> set:
@@ -204,9 +206,23 @@ def names_of(entity: dict) -> list[str]:
     return [t["value"].lower() for t in (*filter(None, labels), *texts)]
 
 
-def having(dump: dict, p, only_current: bool) -> set:
+class Dump(dict):
+    "Entities by id."
+
+    @cached_property
+    def subjects(self) -> dict:
+        "Subjects by property, value, and whether the statement must be current."
+        found = defaultdict(set)
+        for i, e in self.items():
+            for pid, only in product(e["claims"] or (), (False, True)):
+                for value in stated(e, pid, only):
+                    found[pid, value, only].add(i)
+        return found
+
+
+def having(dump: Dump, p, only_current: bool) -> set:
     "The subjects with the property and the object of a probe."
-    return {i for i, e in dump.items() if p.object_id in stated(e, p.relation_id, only_current)}
+    return dump.subjects.get((p.relation_id, p.object_id, only_current), set())
 
 
 def holds(p, edit, old: dict, new: dict, bearers: Counter) -> bool:
@@ -229,8 +245,10 @@ def test_criteria_are_right_in_the_world(criteria):
     for n, release in enumerate(releases):
         edits, own = pd.read_parquet(release), probes[probes.timestep == release.stem.removeprefix("wiki_big_edit_")]
         assert set(own.criterion) == {"alias", "reversal", "inverse", "one-to-many"}
+        by_ids = {(e.subject_id, e.relation_id, e.object_id): e for e in edits.itertuples()}
+        assert len(by_ids) == len(edits)
         for p in own.itertuples():
-            (edit,) = edits[(edits[EDIT] == [p.subject_id, p.relation_id, p.object_id]).all(axis=1)].itertuples()
+            edit = by_ids[p.subject_id, p.relation_id, p.object_id]
             assert holds(p, edit, *dumps[n : n + 2], bearers[n + 1])
             later = holds(p, edit, *dumps[1:], bearers[2])
             assert p.criterion == "inverse" or later == (not p.since)

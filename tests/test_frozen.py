@@ -174,6 +174,25 @@ def timestep_tables(runs: list[Run]) -> pd.DataFrame:
     return pd.concat(tables)
 
 
+@contextlib.contextmanager
+def computed_once():
+    "Means under a measure, and what does not depend on it, are computed once for every run, not for every table."
+    known = {}
+
+    def once(get):
+        def found(run, *args):
+            if (key := (get, id(run), *args)) not in known:
+                known[key] = run, get(run, *args)  # the run stays, and with it its address
+            return known[key][1]
+
+        return found
+
+    parts = {name: property(once(getattr(Run, name).fget)) for name in ("alarms", "moved")}
+    with patch.multiple(Run, means=once(Run.means), **parts):
+        yield
+
+
+@computed_once()
 def make_tables() -> dict:
     from wbe.analysis.mquake import PROBABILITIES, table_6, update_measures
     from wbe.runs.wikifactdiff import WikiFactDiffRun
