@@ -281,13 +281,21 @@ class WeightEdit(EditResult):
 
     def _attach(self, lm: LM, remember: bool):
         _check_not_changed_elsewhere(lm, self.deltas)
-        for matrix, d in self.deltas.items():
-            w, original = lm.weight(*matrix), _original_weight(lm, matrix)
-            if original.deltas and (remember or original.deltas[-1] is None):
-                original.before[len(original.deltas)] = w.detach().clone()
-            d.add_to(w)
-            original.deltas.append(d)
-            original.version = w._version
+        done = []
+        try:
+            for matrix, d in self.deltas.items():
+                w, original = lm.weight(*matrix), _original_weight(lm, matrix)
+                if original.deltas and (remember or original.deltas[-1] is None):
+                    original.before[len(original.deltas)] = w.detach().clone()
+                original.deltas.append(d)
+                done.append(matrix)
+                d.add_to(w)
+                original.version = w._version
+        except BaseException:  # memory is full, or someone stops it
+            with torch.no_grad():
+                for matrix in done:
+                    _remove_last_delta(lm, matrix)
+            raise
 
     def _detach(self, lm: LM):
         _check_not_changed_elsewhere(lm, self.deltas)

@@ -382,9 +382,8 @@ def measure(self: HarnessTask, lm: LM, protocol: str) -> list[dict]:
     out = []
     for r in rows:
         error = 1.96 * (r["standard error"] if isinstance(r["standard error"], float) else float("nan"))
-        out.append(
-            dict(metric=r["metric"], value=r["value"], low=r["value"] - error, high=r["value"] + error, n=r["n"])
-        )
+        low, high = r["value"] - error, r["value"] + error
+        out.append(dict(metric=r["metric"], value=r["value"], low=low, high=high, n=r["n"]))
     return out
 
 # %% ../../nbs/07_lm/11_ability.ipynb #324aa21a

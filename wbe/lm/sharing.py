@@ -244,10 +244,8 @@ def _decode_step(lm: LM, given: dict, rows: int, cache) -> tuple[torch.Tensor, o
         out = lm.model(**given, **{lm.cache_name: cache}, use_cache=not lm.needs_whole_texts)
     cache = getattr(out, lm.cache_name, None)
     recurrent = any(type(x).__name__.startswith("LinearAttention") for x in getattr(cache, "layers", []))
-    cache = (
-        None if lm.needs_whole_texts or recurrent else cache
-    )  # a recurrent state holds padding, and changes in place
-    return out.logits.argmax(-1), cache, out.logits.isnan().any(-1)
+    whole = lm.needs_whole_texts or recurrent  # a recurrent state holds padding, and changes in place
+    return out.logits.argmax(-1), None if whole else cache, out.logits.isnan().any(-1)
 
 # %% ../../nbs/07_lm/07_sharing.ipynb #34827271
 def _append_tokens(texts: list[Generation], unfinished: set[int], tokens, broken, stops) -> None:

@@ -98,11 +98,8 @@ def _generate(
     "vLLM's outputs, in order."
     fixed = dict(temperature=0.0, detokenize=False, ignore_eos=True, logprobs=0)
     try:
-        return self.llm.generate(
-            [dict(prompt_token_ids=p) for p in prompts],
-            [self.sampling(**fixed | own) for own in settings],
-            use_tqdm=False,
-        )
+        given, sampling = [dict(prompt_token_ids=p) for p in prompts], [self.sampling(**fixed | x) for x in settings]
+        return self.llm.generate(given, sampling, use_tqdm=False)
     except Exception as e:  # of the engine, of a process of it, of the GPU
         first = (str(e).strip().splitlines() or [type(e).__name__])[0]
         memory = "; give it less for its cache: gpu_memory_utilization=0.8" if "memory" in str(e).lower() else ""

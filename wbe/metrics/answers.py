@@ -215,9 +215,7 @@ def generalisation(
     old: Sequence[float],  # probability of the old object
 ) -> _Preference:
     "Over cloze tests that were not edited: mean difference, and share of successes."
-    new, old = _aligned_arrays(
-        np.atleast_1d(np.asarray(new, float)), np.atleast_1d(np.asarray(old, float)), "generalisation"
-    )
+    new, old = _aligned_arrays(*(np.atleast_1d(np.asarray(x, float)) for x in (new, old)), "generalisation")
     return _Preference(float(np.mean(new - old)), float(np.mean(new > old)))
 
 # %% ../../nbs/01_metrics/02_answers.ipynb #cell-090
@@ -310,9 +308,7 @@ def reading_agreement(
     known = [(a, b) for a, b in zip(first, turned, strict=True) if isinstance(a, str) and isinstance(b, str)]
     a, b = _aligned_arrays([x for x, _ in known], [y for _, y in known], "readings")
     one, other = a == "right", b == "right"
-    return _Steadiness(
-        len(a), float((a == b).mean()), float(cohen_kappa(one, other)), float(one.mean()), float(other.mean())
-    )
+    return _Steadiness(len(a), *map(float, ((a == b).mean(), cohen_kappa(one, other), one.mean(), other.mean())))
 
 # %% ../../nbs/01_metrics/02_answers.ipynb #0b0236b2
 def perplexity(
