@@ -100,10 +100,10 @@ def test_another_file_or_setting_is_not_continued_and_more_k_are(chains, tmp_pat
     assert set(carry_out(more, tmp_path / "run", lm, progress=False).k) == {0, 1, 2}
     for other in (dict(sample=3), dict(editor="graph"), dict(questions=1)):
         wanted = dict(editor="prompt", k=(1,), protocol="zero-shot", sample=2) | other
-        with pytest.raises(BadArgument, match="begun with another"):
+        with pytest.raises(BadArgument, match="was begun with {"):
             carry_out(MquakePlan(chains, **wanted), tmp_path / "run", lm, progress=False)
     Path(chains).write_text(json.dumps(INSTANCES[:3]))
-    with pytest.raises(BadArgument, match="begun with another sha256"):
+    with pytest.raises(BadArgument, match="the file that is asked about is not what it was"):
         carry_out(first, tmp_path / "run", lm, progress=False)
 
 
@@ -223,8 +223,8 @@ def test_runs_lists_a_run_of_mquake_compare_leaves_it_out_and_report_has_a_secti
     (runs / "before" / "config.json").write_text(json.dumps(old))  # of a version that wrote no kind
     listed = CliRunner().invoke(app, ["status", str(runs), "--table", "json"])
     assert listed.exit_code == 0, listed.output
-    others = json.loads(listed.stdout)["others"]
-    assert [(r["run"], r["kind"], r["editor"], r["recorded"]) for r in others] == [
+    found = json.loads(listed.stdout)["runs"]
+    assert [(r["run"], r["schedule"], r["editor"], r["recorded"]) for r in found] == [
         ("before", "mquake", "graph", 0),
         ("m", "mquake", "graph", 4),
     ]

@@ -141,14 +141,14 @@ def run_demo(
 # %% ../nbs/12_app/01_demo.ipynb #cell-026
 def _finished_run(folder: Path, plan):  # plan: a RunPlan
     "The run in a folder if it is that of the plan and finished, else None; a run with other settings makes room."
-    from wbe.runs.plan import RunPlan
     from wbe.runs.records import Run
+    from wbe.runs.schedule import different_settings
 
     try:
         run = Run.load(folder)
     except StoreError:
         return None
-    if RunPlan.from_config(run.config["plan"]).identity() == plan.with_generate(run.config["plan"]).identity():
+    if not different_settings(run.config, plan.with_generate(run.config["plan"])):
         return run if run.config["finished"] and not run.missing else None
     kept = folder.parent.with_name("runs-other-settings")
     kept.mkdir(exist_ok=True)

@@ -127,54 +127,34 @@ def _print_stages(rows: list[tuple], out: TableOutput):
     out.line("\n".join(faults) or f"Whole: {len(rows)} of {len(rows)}.")
 
 # %% ../../nbs/12_app/04_bench.ipynb #71cdd829
-_RUN_COLUMNS = ("run", "editor", "model", "benchmark", "edits", "state")
+_RUN_COLUMNS = ("run", "schedule", "editor", "model", "asked about", "recorded", "state")
+
+
+def _run_row(run) -> tuple:
+    "The row of a run; recorded are its edits, or the instances of MQuAKE."
+    from wbe.runs.plan import SCHEDULES
+    from wbe.runs.records import PartitionedTable, short_model_name
+
+    schedule, bench = SCHEDULES[run.kind], run.config.get("benchmark")
+    rows = PartitionedTable(run.folder, schedule.table).frame()
+    recorded = int(rows.edits.sum()) if bench and len(rows) else len(rows)
+    state = ("; ".join(run.missing) or "complete") if bench else ""
+    about = bench["name"] if bench else run.config["plan"][schedule.file]
+    return (run.name, run.kind, run.editor, short_model_name(run.config["model"]["name"]), about, recorded, state)
 
 
 def _print_runs(runs: list, out: TableOutput):
     "The runs as a table; a column that is the same for all becomes a line below it."
-    from wbe.runs.records import short_model_name
-
-    rows = []
-    for r in runs:
-        edits = 0 if r.batches.empty else int(r.batches.edits.sum())
-        about = (
-            short_model_name(r.config["model"]["name"]),
-            r.config["benchmark"]["name"],
-            edits,
-            "; ".join(r.missing) or "complete",
-        )
-        rows.append((r.name, r.editor, *about))
+    rows = list(map(_run_row, runs))
     out.keep("runs", _RUN_COLUMNS, rows)
-    same = [i for i in (2, 3) if len(rows) > 1 and len({row[i] for row in rows}) == 1]
-    shown = [i for i in range(len(_RUN_COLUMNS)) if i not in same]
+    alike = [i for i in (1, 3, 4) if len({row[i] for row in rows}) == 1]
+    hidden = [i for i in alike if len(rows) > 1 or rows[0][i] == "timesteps"]
+    shown = [i for i in range(len(_RUN_COLUMNS)) if i not in hidden]
     if rows:
         out.show([_RUN_COLUMNS[i] for i in shown], [[row[i] for i in shown] for row in rows])
-    for i in same:
-        out.line(f"The {_RUN_COLUMNS[i]} of all: {rows[0][i]}")
-
-# %% ../../nbs/12_app/04_bench.ipynb #59023479
-def _print_other_runs(runs: list, out: TableOutput):
-    "The runs of other schedules than timesteps: what they ask about, and how many rows they have."
-    from wbe.runs.plan import SCHEDULES
-    from wbe.runs.records import PartitionedTable, short_model_name
-
-    rows = []
-    for r in runs:
-        schedule = SCHEDULES[r.kind]
-        recorded = len(PartitionedTable(r.folder, schedule.table).frame())
-        rows.append(
-            (
-                r.name,
-                r.kind,
-                r.editor,
-                short_model_name(r.config["model"]["name"]),
-                r.config["plan"][schedule.file],
-                recorded,
-            )
-        )
-    if rows:
-        header = ("run", "kind", "editor", "model", "file", "recorded")
-        out.table("others", header, rows, "Runs of other commands; recorded: instances or edits so far")
+    for i in hidden:
+        if rows[0][i] != "timesteps":
+            out.line(f"The {_RUN_COLUMNS[i]} of all: {rows[0][i]}")
 
 # %% ../../nbs/12_app/04_bench.ipynb #4d77a823
 def _runs_below(folder: Path) -> list:
@@ -213,8 +193,7 @@ def _status(
         out.keep("stages", STATUS_COLUMNS, rows)
     if rows:
         _print_stages(rows, out)
-    _print_runs([r for r in runs if r.kind == "timesteps"], out)
-    _print_other_runs([r for r in runs if r.kind != "timesteps"], out)
+    _print_runs(runs, out)
     if not rows and not runs:
         out.line(f"{folder}: no files of wbe in here yet. Start with: wbe demo")
     if journals or not all(whole for _, whole in stages):

@@ -30,9 +30,9 @@ from .moments import Asker
 from .plan import SCHEDULES, RunPlan, check_plan, plan_editor
 from .questions import lasting_items, near_facts
 from .records import RUN_TABLES, Run, recorded_plan
-from .schedule import Study, estimate_seconds, planned_edits, step_requests, utc_now
-from .schedule import _adopt_editor_source, _check_editable, _check_same_run, _describe_benchmark, _describe_run
-from .schedule import _different_settings, _run_texts, _tuning_edits
+from .schedule import Study, different_settings, estimate_seconds, planned_edits, step_requests, utc_now
+from .schedule import _adopt_editor_source, _check_editable, _describe_benchmark, _describe_run
+from .schedule import _run_texts, _tuning_edits
 from ..store import lock, make_folder, write_text
 
 # %% ../../nbs/10_runs/07_loop.ipynb #45f48a99
@@ -62,7 +62,11 @@ class BenchmarkStudy(Study):
 
     def accept(self, old: dict, new: dict) -> dict:
         "The description of a run that is continued; an error if the folder holds another run."
-        _check_same_run(self.folder, old, new, self.plan)
+        super().accept(old, new)
+        if set(begun := old["timesteps"]) - set(new["timesteps"]):
+            what = f"this run was begun with the timesteps {begun[0]}-{begun[-1]}, and a run can only grow"
+            remedy = "choose another name for another run (--name), or repeat them (--timesteps)"
+            raise BadArgument(f"{self.folder}: {what}; {remedy}")
         _adopt_editor_source(self.folder, old, new)
         same_end = old["timesteps"] == new["timesteps"]
         held = set() if same_end else set((old.get("tuned") or {}).get("edits", ()))
@@ -123,7 +127,7 @@ def _check_editor(self: BenchmarkStudy):
     "Raise an error if the editor cannot edit this model; a run that continues keeps its hyper-parameters."
     if (self.folder / "config.json").exists():
         recorded = Run.load(self.folder).config
-        if not _different_settings(recorded, self.lm.dequantised, self.plan):
+        if not different_settings(recorded, self.plan, self.lm.dequantised):
             self.editor.use_recorded(recorded["hparams"])
     self.editor.check_for(self.lm)
 

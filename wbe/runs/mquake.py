@@ -10,7 +10,7 @@ import json
 import random
 import re
 from collections import Counter, defaultdict
-from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from ..benchmark.published import check_instance
@@ -107,7 +107,7 @@ def find_conflicts(
 class MquakePlan(Plan, ModelSettings):
     "What is edited and asked, of which model."
 
-    schedule = "mquake"
+    schedule, free, grows = "mquake", ("device", "dtype", "threads"), ("k",)
     chains: str  # a file in MQuAKE's format, or a folder of `wbe benchmark --chains`
     editor: str = "none"  # an editor (see wbe editors), none for the unedited model, or package.module:Class
     hparams: dict = field(default_factory=dict)  # hyper-parameters that differ from the editor's preset
@@ -139,6 +139,11 @@ class MquakePlan(Plan, ModelSettings):
             raise BadArgument(f"{next(iter(self.spending))} is for a model behind an endpoint: give its address, too")
         check_choice(self.edits, ("question", "cloze"), "form of edits")
         get_protocol(self.protocol)
+
+    def recorded(self) -> dict:
+        "The settings as the config.json of a run holds them: an address without its key, and nothing of the price."
+        own = {k: v for k, v in super().recorded().items() if k != "spending"}
+        return own | dict(endpoint=split_parameters(self.endpoint)[0] or None)
 
     @property
     def name(self) -> str:
@@ -410,7 +415,7 @@ def _group_sizes(plan: MquakePlan, instances: list[dict]) -> list[int]:
 class MquakeStudy(Study):
     "Edits of k instances at once; each instance is asked about its edits, its single facts and its chain."
 
-    names, free, grows = ("instances",), ("device", "dtype", "threads"), ("k",)
+    names = ("instances",)
 
     def read(self):
         from wbe.editors.protocol import editor
@@ -427,16 +432,10 @@ class MquakeStudy(Study):
         return _endpoint_model(self.plan, self.folder) if self.plan.endpoint else super().load()
 
     def config(self) -> dict:
-        "All that describes a run; settings that an older run does not record have their defaults."
+        "All that describes a run."
         hparams = asdict(self.editor.check_for(self.lm)) if self.editor else {}
-        kinds, plan = dict(Counter(c["kind"] for c in self.conflicts)), self.plan
-        address = split_parameters(plan.endpoint)[0] or None  # without a key
-        more = dict(protocol=get_protocol(plan.protocol).key, conflicts=kinds)
-        config = self.describe(hparams, dict(endpoint=address, spending=None), **more)
-        config["plan"].pop("spending")
-        self.earlier = dict(plan={f.name: f.default for f in fields(MquakePlan) if f.default is not MISSING})
-        self.earlier |= dict(hparams=asdict(self.editor.HParams()) if self.editor else {})
-        return config
+        kinds = dict(Counter(c["kind"] for c in self.conflicts))
+        return self.describe(hparams, protocol=get_protocol(self.plan.protocol).key, conflicts=kinds)
 
     def ask(self, editor, group: tuple[int, list[dict]]):
         "Score the instances of a group, with the edits of all of them or without any."

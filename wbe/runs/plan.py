@@ -89,13 +89,16 @@ class Plan:
     "The settings of a run: a dataclass for each kind of schedule."
 
     schedule = ""  # its name, see SCHEDULES
+    free = ("device", "threads")  # settings that a later call for the same run may change
+    grows = ()  # lists and tables to which a later call may add
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunPlan(Plan, MeasureSettings, AskSettings, EditSettings, ModelSettings):
     "What a run does."
 
-    schedule = "timesteps"  # the name of its schedule, see SCHEDULES
+    schedule = "timesteps"
+    free = ("device", "threads", "benchmark", "texts_dir")
 
     def __post_init__(self):
         from wbe.benchmark.near_probes import CRITERIA, FORMS, NEAR_AXES
@@ -112,6 +115,16 @@ class RunPlan(Plan, MeasureSettings, AskSettings, EditSettings, ModelSettings):
             )
         _check_timesteps(self)
         _check_schedule(self)
+
+    def identity(self) -> dict:
+        "The settings that must not change between two calls for the same folder."
+        settings = json.loads(json.dumps(asdict(self), default=str))
+        settings["timesteps"] = (settings["timesteps"] or [1])[0]
+        if self.backend:
+            from wbe.lm.models import BACKENDS
+
+            settings["backend_options"] = BACKENDS.get(self.backend).scoring_options(settings["backend_options"])
+        return {k: v for k, v in settings.items() if k not in self.free}
 
 
 PLAN_PARTS = dict(model=ModelSettings, edit=EditSettings, ask=AskSettings, measure=MeasureSettings)
@@ -338,15 +351,17 @@ def with_generate(
 
 # %% ../../nbs/10_runs/01_plan.ipynb #cell-029
 @patch
-def identity(self: RunPlan) -> dict:
-    "The settings that must not change between two calls for the same folder."
-    settings = json.loads(json.dumps(asdict(self), default=str))
-    settings["timesteps"] = (settings["timesteps"] or [1])[0]
-    if self.backend:
-        from wbe.lm.models import BACKENDS
+def recorded(self: Plan) -> dict:
+    "The settings as the config.json of a run holds them: of a file that is asked about, the name."
+    settings, file = asdict(self), SCHEDULES[self.schedule].file
+    name = {file: Path(settings[file]).name} if isinstance(settings[file], (str, Path)) else {}
+    return json.loads(json.dumps(settings | name))
 
-        settings["backend_options"] = BACKENDS.get(self.backend).scoring_options(settings["backend_options"])
-    return {k: v for k, v in settings.items() if k not in ("device", "benchmark", "texts_dir", "threads")}
+
+@patch
+def identity(self: Plan) -> dict:
+    "The settings that must not change between two calls for the same folder."
+    return {k: v for k, v in self.recorded().items() if k not in (*self.free, *self.grows)}
 
 # %% ../../nbs/10_runs/01_plan.ipynb #cell-031
 @patch(cls_method=True)

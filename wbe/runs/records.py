@@ -412,7 +412,9 @@ def outcomes(self: Run):
 # %% ../../nbs/10_runs/02_records.ipynb #cell-047
 @patch(as_prop=True)
 def kind(self: Run) -> str:
-    "One of SCHEDULES."
+    "One of SCHEDULES; `unknown` where config.json is of something else, such as a model."
+    if self.config and "plan" not in self.config:
+        return "unknown"
     plan = self.config.get("plan", {})
     found = next((k for k, schedule in SCHEDULES.items() if schedule.file in plan), "timesteps")
     return self.config.get("kind", found)

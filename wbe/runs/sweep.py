@@ -24,10 +24,10 @@ import wbe
 from ..plugins import adopt_import_path, export_import_path
 from ..progress import progress_bar
 from ..records import BadArgument, WbeError, check_choice, check_least
-from .plan import RunPlan, _safe_name, check_plan, plan_settings
+from .plan import RunPlan, _safe_name, check_plan, parse_timesteps, plan_settings
 from .questions import near_facts, planned_moments, step_questions
 from .records import Run
-from .schedule import _different_settings, planned_edits
+from .schedule import different_settings, planned_edits
 from ..store import StoreError, explain_read_errors, make_folder
 
 # %% ../../nbs/10_runs/08_sweep.ipynb #cell-005
@@ -212,11 +212,9 @@ def _is_carried_out(folder: Path, plan: RunPlan) -> bool:
     if _run_state(folder) != "complete":
         return False
     run = Run.load(folder)
-    if run.kind != plan.schedule:
-        return False
-    begun, plan = RunPlan.from_config(run.config["plan"]), plan.with_generate(run.config["plan"])
-    same = (str(begun.benchmark), begun.timesteps) == (str(plan.benchmark), plan.timesteps)
-    return same and not _different_settings(run.config, None, plan)
+    begun, plan = plan_settings(run.config["plan"]), plan.with_generate(run.config["plan"])
+    same = (begun["benchmark"], parse_timesteps(begun["timesteps"])) == (str(plan.benchmark), plan.timesteps)
+    return same and not different_settings(run.config, plan)
 
 # %% ../../nbs/10_runs/08_sweep.ipynb #cell-035
 def _parse_part(

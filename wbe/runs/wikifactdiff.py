@@ -145,7 +145,7 @@ def _record_update(
 class WikiFactDiffPlan(Plan, ModelSettings):
     "What is edited and asked, of which model."
 
-    schedule = "wikifactdiff"
+    schedule, grows = "wikifactdiff", ("editors", "hparams")
     updates: str  # a file of updates, or a name of `read_updates`
     editors: tuple = ()  # names of editors; all that can take part by default
     hparams: dict = field(default_factory=dict)  # of each editor, what differs from its preset; by the editor's name
@@ -194,7 +194,7 @@ _UPDATES_IN_PART = 10
 class WikiFactDiffStudy(Study):
     "Every editor makes each replacement on the unedited model, and is asked about it."
 
-    names, free, grows = _TABLES, ("device", "threads"), ("editors", "hparams")
+    names = _TABLES
 
     def read(self):
         self.updates, self.editors = _planned_updates(self.plan), {"none": None} | self.plan.make_editors()
