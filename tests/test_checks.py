@@ -119,7 +119,7 @@ def test_refused_before_the_first_question(settings, message, tmp_path, tiny, ne
 
 def test_a_tracker_is_checked_first_and_opens_its_files_later(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(WbeError, match="the tracker wandb needs that package: pip install"):
+    with pytest.raises(WbeError, match="the tracker wandb needs the package wandb: pip install"):
         tracker("wandb", tmp_path / "runs" / "one")
     opened = []
     observe = tracker("mine", tmp_path, make=lambda *of: opened.append(of) or (lambda step, values: None))

@@ -18,7 +18,7 @@ pytest.importorskip("openai")
 from openai_server import FaultyServer
 
 from wbe.benchmark.questions import write_checked
-from wbe.records import BadArgument
+from wbe.records import BadArgument, MissingPackage
 from wbe.writers.base import Hop, Request, parse_writer, parse_writers
 from wbe.writers.checks import first_failed_check
 from wbe.writers.ledger import WriterError
@@ -246,7 +246,7 @@ def test_a_local_server_needs_no_key(tmp_path):
 
 def test_without_the_extra(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "openai", None)
-    with pytest.raises(BadArgument, match="needs the package openai: pip install 'openai"):
+    with pytest.raises(MissingPackage, match="needs the package openai: pip install 'openai"):
         OpenAIWriter("gpt-4o-mini", cache=tmp_path / "texts.sqlite")
 
 

@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from uuid import uuid4
 
-from .records import BadArgument, check_choice, install_command, patch
+from .records import BadArgument, check_choice, patch, require_package
 from .store import StoreError, atomic_write, explain_read_errors, scratch_folder
 
 # %% ../nbs/00_core/03_engine.ipynb #cell-005
@@ -162,10 +162,9 @@ def _spark_memory(memory: str | None) -> str:
 # %% ../nbs/00_core/03_engine.ipynb #cell-028
 def _require_spark():
     "The class that builds Spark sessions, or an error that says what to install."
-    try:
-        from pyspark.sql import SparkSession
-    except ImportError:
-        raise StoreError(f"the Spark engine is not installed: {install_command('spark')}") from None
+    require_package("pyspark", "spark", "the Spark engine")
+    from pyspark.sql import SparkSession
+
     if not shutil.which("java") and not os.environ.get("JAVA_HOME"):
         raise StoreError("the Spark engine needs Java 17 or later: install it, or set JAVA_HOME")
     return SparkSession

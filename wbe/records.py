@@ -4,17 +4,19 @@
 
 # %% auto #0
 __all__ = ['VALUE_TYPES', 'AXES', 'ASKED_AXES', 'PROBE_COLUMNS', 'QUESTION_KEY', 'patch', 'WbeError', 'BadArgument',
-           'check_choice', 'check_least', 'is_missing', 'install_command', 'col', 'schema', 'time_text',
-           'quantity_text', 'monolingual_text', 'coordinate_text', 'Statement', 'Label', 'Fact', 'Axis', 'choose_axes',
-           'choose_names', 'order_axes', 'Edit', 'Score', 'Probe', 'question_columns', 'SchemaError', 'check_table',
-           'to_table', 'read_table']
+           'check_choice', 'check_least', 'is_missing', 'install_command', 'MissingPackage', 'require_package', 'col',
+           'schema', 'time_text', 'quantity_text', 'monolingual_text', 'coordinate_text', 'Statement', 'Label', 'Fact',
+           'Axis', 'choose_axes', 'choose_names', 'order_axes', 'Edit', 'Score', 'Probe', 'question_columns',
+           'SchemaError', 'check_table', 'to_table', 'read_table']
 
 # %% ../nbs/00_core/01_records.ipynb #cell-002
 import builtins
 import difflib
+import importlib.util
 import re
 import types
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from datetime import date
 from functools import cache, partial
@@ -90,6 +92,23 @@ def install_command(extra: str) -> str:
         if packages
         else f"see {extra}_requirements in settings.ini"
     )
+
+# %% ../nbs/00_core/01_records.ipynb #c29f3b95
+class MissingPackage(WbeError, ImportError):
+    "A package of an extra is not installed; the message says how to install it."
+
+
+def require_package(
+    name: str,  # as it is imported
+    extra: str,
+    what: str,  # needs it
+    otherwise: str = "",  # what does without it
+):
+    "Raise a `MissingPackage` if a package of an extra is not installed."
+    with suppress(ValueError):  # a module without a specification is there
+        if importlib.util.find_spec(name) is None:
+            remedy = install_command(extra) + (f", or {otherwise}" if otherwise else "")
+            raise MissingPackage(f"{what} needs the package {name}: {remedy}")
 
 # %% ../nbs/00_core/01_records.ipynb #cell-020
 def col(

@@ -25,7 +25,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # must be set before numpy is imp
 import numpy as np
 
 from wbe.editors.memory.embed import embedder
-from wbe.editors.memory.index import _IndexLibraryMissing, _exact_search, _search_recall, vector_index
+from wbe.editors.memory.index import _exact_search, _search_recall, vector_index
+from wbe.records import MissingPackage
 from wbe.store import format_bytes
 
 WAYS = {
@@ -170,7 +171,7 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--one"]:
         try:
             print(json.dumps(measure(Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]))))
-        except _IndexLibraryMissing as e:
+        except MissingPackage as e:
             sys.exit(str(e))
     else:
         parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

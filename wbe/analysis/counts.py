@@ -23,7 +23,7 @@ from urllib.parse import quote, urlsplit
 import numpy as np
 
 from ..http import USER_AGENT, FetchError, RetryPolicy, TransientError, open_url
-from ..records import BadArgument, install_command, patch
+from ..records import BadArgument, patch, require_package
 from ..store import StoreError, check_disk_space, explain_write_errors, format_bytes
 from ..store import make_folder, scratch_folder, write_text
 from ..texts import parse_date
@@ -131,27 +131,14 @@ def _run_indexer(folder: Path, memory: int, workers: int):  # memory: GiB
         raise StoreError(f"the indexer of infini-gram failed: {message}")
 
 # %% ../../nbs/11_analysis/04_counts.ipynb #cell-038
-def _not_installed() -> BadArgument:
-    command = install_command("infini")
-    return BadArgument(f"a local index needs the package infini-gram: {command} (or count with PlainCounts)")
-
-# %% ../../nbs/11_analysis/04_counts.ipynb #cell-039
-def _infini_gram_version() -> str:
-    "The installed version, or an error that says how to install it."
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("infini-gram")
-    except PackageNotFoundError:
-        raise _not_installed() from None
+_NEEDS = ("infini_gram", "infini", "a local index", "count with PlainCounts")
 
 # %% ../../nbs/11_analysis/04_counts.ipynb #cell-040
 def _open_engine(folder: Path):
     "The engine of infini-gram on an index."
-    try:
-        from infini_gram.engine import InfiniGramEngine
-    except ImportError:
-        raise _not_installed() from None
+    require_package(*_NEEDS)
+    from infini_gram.engine import InfiniGramEngine
+
     return InfiniGramEngine(index_dir=str(folder), eos_token_id=65534, vocab_size=65535, token_dtype="u16")
 
 # %% ../../nbs/11_analysis/04_counts.ipynb #cell-041
@@ -228,11 +215,14 @@ def build(
     workers: int = 1,  # processes of the indexer
 ) -> LocalIndex:
     "Index texts in a folder. Only a correct index is written."
-    version, folder = _infini_gram_version(), Path(folder)
+    from importlib.metadata import version
+
+    require_package(*_NEEDS)
+    folder = Path(folder)
     if (folder / "index.json").exists():
         raise StoreError(f"{folder}: there is an index here already; open it with LocalIndex, or choose another folder")
     with scratch_folder(prefix="wbe-index-") as part:
-        about = _write_token_files(texts, part) | dict(name=name, infini_gram=version)
+        about = _write_token_files(texts, part) | dict(name=name, infini_gram=version("infini-gram"))
         check_disk_space(part, 20 * about["bytes"])
         _run_indexer(part, memory or max(1, math.ceil(about["bytes"] * _TOKEN_BYTES * 8 / 2**30)), workers)
         about |= dict(checked=_verify_counts(part, _sample_strings(part)))

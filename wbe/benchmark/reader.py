@@ -23,8 +23,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from .rows import JsonRow, json_rows
-from ..records import ASKED_AXES, AXES, PROBE_COLUMNS, BadArgument, Edit, Probe, SchemaError
-from ..records import check_choice, choose_axes, install_command, patch
+from ..records import ASKED_AXES, AXES, PROBE_COLUMNS, BadArgument, Edit, Probe, SchemaError, require_package
+from ..records import check_choice, choose_axes, patch
 from ..store import StoreError, explain_read_errors, logger, sha256_of
 from ..texts import date_or_none, question_key
 from ..writers.templates import fill_form, row_statements
@@ -482,11 +482,9 @@ _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 def _hub_snapshot(name: str, revision: str | None, patterns) -> Path:
     "The folder of a data set that the hub's client fetched."
     no_folder = f"{name}: there is no such folder here, and"
-    try:
-        from huggingface_hub import snapshot_download
-    except ImportError:
-        needed = f"to fetch it from the hub its client is needed: {install_command('hub')}"
-        raise StoreError(f"{no_folder} {needed}") from None
+    require_package("huggingface_hub", "hub", f"{no_folder} what fetches it from the hub")
+    from huggingface_hub import snapshot_download
+
     try:
         return Path(snapshot_download(name, repo_type="dataset", revision=revision, allow_patterns=list(patterns)))
     except Exception as e:  # the client has many of its own, and those of several HTTP libraries

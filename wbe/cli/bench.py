@@ -127,7 +127,7 @@ def _print_stages(rows: list[tuple], out: TableOutput):
     out.line("\n".join(faults) or f"Whole: {len(rows)} of {len(rows)}.")
 
 # %% ../../nbs/12_app/04_bench.ipynb #71cdd829
-_RUN_COLUMNS = ("run", "schedule", "editor", "model", "asked about", "recorded", "state")
+_RUN_COLUMNS = ("run", "schedule", "editor", "model", "data", "recorded", "state")
 
 
 def _run_row(run) -> tuple:

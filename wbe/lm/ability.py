@@ -15,7 +15,6 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator
-from importlib.util import find_spec
 from math import ceil
 from pathlib import Path
 
@@ -28,7 +27,7 @@ from .tokens import QAItem, pad_tokens
 from ..metrics.answers import HeldOutText, normalised_matches, sliding_windows
 from ..metrics.intervals import bootstrap_interval
 from ..plugins import Registry
-from ..records import BadArgument, WbeError, check_choice, install_command, patch
+from ..records import BadArgument, WbeError, check_choice, patch, require_package
 from ..store import explain_read_errors, sha256_of
 from ..texts import package_table
 from ..writers.base import make_writer
@@ -161,10 +160,9 @@ _READERS = dict(squad=_squad_questions, triviaqa=_trivia_questions, commonsenseq
 def _download_questions(name: str) -> str:
     "The file of a set of questions, from the hub or its cache."
     repository, commit, file = (_GENERAL_QUESTIONS[name][k] for k in ("repository", "commit", "file"))
-    try:
-        from huggingface_hub import hf_hub_download
-    except ImportError:
-        raise WbeError(f"{name} comes from the hub, which needs a package: {install_command('hub')}") from None
+    require_package("huggingface_hub", "hub", f"{name}, which comes from the hub,")
+    from huggingface_hub import hf_hub_download
+
     try:
         return hf_hub_download(repository, file, repo_type="dataset", revision=commit)
     except Exception as e:  # of the network, the hub, the disk
@@ -320,12 +318,11 @@ def run_harness(
     limit: int | None = None,  # only so many questions of each task
 ):
     "Run tasks of the lm-evaluation-harness on a model in memory; a frame with a row per task and metric."
-    try:
-        from lm_eval import simple_evaluate
-        from lm_eval.models.huggingface import HFLM
-        from lm_eval.tasks import TaskManager
-    except ImportError as e:
-        raise WbeError(f"the lm-evaluation-harness is not there ({e}): {install_command('harness')}") from None
+    require_package("lm_eval", "harness", "a task of the lm-evaluation-harness")
+    from lm_eval import simple_evaluate
+    from lm_eval.models.huggingface import HFLM
+    from lm_eval.tasks import TaskManager
+
     training = model.training
     try:
         with _quiet_harness(), torch.inference_mode():
@@ -355,8 +352,7 @@ class HarnessTask(AbilityTask):
 
     def check(self):
         super().check()
-        if find_spec("lm_eval") is None:
-            raise WbeError(f"{self.name} is a task of the lm-evaluation-harness: {install_command('harness')}")
+        require_package("lm_eval", "harness", self.name)
 
     def prepare(self):
         from lm_eval.tasks import TaskManager, get_task_dict

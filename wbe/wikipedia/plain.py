@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from urllib.parse import unquote
 
-from ..records import install_command, patch
-from ..store import StoreError
+from ..records import patch, require_package
 from .templates import holds_text, template_text
 
 # %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-009
@@ -416,10 +415,9 @@ _DROPPED = ", ".join([*_DROPPED_TAGS, *(f".{c}" for c in _DROPPED_CLASSES)])
 # %% ../../nbs/05_wikipedia/03_plain.ipynb #cd631e30
 def _html_tree(html: str):
     "The tree of a page."
-    try:
-        from bs4 import BeautifulSoup
-    except ImportError:
-        raise StoreError(f"HTML needs another package: {install_command('wikipedia')}") from None
+    require_package("bs4", "wikipedia", "HTML")
+    from bs4 import BeautifulSoup
+
     return BeautifulSoup(html, "html.parser")
 
 # %% ../../nbs/05_wikipedia/03_plain.ipynb #075cc137

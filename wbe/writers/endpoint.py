@@ -21,7 +21,7 @@ from typing import ClassVar
 from urllib.parse import parse_qsl, urlsplit
 
 from ..http import retry_after
-from ..records import BadArgument, check_choice, check_least, install_command, patch
+from ..records import BadArgument, check_choice, check_least, patch, require_package
 from ..store import logger
 from ..texts import one_line
 from .base import Request, WrittenText
@@ -41,10 +41,9 @@ def split_parameters(
 # %% ../../nbs/03_writers/07_endpoint.ipynb #7e862303
 def _openai_client(base_url: str | None = None, timeout: float = 60.0):  # base_url: OpenAI's own by default
     "A client of the `openai` package, with the key of the environment."
-    try:
-        from openai import OpenAI
-    except ImportError:
-        raise BadArgument(f"the writer 'openai' needs the package openai: {install_command('llm')}") from None
+    require_package("openai", "llm", "the writer 'openai'")
+    from openai import OpenAI
+
     key = (os.environ.get("OPENAI_API_KEY") or "").strip()
     base_url = base_url or os.environ.get("OPENAI_BASE_URL") or None
     if not key and not base_url:

@@ -8,7 +8,6 @@ __all__ = ['SMALL_EMBEDDER', 'PAPER_EMBEDDER', 'CONTRIEVER', 'EMBEDDER_CLASSES',
            'embedder']
 
 # %% ../../../nbs/09_editors/memory/01_embed.ipynb #cell-002
-import importlib.util
 import re
 import zlib
 from contextlib import suppress
@@ -19,7 +18,7 @@ import httpx
 import numpy as np
 
 from ...plugins import Registry
-from ...records import BadArgument, WbeError, install_command
+from ...records import BadArgument, WbeError, require_package
 from ...texts import package_table
 
 # %% ../../../nbs/09_editors/memory/01_embed.ipynb #cell-007
@@ -171,13 +170,9 @@ class SentenceEmbedder:
         return _unit_vectors(self.model.encode(texts, convert_to_numpy=True, **options).astype(np.float32))
 
 # %% ../../../nbs/09_editors/memory/01_embed.ipynb #cell-038
-def _require_sentence_transformers(name: str):
-    "Raise an error if the library is not installed."
-    if importlib.util.find_spec("sentence_transformers") is None:
-        raise _EmbedderError(
-            f"the embedder {name} needs sentence-transformers: {install_command('retrieval')}, "
-            "or use hashed, which needs nothing"
-        )
+def _require_library(name: str):  # of an embedder
+    needs_nothing = "use hashed, which needs nothing"
+    require_package("sentence_transformers", "retrieval", f"the embedder {name}", needs_nothing)
 
 # %% ../../../nbs/09_editors/memory/01_embed.ipynb #6a5a29bc
 _WITHOUT_NETWORK = "Without a network, use a folder with the model, or hashed, which needs nothing"
@@ -202,7 +197,7 @@ def _require_reachable(name: str):
 # %% ../../../nbs/09_editors/memory/01_embed.ipynb #cell-039
 def _load_sentence_model(name: str, **options):
     "A model of the library sentence-transformers."
-    _require_sentence_transformers(name)
+    _require_library(name)
     _require_reachable(name)
     from sentence_transformers import SentenceTransformer
 
@@ -291,7 +286,7 @@ def _is_sentence_model(name: str) -> bool:
 def check_embedder(name: str):
     "Raise an error if an embedder is not known, not installed, or out of reach; no weights are loaded."
     if _is_sentence_model(name):
-        _require_sentence_transformers(name)
+        _require_library(name)
         _require_reachable(name)
     else:
         EMBEDDERS.get(name)

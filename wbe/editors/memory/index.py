@@ -6,16 +6,11 @@
 __all__ = ['INDEX_CLASSES', 'top_k', 'VectorIndex', 'ExactIndex', 'AnnoyForestIndex', 'FaissListsIndex', 'vector_index']
 
 # %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-002
-import importlib.util
 from collections.abc import Callable
 
 import numpy as np
 
-from ...records import BadArgument, WbeError, check_choice, check_least, install_command, patch
-
-# %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-007
-class _IndexLibraryMissing(WbeError, ImportError):
-    "The library of an index is not installed."
+from ...records import BadArgument, check_choice, check_least, patch, require_package
 
 # %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-008
 def _check_vectors(
@@ -290,11 +285,8 @@ class AnnoyForestIndex(VectorIndex):
         search_k: int | None = None,  # the number of nodes, instead of a recall
         tail: int = 20_000,  # the number of vectors that are compared exactly before they become a forest
     ):
-        if importlib.util.find_spec("annoy") is None:
-            raise _IndexLibraryMissing(
-                "the index annoy needs the library Annoy, which is built with a C++ compiler: "
-                f"{install_command('annoy')}, or use the index exact, which needs nothing, or faiss"
-            )
+        otherwise = "use the index exact, which needs nothing, or faiss (Annoy is built with a C++ compiler)"
+        require_package("annoy", "annoy", "the index annoy", otherwise)
         super().__init__(size)
         self.trees, self.recall, self.search_k, self.tail = trees, recall, search_k, tail
         self.parts = []  # of forests: start, end, the forest, search_k, measured recall
@@ -387,11 +379,7 @@ class FaissListsIndex(VectorIndex):
         recall: float = 0.99,  # the wanted recall; it determines how many lists a query looks into
         first: int = 20_000,  # the number of vectors from which there are lists
     ):
-        if importlib.util.find_spec("faiss") is None:
-            raise _IndexLibraryMissing(
-                f"the index faiss needs the library FAISS: {install_command('retrieval')}, "
-                "or use the index exact, which needs nothing"
-            )
+        require_package("faiss", "retrieval", "the index faiss", "use the index exact, which needs nothing")
         super().__init__(size)
         # bytes of a vector's code: a divisor of its size, about an eighth of it
         self.codes = next(c for c in range(max(1, size // 8), 0, -1) if size % c == 0)

@@ -10,7 +10,6 @@ import math
 import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from importlib.util import find_spec
 from pathlib import Path
 from typing import ClassVar
 
@@ -27,7 +26,7 @@ from ...lm.models import LM
 from ...lm.passes import padding_token, select_logits
 from ...lm.scoring import ProcessError, process_rank
 from ...lm.tokens import EncodedItem, QAItem, encode_items, pad_tokens
-from ...records import BadArgument, install_command, patch
+from ...records import BadArgument, patch, require_package
 
 # %% ../../../nbs/09_editors/training/02_lora.ipynb #cell-007
 @dataclass(frozen=True, kw_only=True)
@@ -339,8 +338,7 @@ class LoraFT(Editor):
         return tuple(p.strip() for p in hparams.parts.split(","))
 
     def check(self, lm: LM, hparams: LoraHParams):
-        if find_spec("peft") is None:
-            raise BadArgument(f"{self.name} needs the package peft: {install_command('lm')}")
+        require_package("peft", "lm", self.name)
         _adapter_targets(lm, hparams.parts)
 
     def _edit(self, lm: LM, requests: list[EditRequest], hparams: LoraHParams) -> "LoraEdit":
