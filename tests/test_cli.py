@@ -414,7 +414,7 @@ def test_numbers_for_programs_are_those_of_the_library(command, tmp_path):
 @pytest.mark.parametrize(
     "words, name, columns",
     [
-        (("status", SAMPLES / "runs"), "runs", {"run", "editor", "edits", "state"}),
+        (("status", SAMPLES / "runs"), "runs", {"run", "schedule", "editor", "recorded", "state"}),
         (("editors",), "editors", {"editor", "what it does", "paper"}),
         (("status", "WORLD"), "stages", {"stage", "folder", "bytes", "state"}),
         (("validate", SAMPLES / "benchmark"), "findings", None),
