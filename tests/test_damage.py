@@ -19,7 +19,7 @@ import tarfile
 import processes
 import pytest
 
-from wbe.benchmark.series import Series, extend_benchmark, make_benchmark
+from wbe.benchmark.series import make_benchmark
 from wbe.records import BadArgument
 from wbe.wikidata.build import DamagedDump, build_facts, check_pair, check_snapshot
 from wbe.wikidata.changes import compare_snapshots
@@ -603,29 +603,17 @@ def test_lines_that_stand_twice_count_once(dumps, facts, tmp_path):
         assert len(ids) == len(set(ids)) == parsed.counts["statements"]
 
 
-@pytest.fixture(scope="module")
-def with_nul(facts):
-    "A function of the lines of a dump: a NUL stands in the labels of what the facts are about."
+def test_unusual_bytes(world, dumps, facts, tmp_path):
+    "A NUL in a label, and the XML of 2014, with the text before the model."
     some = {f[0] for f in facts} | {f[2] for f in facts}
 
-    def change(lines):
+    def with_nul(lines):
         label = b'"labels":{"en":{"language":"en","value":"'
         mine = [any(f'"id":"{q}"'.encode() in x[:60] for q in some) for x in lines]
         return [x.replace(label, label + b"\\u0000") if hit else x for x, hit in zip(lines, mine)]
 
-    return change
-
-
-@pytest.fixture(scope="module")
-def made(dumps, with_nul, tmp_path_factory):
-    "The benchmark of dumps with a NUL in labels; the last test adds a timestep."
-    folder = tmp_path_factory.mktemp("nul")
-    mine = [rewritten(path, folder / str(i), with_nul) for i, path in enumerate(dumps)]
-    return make_benchmark(folder / "b", mine, progress=False)
-
-
-def test_unusual_bytes(world, made, tmp_path):
-    "A NUL in a label, and the XML of 2014, with the text before the model."
+    mine = [rewritten(path, tmp_path / str(i), with_nul) for i, path in enumerate(dumps)]
+    made = make_benchmark(tmp_path / "nul", mine, progress=False)
     rows = json.loads((made.folder / "wiki_big_edit_20240201_20240220.json").read_text())
     assert len(rows) > 20 and not any("\0" in str(value) for r in rows for value in r.values())
     xml = next(p for p in world.paths("dumps") if p.name.endswith(".xml.bz2"))
@@ -647,18 +635,3 @@ def test_a_wrong_argument_leaves_no_trace(dumps, tmp_path):
     with pytest.raises(BadArgument, match="a folder"):
         make_benchmark(tmp_path / "b", [dumps[0], tmp_path], progress=False)
     assert not (tmp_path / "b").exists()
-
-
-def test_a_damaged_dump_can_be_replaced(dumps, made, with_nul, tmp_path):
-    folder = made.folder.parent
-    plan = (folder / "series.json").read_bytes()
-    bad = tmp_path / "wikidata-20240301-all.json.gz"
-    bad.write_bytes(dumps[1].read_bytes()[:50_000])
-    with pytest.raises(DamagedDump):
-        extend_benchmark(folder, bad, progress=False)
-    assert (folder / "series.json").read_bytes() == plan
-    good = World(5, 600).write(
-        tmp_path / "w", dates=["2024-03-01"], formats=("json.gz",), articles=False, progress=False
-    )
-    extend_benchmark(folder, rewritten(good.paths("dumps")[0], tmp_path / "nul", with_nul), progress=False)
-    assert [s.name for s in Series.load(folder).steps] == ["20240201_20240220", "20240220_20240301"]
