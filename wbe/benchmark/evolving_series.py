@@ -22,7 +22,7 @@ from .evolving import unchanged_facts_in, unchanged_passages
 from .questions import BenchmarkRow
 from .release import WIKIDATA_SOURCE, Release, add_timestep, finish_release
 from .series import Series, SeriesStep
-from .series import _build_facts, _no_log, find_retired, public_writer, write_lasting_facts
+from .series import _build_facts, _no_log, _Work, find_retired, public_writer, write_lasting_facts
 from ..engine import ENGINES
 from ..records import BadArgument, Fact, check_choice, check_least, patch, read_table, to_table
 from ..store import Manifest, Stage, StoreError, atomic_write, lock, make_folder, stored_rows, write_table
@@ -78,13 +78,11 @@ def _write_changed(series: _EvolvingSeries, step: SeriesStep, compared: Wikipedi
 def _write_step_texts(
     series: _EvolvingSeries,
     step: SeriesStep,
-    engine: str = "duckdb",  # or spark; the files are the same
-    workers: int | None = None,
-    progress: bool = True,
-    **checks,  # insist and log, of `check_snapshot`
+    work: _Work = _Work(),
 ) -> Path:  # of the changed set
     "Write the changed set of a timestep, its texts and, where wanted, all articles."
-    how, release = dict(engine=engine, workers=workers, progress=progress), make_folder(series.folder / "release")
+    how = {name: getattr(work, name) for name in ("engine", "workers", "progress")}
+    checks, release = dict(insist=work.insist, log=work.log), make_folder(series.folder / "release")
     snapshots = {day: _parse_day(series, day, **how, **checks) for day in (step.old, step.new)}
     check_pair(*snapshots.values(), **checks)
     changed = _write_changed(series, step, compare_wikipedia(*snapshots.values(), step.work / "compared", **how))
@@ -196,9 +194,7 @@ def _write_unchanged(
     series: _EvolvingSeries,
     writer,
     checker=None,
-    engine: str = "duckdb",
-    memory: str | None = None,
-    progress: bool = True,
+    work: _Work = _Work(),
 ):
     "Write the questions about what no timestep changes, those for tuning, and the facts of the former."
     out, s = series.steps[-1].work / "unchanged", series.settings
@@ -208,8 +204,7 @@ def _write_unchanged(
     stage = Stage(out, "unchanged", params)
     if not stage.done:
         with stage:
-            use = dict(engine=engine, memory=memory)
-            rows, counts = _unchanged_rows(series, writer, checker, use, progress)
+            rows, counts = _unchanged_rows(series, writer, checker, work.use, work.progress)
             for name in ("unchanged", "tuning"):
                 some = [r for r in rows if r.category == name]
                 write_table(out / f"{name}.parquet", to_table(some, EvolvingQuestion))
@@ -244,27 +239,22 @@ def _complete_evolving(
     series: _EvolvingSeries,
     writer,
     checker=None,
-    engine: str = "duckdb",
-    memory: str | None = None,
-    workers: int | None = None,
-    progress: bool = True,
-    log=_no_log,  # is called with a line for each step
-    insist: bool = False,  # use dumps that are damaged or not whole
+    work: _Work = _Work(),
 ) -> Release:
     "Do what is left of a series; its plan is saved when its dumps were read."
     todo, s = [step for step in series.steps if not step.released], series.settings
     for step in todo:
-        log(f"{step.name}: what was written")
-        _write_step_texts(series, step, engine, workers, progress, insist=insist, log=log)
+        work.log(f"{step.name}: what was written")
+        _write_step_texts(series, step, work)
     if s["source"] == "facts":
-        _build_facts(series, todo, dict(engine=engine, memory=memory), workers, progress, log, insist=insist)
+        _build_facts(series, todo, work)
     series.save()
     for step in todo:
-        log(f"{step.name}: questions")
-        _add_month(series, step, writer, checker, memory, progress)
-    log("what no month changed")
-    _write_unchanged(series, writer, checker, engine, memory, progress)
-    retired = find_retired(series, engine, memory) if s["source"] == "facts" else ()
+        work.log(f"{step.name}: questions")
+        _add_month(series, step, writer, checker, work.memory, work.progress)
+    work.log("what no month changed")
+    _write_unchanged(series, writer, checker, work)
+    retired = find_retired(series, **work.use) if s["source"] == "facts" else ()
     about = dict(source=WIKIDATA_SOURCE, language=s["language"], more=_CARD_SECTION)
     return finish_release(series.folder / "release", s["title"], retired, **about)
 
@@ -378,4 +368,4 @@ def evolve_benchmark(
         series = _EvolvingSeries.begun(folder, whole)  # another process may have added to it
         series.plan_days(days)
         series.spending = begun.spending
-        return _complete_evolving(series, *models, engine, memory, workers, progress, log, insist)
+        return _complete_evolving(series, *models, _Work(engine, memory, workers, progress, log, insist))

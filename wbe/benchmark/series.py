@@ -10,9 +10,11 @@ __all__ = ['SeriesStep', 'public_writer', 'Series', 'find_retired', 'write_lasti
 import json
 import shutil
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
+from typing import NamedTuple
 
 import narwhals as nw
 import numpy as np
@@ -160,25 +162,39 @@ def _series_step(folder: Path, old: dict, new: dict) -> SeriesStep:
     dumps = [s["dump"] and Path(s["dump"]) for s in (old, new)]
     return SeriesStep(folder, *dates, *dumps, new["batch"])
 
+# %% ../../nbs/06_benchmark/10_series.ipynb #2259a6fc
+def _no_log(text: str):
+    "Ignore what happens."
+
+
+class _Work(NamedTuple):
+    "How a series is worked on; nothing of it changes a row."
+
+    engine: str = "duckdb"
+    memory: str | None = None
+    workers: int | None = None
+    progress: bool = True
+    log: Callable = _no_log  # is called with a line for each step
+    insist: bool = False  # use dumps that are damaged or not whole
+
+    use = property(lambda self: dict(engine=self.engine, memory=self.memory))
+
 # %% ../../nbs/06_benchmark/10_series.ipynb #cell-023
 def _build_facts(
     series: Series,
     todo: list[SeriesStep],
-    use: dict,  # engine and memory
-    workers: int | None,
-    progress: bool,
-    log,
+    work: _Work,
     roles: bool = False,  # also parse the values of qualifiers and references
-    insist: bool = False,  # use dumps that are damaged or not whole
 ):
     "The audited facts of some timesteps."
-    how = dict(language=series.settings["language"], fallback=tuple(series.settings["fallback"]), insist=insist)
-    how |= dict(roles=roles, on_step=lambda text: log(text) if "could not be read" in text else None)
-    how |= dict(parsed=series.folder / "work" / "parsed", rules=False, workers=workers, progress=progress)
+    how = dict(language=series.settings["language"], fallback=tuple(series.settings["fallback"]), insist=work.insist)
+    how |= dict(roles=roles, on_step=lambda text: work.log(text) if "could not be read" in text else None)
+    how |= dict(parsed=series.folder / "work" / "parsed", rules=False, workers=work.workers)
+    how |= dict(progress=work.progress, **work.use)
     how |= dict(ended=series.settings.get("ended", "keep"), values=series.settings.get("values", False))
     for step in todo:
-        log(f"{step.name}: facts")
-        built = build_facts(step.old_dump, step.new_dump, step.work, dates=(step.old, step.new), **use, **how)
+        work.log(f"{step.name}: facts")
+        built = build_facts(step.old_dump, step.new_dump, step.work, dates=(step.old, step.new), **how)
         if not built.counts["filter"]["facts"]:
             raise StoreError(f"{step.name}: no facts are left to ask about: {built.why_empty()}")
         if (audit := built.audit()).supported < 1:
@@ -338,37 +354,28 @@ def _series_writer(series: Series, options: dict | None):
     address = {"base_url": options["base_url"]} if now else {}  # of the writer for all kinds; the others have their own
     return make_kind_writer(settings | address, job | {k: v for k, v in options.items() if k != "base_url"})
 
-# %% ../../nbs/06_benchmark/10_series.ipynb #cell-053
-def _no_log(text: str):
-    "Ignore what happens."
-
 # %% ../../nbs/06_benchmark/10_series.ipynb #cell-054
 def _complete_series(
     series: Series,
     writer_options: dict | None = None,  # that do not change its texts
-    engine: str = "duckdb",
-    memory: str | None = None,
-    workers: int | None = None,
-    progress: bool = True,
-    log=_no_log,  # is called with a line for each step
+    work: _Work = _Work(),
     roles: bool = False,  # also parse the values of qualifiers and references
-    insist: bool = False,  # use dumps that are damaged or not whole
 ) -> Release:
     "Do what is left of a series; its plan is saved when its dumps were read."
-    release, use, s = series.folder / "release", dict(engine=engine, memory=memory), series.settings
+    release, use, s = series.folder / "release", work.use, series.settings
     todo = [step for step in series.steps if not step.released]
     writer = _series_writer(series, series.spend(writer_options)) if todo else None
-    _build_facts(series, todo, use, workers, progress, log, roles, insist)
+    _build_facts(series, todo, work, roles)
     series.save()
     for step in todo:
-        log(f"{step.name}: probes and questions")
+        work.log(f"{step.name}: probes and questions")
         if s["chains"]:
             _build_chains(series, step, writer, use)
-        questions = _build_questions(series, step, writer, use, progress)
+        questions = _build_questions(series, step, writer, use, work.progress)
         if doubts := _doubt_counts(step):
-            log(f"{step.name}: not asked: {', '.join(f'{name}: {n:,}' for name, n in doubts.items())}")
+            work.log(f"{step.name}: not asked: {', '.join(f'{name}: {n:,}' for name, n in doubts.items())}")
         add_timestep(questions, step.old, step.new, release, s.get("statements", False))
-    log("the release")
+    work.log("the release")
     write_lasting_facts(series, series.folder / "lasting_facts.parquet", **use)
     about = dict(left_out=_left_out_counts(series), namesakes=s.get("namesakes", "drop"))
     return finish_release(release, s["title"], find_retired(series, **use), s["source"], s["language"], **about)
@@ -474,7 +481,8 @@ def make_benchmark(
     _open_series(folder, settings).add(files)
     with lock(make_folder(folder) / ".series.lock"):
         series = _open_series(folder, settings).add(files)  # another process may have added to it
-        return _complete_series(series, writer_options, engine, memory, workers, progress, log, roles, insist)
+        work = _Work(engine, memory, workers, progress, log, insist)
+        return _complete_series(series, writer_options, work, roles)
 
 # %% ../../nbs/06_benchmark/10_series.ipynb #c410c586
 def _check_same_world(folder: Path, world: World):
@@ -533,4 +541,5 @@ def extend_benchmark(
         if any(s.released and dump_date(path) in (s.old, s.new) for s in series.steps):
             log(f"{dump_date(path)} is in this benchmark already: no timestep is added")
         series.add([path])
-        return _complete_series(series, writer_options, engine, memory, workers, progress, log, roles, insist)
+        work = _Work(engine, memory, workers, progress, log, insist)
+        return _complete_series(series, writer_options, work, roles)
