@@ -156,7 +156,10 @@ def test_redirects_of_xml_dumps_tell_mergings(small_world, xml_dumps, tmp_path):
     assert set(zip(dropped.subject, dropped.property, dropped.value)) == set(
         zip(want.subject_id, want.property_id, want.value)
     )
-    parsed = parse_dump(dumps[1], tmp_path / "p", progress=False)
+    folder = tmp_path / "b" / "parsed" / f"{SNAPSHOTS[t]:%Y%m%d}"
+    before = {p: p.stat().st_mtime_ns for p in folder.iterdir()}
+    parsed = parse_dump(dumps[1], folder, progress=False)
+    assert len(before) > 4 and before == {p: p.stat().st_mtime_ns for p in folder.iterdir()}, "parsed once"
     entities = small_world.truth("entities")
     gone = entities[entities.redirect_to.notna() & (entities["last"] < t)]
     assert dict(zip(*(parsed.table("redirects")[c].to_pylist() for c in ("id", "target")))) == dict(
