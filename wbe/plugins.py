@@ -157,10 +157,7 @@ def names(self: Registry) -> list[str]:
 
 # %% ../nbs/00_core/08_plugins.ipynb #cell-038
 @patch
-def place(
-    self: Registry,
-    name: str,
-) -> str:  # module:Class
+def place(self: Registry, name: str) -> str:  # module:Class
     "The place of what a name means."
     if ":" in name:
         return name

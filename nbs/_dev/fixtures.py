@@ -28,9 +28,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 STORE = ROOT / ".fixtures"
 # Notebooks whose stages are always run, and why.
-FRESH = {
-    "02_world/": "the tests of the world itself",
-}
+FRESH = {"02_world/": "the tests of the world itself"}
 WAIT = 120  # seconds for another process that builds the same
 
 

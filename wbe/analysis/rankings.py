@@ -214,9 +214,7 @@ def _turned_pairs(draws: _RankingDraws, base: str, name: str) -> list[tuple]:
     return out
 
 # %% ../../nbs/11_analysis/16_rankings.ipynb #cell-039
-def compare_rankings(
-    draws: _RankingDraws,
-) -> pd.DataFrame:
+def compare_rankings(draws: _RankingDraws) -> pd.DataFrame:
     "For each criterion tau with the base and its interval, pairs that change places, and those that clearly do."
     base = check_choice(_BASE_CRITERION, list(draws.values), "criterion")
     now, rows = draws.values[base].to_numpy(), {}

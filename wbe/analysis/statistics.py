@@ -146,9 +146,7 @@ def _dates_and_sizes(bench: Benchmark) -> pd.DataFrame:
 
 # %% ../../nbs/11_analysis/03_statistics.ipynb #cell-027
 def timestep_statistics(
-    bench: Benchmark,
-    known: UneditedAnswers | None = None,
-    metric: str = "exact_match",
+    bench: Benchmark, known: UneditedAnswers | None = None, metric: str = "exact_match"
 ) -> pd.DataFrame:
     "Dates, edits, questions and, per model, the share of unsolved update questions, for each timestep and for all."
     out = _dates_and_sizes(bench)

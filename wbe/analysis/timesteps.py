@@ -375,11 +375,7 @@ def _last_points(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
     return last.groupby(question, observed=True).agg(**means).reset_index(by)
 
 
-def decay_curve(
-    runs,
-    axes=("update",),
-    metric: str = "exact_match",
-) -> pd.DataFrame:
+def decay_curve(runs, axes=("update",), metric: str = "exact_match") -> pd.DataFrame:
     "For each editor, axis and number of edits the mean and `before`; `verdict` is on the last points, from `since` on."
     rows, by = pool_scores(runs, ["curve"], axes), ["editor", "axis", "edits_done"]
     if rows.empty:

@@ -75,11 +75,7 @@ def _write_changed(series: _EvolvingSeries, step: SeriesStep, compared: Wikipedi
     return changed
 
 # %% ../../nbs/06_benchmark/16_evolving_series.ipynb #cell-016
-def _write_step_texts(
-    series: _EvolvingSeries,
-    step: SeriesStep,
-    work: _Work = _Work(),
-) -> Path:  # of the changed set
+def _write_step_texts(series: _EvolvingSeries, step: SeriesStep, work: _Work = _Work()) -> Path:  # of the changed set
     "Write the changed set of a timestep, its texts and, where wanted, all articles."
     how = {name: getattr(work, name) for name in ("engine", "workers", "progress")}
     checks, release = dict(insist=work.insist, log=work.log), make_folder(series.folder / "release")
@@ -190,12 +186,7 @@ def _lasting_rows(series: _EvolvingSeries, rows: list[EvolvingQuestion]) -> list
     return [row for row in candidates if (row["subject_id"], row["property_id"], row["object_id"]) in ids]
 
 # %% ../../nbs/06_benchmark/16_evolving_series.ipynb #cell-035
-def _write_unchanged(
-    series: _EvolvingSeries,
-    writer,
-    checker=None,
-    work: _Work = _Work(),
-):
+def _write_unchanged(series: _EvolvingSeries, writer, checker=None, work: _Work = _Work()):
     "Write the questions about what no timestep changes, those for tuning, and the facts of the former."
     out, s = series.steps[-1].work / "unchanged", series.settings
     params = dict(writer=writer.key(), checker=checker and checker.key(), version=1)
@@ -235,12 +226,7 @@ def _add_month(series: _EvolvingSeries, step: SeriesStep, writer, checker, memor
 _CARD_SECTION = package_text("benchmark/card_evolving.md")
 
 # %% ../../nbs/06_benchmark/16_evolving_series.ipynb #cell-040
-def _complete_evolving(
-    series: _EvolvingSeries,
-    writer,
-    checker=None,
-    work: _Work = _Work(),
-) -> Release:
+def _complete_evolving(series: _EvolvingSeries, writer, checker=None, work: _Work = _Work()) -> Release:
     "Do what is left of a series; its plan is saved when its dumps were read."
     todo, s = [step for step in series.steps if not step.released], series.settings
     for step in todo:

@@ -87,8 +87,7 @@ def _write_and_check(writer: Writer, requests: list[Request]) -> tuple[dict[str,
 
 
 def write_checked(
-    writer: Writer,
-    requests: Iterable[Request],
+    writer: Writer, requests: Iterable[Request]
 ) -> tuple[dict[str, WrittenText], list[tuple], int]:  # and how many were repaired
     "Write texts, check them, and repair once what failed; as `_write_and_check`."
     requests, repaired = list(requests), {}
@@ -149,9 +148,7 @@ def _doubt(row: dict, who: str = "") -> str | None:  # who: nothing for the edit
 
 # %% ../../nbs/06_benchmark/06_questions.ipynb #67d038ba
 def _drop_unsure(
-    rows: list[dict],
-    keep_namesakes: bool = False,
-    keep_doubtful: bool = False,
+    rows: list[dict], keep_namesakes: bool = False, keep_doubtful: bool = False
 ) -> tuple[list[dict], list[Dropped]]:
     "The rows whose subject and property have one right answer (or all), without unsure probes, and what was dropped."
     name = lambda r: not keep_namesakes and _ambiguous(r)

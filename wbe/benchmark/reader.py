@@ -326,9 +326,7 @@ def timestep_name(
     return f"wiki_big_edit_{old:%Y%m%d}_{new:%Y%m%d}"
 
 # %% ../../nbs/06_benchmark/07_reader.ipynb #cell-075
-def parse_timestep_name(
-    path,
-) -> tuple[str, date | None, date | None] | None:  # name, old and new date
+def parse_timestep_name(path) -> tuple[str, date | None, date | None] | None:  # name, old and new date
     "The name and the dates of a timestep, from the name of its file; None for another file."
     m = _FILE_NAME.fullmatch(Path(path).name)
     return m and (f"{m[1]}_{m[2]}", date_or_none(m[1]), date_or_none(m[2]))
@@ -507,9 +505,7 @@ def fetch_dataset(
     return _hub_snapshot(str(name), revision, patterns)
 
 # %% ../../nbs/06_benchmark/07_reader.ipynb #cell-102
-def timestep_files(
-    folder,
-) -> dict[str, dict[str, Path]]:  # by name, then by suffix
+def timestep_files(folder) -> dict[str, dict[str, Path]]:  # by name, then by suffix
     "The files of the timesteps in a folder and below it."
     out = {}
     for path in sorted(Path(folder).rglob("wiki_big_edit_*")):

@@ -263,9 +263,7 @@ def _changed_in(e, steps: list[SeriesStep], *more: str):  # more: files of their
 
 # %% ../../nbs/06_benchmark/10_series.ipynb #cell-041
 def find_retired(
-    series: Series,
-    engine: str = "duckdb",
-    memory: str | None = None,
+    series: Series, engine: str = "duckdb", memory: str | None = None
 ) -> list[dict]:  # with the fields of RETIRED_FIELDS
     "The questions whose answer a later timestep changes, and since which timestep."
     since, axes, steps, pair = {}, {}, series.steps, ["subject_id", "property_id"]

@@ -400,10 +400,7 @@ def _sweep(
 
 # %% ../../nbs/12_app/05_runs.ipynb #b0de5b2d
 @command("runs")
-def _editors(
-    *,
-    out: TableOutput,
-):
+def _editors(*, out: TableOutput):
     """List the editors, those of installed packages included, each with a line on what it does, and its paper.
 
     An editor of your own needs no registration: --editor my_editor:Mine names the class Mine in my_editor.py.

@@ -548,10 +548,7 @@ def _check_layers(lm: LM, hparams: HParams):
 
 # %% ../../nbs/09_editors/04_protocol.ipynb #cell-052
 @patch
-def check_for(
-    self: Editor,
-    lm: LM,
-) -> HParams:  # those that will be used
+def check_for(self: Editor, lm: LM) -> HParams:  # those that will be used
     "Raise an error if the editor cannot work with a model; a run calls it before its first question."
     self.check_installed()
     self._check_model(lm)

@@ -112,11 +112,7 @@ def warm_up_edit(lm: LM, ed: Editor, r: EditRequest) -> float:  # seconds
 
 # %% ../../nbs/09_editors/06_trials.ipynb #d2bbc191
 @contextmanager
-def edited(
-    lm: LM,
-    ed: Editor,
-    batches: Iterable[list[EditRequest]],
-):
+def edited(lm: LM, ed: Editor, batches: Iterable[list[EditRequest]]):
     "Inside the `with` block, the edits of all batches are made; afterwards the model is as it was."
     applied = []
     try:
@@ -139,8 +135,7 @@ def _sequence_batches(
 
 # %% ../../nbs/09_editors/06_trials.ipynb #c28b7495
 def _tuning_grid(
-    ed: Editor,
-    lm: LM,
+    ed: Editor, lm: LM
 ) -> list[dict]:  # hyper-parameters that differ from the editor's own; the first trial has none
     "The settings that are tried; the editor's own alone, where there is nothing to choose."
     grid = preset_tables()["grids"].get(ed.name, [])

@@ -134,11 +134,7 @@ _NEVER = StopTokens(frozenset(), frozenset())  # no token ends an answer
 
 # %% ../../nbs/07_lm/13_cost.ipynb #cell-028
 def _seconds_of(
-    lm: LM,
-    question: str,
-    protocol: str,
-    tokens: int,
-    clock,
+    lm: LM, question: str, protocol: str, tokens: int, clock
 ) -> tuple[float, int]:  # seconds, and how many tokens were generated
     start = clock()
     c = encode_items(lm, [QAItem(question, "?")], protocol, "truncate")[0]

@@ -121,11 +121,7 @@ _FAILURES_OF_MODEL = ("refused", "empty answer")
 
 
 @patch
-def complete(
-    self: TextEndpoint,
-    prompts: list[TextPrompt],
-    progress: bool = False,
-) -> list[str]:
+def complete(self: TextEndpoint, prompts: list[TextPrompt], progress: bool = False) -> list[str]:
     "A text for each prompt; an empty one where the model gives none."
     self._open_account()
     keys = [self._text_key(p) for p in prompts]

@@ -279,9 +279,7 @@ class Updater:
 # %% ../../nbs/10_runs/05_checkpoints.ipynb #8e89cc91
 @patch
 def _split_failed(
-    self: Updater,
-    batch: list[EditRequest],
-    error: Exception,
+    self: Updater, batch: list[EditRequest], error: Exception
 ) -> tuple[list[EditRequest], list[list[EditRequest]]]:  # the edits that are refused; the batches to try next
     "What to do after an error."
     if not self.edited_at and (not isinstance(error, BadArgument) or str(error) == self.last_error):
@@ -297,9 +295,7 @@ def _split_failed(
 # %% ../../nbs/10_runs/05_checkpoints.ipynb #b0d3c096
 @patch
 def _make_edits(
-    self: Updater,
-    timestep: int,
-    requests: list[EditRequest],
+    self: Updater, timestep: int, requests: list[EditRequest]
 ) -> list[dict]:  # the refused edits, with the reason
     "Compute and apply the edits of a batch, as many as can be made."
     self.just_made, refused, todo = {}, [], [requests] if requests else []

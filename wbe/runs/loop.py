@@ -99,10 +99,7 @@ def read(self: BenchmarkStudy):
 
 # %% ../../nbs/10_runs/07_loop.ipynb #9443a20a
 @patch
-def agree(
-    self: BenchmarkStudy,
-    value=None,
-):  # the value of the first process
+def agree(self: BenchmarkStudy, value=None):  # the value of the first process
     "Wait for the other processes, and agree on a value."
     if self.processes == 1:
         return value

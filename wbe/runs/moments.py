@@ -113,10 +113,7 @@ def _stored_unedited(self: Asker, questions):  # questions: of one timestep, tho
 
 # %% ../../nbs/10_runs/06_moments.ipynb #64563187
 @patch
-def unedited_scores(
-    self: Asker,
-    timestep: int,
-):
+def unedited_scores(self: Asker, timestep: int):
     "The unedited model's scores on the questions of a timestep, stored or computed now."
     questions = self.questions.of(timestep)
     published = questions.axis.isin(list(ASKED_AXES))

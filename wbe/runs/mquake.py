@@ -153,12 +153,7 @@ class MquakePlan(Plan, ModelSettings):
         return f"mquake-{self.editor.replace(':', '-')}-{Path(self.model).name}-{file}"
 
 # %% ../../nbs/10_runs/09_mquake.ipynb #cell-022
-def instance_groups(
-    instances: list[dict],
-    k: int,
-    seed: int = 0,
-    sample: int | None = None,
-) -> list[list[dict]]:
+def instance_groups(instances: list[dict], k: int, seed: int = 0, sample: int | None = None) -> list[list[dict]]:
     "The instances, shuffled and divided into groups of `k`."
     order = random.Random(seed).sample(instances, len(instances))[:sample]
     return [order[i : i + k] for i in range(0, len(order), k)]

@@ -248,10 +248,7 @@ def take(
 
 # %% ../../nbs/10_runs/03_questions.ipynb #cell-044
 @patch
-def of(
-    self: QuestionTable,
-    timestep: int,
-):
+def of(self: QuestionTable, timestep: int):
     "The questions of a timestep."
     return self.take(self.keys[self.keys.asked_of == timestep])
 
@@ -350,10 +347,7 @@ def score_questions(
     return pd.concat([questions, pd.concat(parts).sort_index()], axis=1)
 
 # %% ../../nbs/10_runs/03_questions.ipynb #cell-075
-def lasting_items(
-    bench: Benchmark,
-    plan: RunPlan,
-) -> list[QAItem]:
+def lasting_items(bench: Benchmark, plan: RunPlan) -> list[QAItem]:
     "The facts that no edit of a run is about."
     path = _lasting_file(bench, plan)
     if path:

@@ -98,9 +98,7 @@ def _with_key(table, key: str):
 
 # %% ../../nbs/10_runs/02_records.ipynb #cell-016
 @patch
-def table(
-    self: PartitionedTable,
-):  # an Arrow table; None if there are no rows
+def table(self: PartitionedTable):  # an Arrow table; None if there are no rows
     "All rows in the order of their keys, with the key in the column `part`."
     tables = [_with_key(self._read(self.merged), "")] if self.merged.exists() else []
     merged = set(tables[0]["part"].unique().to_pylist()) if tables else set()
@@ -328,10 +326,7 @@ class Run:
 
 # %% ../../nbs/10_runs/02_records.ipynb #cell-043
 @patch(cls_method=True)
-def load(
-    cls: Run,
-    folder: Path,
-) -> Run:
+def load(cls: Run, folder: Path) -> Run:
     "Read the run in a folder, finished or not."
     path = Path(folder) / "config.json"
     if not path.exists():

@@ -40,8 +40,7 @@ from ..texts import question_key
 
 # %% ../../nbs/10_runs/04_schedule.ipynb #2f0530f2
 def planned_edits(
-    bench: Benchmark,
-    plan: RunPlan,
+    bench: Benchmark, plan: RunPlan
 ) -> dict[int, int]:  # number of a timestep, counted from 1: how many of its edits are made
     "Which timesteps a run edits, and how many edits of each."
     first, last = plan.timesteps or (1, None)
@@ -309,9 +308,7 @@ def _adopt_editor_source(
     new["editor"] = now | (dict(earlier=earlier) if earlier else {})
 
 # %% ../../nbs/10_runs/04_schedule.ipynb #7ab62df6
-def load_planned(
-    plan: ModelSettings,
-) -> LM:
+def load_planned(plan: ModelSettings) -> LM:
     "The model of a plan."
     options = dict(quant=plan.quant, revision=plan.revision, trust_remote_code=plan.trust_remote_code)
     options |= dict(backend=plan.backend, backend_options=plan.backend_options)

@@ -109,9 +109,7 @@ def _make_plan(settings: dict, where: str) -> RunPlan:  # where: file and number
     return plan
 
 # %% ../../nbs/10_runs/08_sweep.ipynb #cell-018
-def read_sweep(
-    path: Path,
-) -> tuple[Path, dict[str, RunPlan]]:  # the folder of the runs; name of a run: its plan
+def read_sweep(path: Path) -> tuple[Path, dict[str, RunPlan]]:  # the folder of the runs; name of a run: its plan
     "Read a sweep file."
     path = Path(path)
     sweep, plans = _read_toml(path), {}

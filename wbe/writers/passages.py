@@ -69,10 +69,7 @@ def read_pair(text: str) -> _PassageQuestion | None:  # None where the model fou
     return _PassageQuestion(question, answers[-1], answers[0] if len(answers) > 1 else None)
 
 # %% ../../nbs/03_writers/11_passages.ipynb #cell-015
-def pair_fault(
-    request: PassageRequest,
-    found: _PassageQuestion,
-) -> str | None:  # None if there is none
+def pair_fault(request: PassageRequest, found: _PassageQuestion) -> str | None:  # None if there is none
     "What is wrong with a question from a passage."
     if (found.outdated is None) != (not request.outdated):
         return "one answer for two versions" if request.outdated else "two answers for one passage"

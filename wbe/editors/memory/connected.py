@@ -30,10 +30,7 @@ from ...store import explain_read_errors
 
 # %% ../../../nbs/09_editors/memory/08_connected.ipynb #afce0cbc
 def _flow_through_facts(
-    graph: FactGraph,
-    question: str,
-    steps: int = 4,
-    damping: float = 0.5,
+    graph: FactGraph, question: str, steps: int = 4, damping: float = 0.5
 ) -> Counter:  # number of a fact: its importance
     "How much importance flows through each fact, from the subjects that a question names."
     nodes = list(dict.fromkeys(node for m in graph.mentions(question) for node in m.owners))

@@ -217,10 +217,7 @@ def texts_of(self: _RelationWords, relation: str) -> list[tuple[str, ...]]:
 
 # %% ../../../nbs/09_editors/memory/07_graph.ipynb #d343fca6
 @patch
-def tie_break(
-    self: _QuestionWords,
-    relations,
-) -> float:
+def tie_break(self: _QuestionWords, relations) -> float:
     "For each relation, how surprising the words of a text are that stands whole in the question; their sum."
     asked = {v for near in self.similar for v, s in near.items() if s == 1}
     total = len(self.words.profiles) + len(_phrase_profiles()) + 1

@@ -296,11 +296,7 @@ def _edit(self: Memoir, lm: LM, requests: list[EditRequest], hparams: MemoirHPar
 # %% ../../../nbs/09_editors/memory/12_memoir.ipynb #cell-050
 @patch
 def masks_of(
-    self: Memoir,
-    lm: LM,
-    requests: list[EditRequest],
-    background: torch.Tensor,
-    h: MemoirHParams,
+    self: Memoir, lm: LM, requests: list[EditRequest], background: torch.Tensor, h: MemoirHParams
 ) -> torch.Tensor:  # (requests, in)
     "The masks of edited prompts."
     coded = encode_items(lm, [QAItem(r.question, r.answer) for r in requests], h.under)

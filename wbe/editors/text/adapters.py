@@ -322,12 +322,7 @@ def _silent_adapters(lm: LM):
 # %% ../../../nbs/09_editors/text/03_adapters.ipynb #c9f2a64b
 @patch
 def _train(
-    self: TextKAdapter,
-    lm: LM,
-    adapter: _KAdapter,
-    rows: list[list[int]],
-    h: KAdapterHParams,
-    progress: bool,
+    self: TextKAdapter, lm: LM, adapter: _KAdapter, rows: list[list[int]], h: KAdapterHParams, progress: bool
 ) -> tuple[list[float], dict]:  # the losses; the change of the output matrix, if it is trained
     "Train an adapter on rows."
     name, matrix = _head_parameter(lm)

@@ -201,11 +201,7 @@ def rate_at(
     return self.rate * max(0.0, (whole - step - 1) / max(1, whole - rising))
 
 # %% ../../../nbs/09_editors/text/02_training.ipynb #cell-012
-def text_rows(
-    lm: LM,
-    texts: list[SourceText],
-    h: TextHParams,
-) -> list:  # of tokens, or of `MaskedRow`
+def text_rows(lm: LM, texts: list[SourceText], h: TextHParams) -> list:  # of tokens, or of `MaskedRow`
     "Texts as rows of tokens for a model; with gaps for an encoder-decoder."
     if lm.family.seq2seq:
         return masked_rows(lm, texts, h.length, h.objective, h.seed)
@@ -508,9 +504,7 @@ class MixReviewHParams(TextHParams):
 
 # %% ../../../nbs/09_editors/text/02_training.ipynb #06cbeff7
 def _mixed_rows(
-    new: list[list[int]],
-    old: list[list[int]],
-    h: MixReviewHParams,
+    new: list[list[int]], old: list[list[int]], h: MixReviewHParams
 ) -> Callable:  # from the number of an epoch, counted from 0, to its rows
     "The new rows and some old ones, others in each epoch."
     return lambda epoch: new + _sampled_rows(old, round(h.ratio * h.decay**epoch * len(new)), h.seed, epoch)

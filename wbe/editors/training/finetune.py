@@ -194,10 +194,7 @@ def train_on_answers(
     return lm
 
 # %% ../../../nbs/09_editors/training/01_finetune.ipynb #9c2f18f2
-def with_end_token(
-    lm: LM,
-    coded: list[EncodedItem],
-) -> list[EncodedItem]:
+def with_end_token(lm: LM, coded: list[EncodedItem]) -> list[EncodedItem]:
     "Items whose answers end with the end of the text."
     end = lm.tokenizer.eos_token_id if lm.tokenizer.eos_token_id is not None else min(lm.end_tokens)
     return [c if c.ids[-1] == end else replace(c, ids=[*c.ids, end]) for c in coded]

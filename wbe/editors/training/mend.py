@@ -237,8 +237,7 @@ def _how_to_train(kind: type[EditNetwork]) -> str:
 
 
 def read_network(
-    kind: type[EditNetwork],
-    folder,
+    kind: type[EditNetwork], folder
 ) -> tuple[EditNetwork, dict]:  # the network, and what is known about it
     "A trained network from its folder."
     from safetensors.torch import load_file

@@ -46,12 +46,7 @@ class ROMEHParams(ValueHParams):
     ridge: float = hp(1e-6, minimum=0)  # what is added to their diagonal, relative to its mean
 
 # %% ../../../nbs/09_editors/weights/03_rome.ipynb #ff498200
-def _written_values(
-    lm: LM,
-    layer: int,
-    found: TargetValues,
-    h: ValueHParams,
-) -> torch.Tensor:  # (requests, width)
+def _written_values(lm: LM, layer: int, found: TargetValues, h: ValueHParams) -> torch.Tensor:  # (requests, width)
     "The values that are written: those that were found, or as long as before where only their direction counts."
     if not h.keep_length or _output_scale(lm, layer, "mlp_out") is not None:
         return found.target
