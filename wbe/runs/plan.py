@@ -355,7 +355,7 @@ def recorded(self: Plan) -> dict:
     "The settings as the config.json of a run holds them: of a file that is asked about, the name."
     settings, file = asdict(self), SCHEDULES[self.schedule].file
     name = {file: Path(settings[file]).name} if isinstance(settings[file], (str, Path)) else {}
-    return json.loads(json.dumps(settings | name))
+    return json.loads(json.dumps(settings | name, default=str))
 
 
 @patch
