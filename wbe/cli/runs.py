@@ -10,7 +10,7 @@ import difflib
 import re
 import shutil
 import textwrap
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import fields
 from pathlib import Path
 
@@ -97,7 +97,8 @@ def _score(
         _print_answers(answers, lm.name, output, out)
 
 # %% ../../nbs/12_app/05_runs.ipynb #1ff639ba
-_MORE_WORDS = dict(  # of the command, by what a schedule asks about
+_MORE_WORDS = defaultdict(  # of the command, by what a schedule asks about
+    list,
     benchmark=[Setting("track", list, (), "trackers: tensorboard or wandb (the packages of these names)")],
     chains=[
         Setting("budget", float, None, "dollars that all runs of this folder may spend, of a model behind an endpoint"),
@@ -296,7 +297,8 @@ def _carry_out(plan, folder: Path, more: dict, out: TableOutput):  # more: of _M
     callbacks = [ProgressTable(), *(tracker(t, folder, about) for t in more.get("track", ()))] if first else ()
     run = carry_out(plan, folder, callbacks=callbacks)
     if first:
-        _PRINT[SCHEDULES[plan.schedule].file](run if isinstance(run, Run) else Run.load(folder), out, **more)
+        show = _PRINT.get(SCHEDULES[plan.schedule].file, lambda run, out: out.line(f"Done: {run.folder}"))
+        show(run if isinstance(run, Run) else Run.load(folder), out, **more)
 
 # %% ../../nbs/12_app/05_runs.ipynb #d3a9139d
 @command("runs", plan=_plan_words, flags=PLAN_FLAGS)
