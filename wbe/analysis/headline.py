@@ -76,6 +76,8 @@ def _load_reportable(
     "A run whose tables can be used, or None, and what is wrong with it."
     try:
         run = Run.load(path)
+        if run.kind not in SCHEDULES:
+            return None, [f"{path}: left out; its config.json is of no run"]
         if SCHEDULES[run.kind].file != "benchmark":
             return None, [left_out_line(run)]
         run.editor, run.config["model"]["name"], run.config["benchmark"]["name"]

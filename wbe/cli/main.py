@@ -50,10 +50,10 @@ def _explain(error: Exception) -> str | None:
         return str(error)
     if isinstance(error, OSError):
         return _explain_os_error(error)
-    extra = _EXTRAS.get((error.name or "").split(".")[0])
-    return (
-        extra and f"this needs the package {error.name.split('.')[0]}, which is not installed: {install_command(extra)}"
-    )
+    name = (error.name or "").split(".")[0]
+    absent = isinstance(error, ModuleNotFoundError)
+    what = "which is not installed" if absent else f"whose version does not do ({error})"
+    return _EXTRAS.get(name) and f"this needs the package {name}, {what}: {install_command(_EXTRAS[name])}"
 
 # %% ../../nbs/12_app/08_main.ipynb #cell-014
 def _warning_line(text: Warning, *where) -> str:
@@ -65,7 +65,7 @@ def main():
     warnings.formatwarning = _warning_line  # without the line of our code
     try:
         app()
-    except (WbeError, ModuleNotFoundError, OSError) as e:
+    except (WbeError, ImportError, OSError) as e:
         message = _explain(e)
         if message is None:
             raise

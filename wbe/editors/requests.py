@@ -41,7 +41,8 @@ class EditRequest:
 
     def __post_init__(self):
         for name in ("subject", "id", *_ID_COLUMNS):
-            object.__setattr__(self, name, getattr(self, name) or "")  # tables have None
+            value = getattr(self, name)
+            object.__setattr__(self, name, "" if value is None else value)  # tables have None
         object.__setattr__(self, "aliases", () if self.aliases is None else tuple(self.aliases))  # JSON has lists
         object.__setattr__(self, "probes", tuple(Probe(*p) for p in self.probes))
 

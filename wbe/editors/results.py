@@ -281,20 +281,20 @@ class WeightEdit(EditResult):
 
     def _attach(self, lm: LM, remember: bool):
         _check_not_changed_elsewhere(lm, self.deltas)
-        done = []
+        done = {}  # matrix: how often it was written to before
         try:
             for matrix, d in self.deltas.items():
                 w, original = lm.weight(*matrix), _original_weight(lm, matrix)
                 if original.deltas and (remember or original.deltas[-1] is None):
                     original.before[len(original.deltas)] = w.detach().clone()
                 original.deltas.append(d)
-                done.append(matrix)
+                done[matrix] = w._version
                 d.add_to(w)
                 original.version = w._version
         except BaseException:  # memory is full, or someone stops it
             with torch.no_grad():
-                for matrix in done:
-                    _remove_last_delta(lm, matrix)
+                for matrix, version in done.items():
+                    _remove_last_delta(lm, matrix, written=lm.weight(*matrix)._version != version)
             raise
 
     def _detach(self, lm: LM):
@@ -304,14 +304,15 @@ class WeightEdit(EditResult):
                 _remove_last_delta(lm, matrix)
 
 # %% ../../nbs/09_editors/02_results.ipynb #cell-041
-def _remove_last_delta(lm: LM, matrix: tuple):
+def _remove_last_delta(lm: LM, matrix: tuple, written: bool = True):  # whether the change was made
     "Restore a matrix as it was before its last change."
     w, original = lm.weight(*matrix), lm.edits.originals[matrix]
     original.deltas.pop()
     copy = original.before.pop(len(original.deltas), None)
-    w.copy_(original.weight if copy is None else copy)
-    for d in original.deltas if copy is None else ():
-        d.add_to(w)
+    if written:
+        w.copy_(original.weight if copy is None else copy)
+        for d in original.deltas if copy is None else ():
+            d.add_to(w)
     original.version = w._version
     if not original.deltas:
         del lm.edits.originals[matrix]

@@ -136,7 +136,7 @@ _ALL = (
     Protocol("few-shot", 1, "four worked examples, then the question", examples=_WORKED_EXAMPLES),
     Protocol("retrieval", 1, "retrieved pairs, then the question, as in the paper"),
     Protocol("plain", 1, "the question and nothing else", question="{}"),
-    Protocol("chat", 1, "the tokenizer's chat template, with one instruction", "{}", chat=True, system=_CHAT_SYSTEM),
+    Protocol("chat", 2, "the tokenizer's chat template, with one instruction", "{}", chat=True, system=_CHAT_SYSTEM),
 )
 PROTOCOLS = {p.name: p for p in _ALL}
 

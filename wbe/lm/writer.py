@@ -75,6 +75,7 @@ def key(self: LocalWriter) -> dict:
         max_tokens=self.max_tokens,
         mix=self.mix,
         prompts=list(self.task.versions.values()),
+        **(dict(template=TEMPLATE_OPTIONS) if self.lm.tokenizer.chat_template else {}),
     )
 
 # %% ../../nbs/07_lm/12_writer.ipynb #cell-013

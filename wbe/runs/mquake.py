@@ -429,6 +429,7 @@ class MquakeStudy(Study):
     def config(self) -> dict:
         "All that describes a run."
         hparams = asdict(self.editor.check_for(self.lm)) if self.editor else {}
+        self.usual = asdict(self.editor.HParams()) if self.editor else {}
         kinds = dict(Counter(c["kind"] for c in self.conflicts))
         return self.describe(hparams, protocol=get_protocol(self.plan.protocol).key, conflicts=kinds)
 

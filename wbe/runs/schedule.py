@@ -272,6 +272,7 @@ def _hashes(config: dict) -> dict:  # by what has them
     read, model = config.get("benchmark", {}), config["model"]
     found = {f"timestep {n} of the benchmark": x for n, x in read.get("files", {}).items()}
     found |= {f"what was written in timestep {n}": x for n, x in read.get("texts", {}).items()}
+    found |= {"the form of the prompts": config["protocol"]} if "protocol" in config else {}
     found |= {"the file that is asked about": config["sha256"]} if "sha256" in config else {}
     return found | {"the model": [model.get(k) for k in ("fingerprint", "dequantised")]}
 
@@ -284,7 +285,8 @@ def different_settings(
     "The settings with which a run was begun, and which are others in a plan."
     if (kind := Run(Path(), old).kind) != plan.schedule:
         return dict(schedule=kind)
-    begun, wanted = type(plan).from_config(old["plan"]).identity(), plan.identity()
+    grown = {k: getattr(plan, k) for k in plan.grows}  # not read as it was: its editors may not be installed here
+    begun, wanted = type(plan).from_config(old["plan"] | grown).identity(), plan.identity()
     same_file = dequantised and dequantised == old["model"].get("dequantised")
     return {k: begun[k] for k in wanted if begun.get(k) != wanted[k] and not (k == "model" and same_file)}
 
@@ -337,6 +339,7 @@ class Study:
     "What a schedule edits and asks."
 
     names: tuple[str, ...] = ()  # of the tables that grow; the last one says which parts are done
+    usual: dict = {}  # hyper-parameters that an older run does not record, with the values it had
 
     def __init__(
         self,
@@ -397,7 +400,8 @@ def accept(
 ) -> dict:  # what is written
     "The description of a run that is continued; an error if the folder holds another run."
     different = different_settings(old, self.plan, new["model"].get("dequantised"))
-    different |= {k: v for k, v in old["hparams"].items() if new["hparams"].get(k, v) != v}
+    hparams = self.usual | old["hparams"]
+    different |= {k: v for k, v in hparams.items() if new["hparams"].get(k, v) != v}
     before, now = _hashes(old), _hashes(new)
     changed = [f"{what} is not what it was when" for what, x in before.items() if now.get(what, x) != x]
     if different or changed:

@@ -454,7 +454,7 @@ def _without_collection():
 # %% ../../nbs/04_wikidata/05_entities.ipynb #cell-080
 LINES_PER_SLICE = 256
 FALLBACK = ("mul",)  # where names are that are the same in all languages
-_REGIONS = {"en": ("en-gb", "en-ca")}  # whose names are tried last
+_REGIONS = {"en": ("en-gb", "en-ca")}  # whose labels are tried last; their aliases count as others do
 
 
 @_without_collection()

@@ -107,7 +107,7 @@ def rule_conditions(f: _RuleTerms) -> dict:
         "unknown subject": ~f.known,
         "death": f.death & only_death,
         "other death": f.death & ~only_death,
-        "upside down": f.start > f.end,
+        "upside down": (f.start > f.end) & ~f.end.is_between(0, 10_000),  # in year 0: over, nobody knows when
         "swap": swap,
         "lasting swap": swap & (f.open | (f.end > f.new)),
         "added and started": f.added & f.within(f.start),

@@ -14,7 +14,7 @@ from torch import nn
 
 from ..protocol import HParams, _labels, hp, read_preset, values_for
 from ..requests import EditRequest
-from ..results import CarriedState, Delta, WeightEdit, carried_state
+from ..results import CarriedState, Delta, EditError, WeightEdit, carried_state
 from ..tail import changed_outputs
 from .mend import EditNetwork, LowRankLayer, NetworkEditor, NetworkHParams, ShapeNetwork
 from .mend import _answer_losses
@@ -252,7 +252,9 @@ class RLEdit(NetworkEditor):
 def _edit(self: RLEdit, lm: LM, requests: list[EditRequest], hparams: RLEditHParams) -> WeightEdit:
     "The changes of a batch, and the statistics after it."
     network, before = self.network_for(lm, hparams), carried_state(lm, self.name)
-    network.networks.load_state_dict(before.tensors if before else self._trained, strict=False)
+    found = network.networks.load_state_dict(before.tensors if before else self._trained, strict=False)
+    if found.unexpected_keys:
+        raise EditError(f"the carried state of {self.name} is of another network ({found.unexpected_keys[0]}); undo it")
     coded = encode_items(lm, [QAItem(r.question, r.answer, id=r.id) for r in requests], hparams.under)
     found, runs = _edit_factors(lm, coded, network.matrices), hparams.statistics == "running"
     if runs:
