@@ -1,6 +1,8 @@
 """The command line end to end, as a shell sees it."""
 
 import csv
+import functools
+import inspect
 import io
 import json
 import re
@@ -390,6 +392,23 @@ def test_words_of_earlier_versions_are_read(old, new):
     for word in name:
         command = command.commands[word]
     command.make_context(name[-1], got[len(name) :])  # every word is known
+
+
+def test_what_a_report_is_asked_for_reaches_it(command, monkeypatch):
+    "An option of today is read as it stands, also where an earlier version had one of this name."
+    from wbe.analysis import report
+
+    given, signature = {}, inspect.signature(report.make_report)
+
+    @functools.wraps(report.make_report)
+    def make_report(*values, **options):
+        given.update(signature.bind(*values, **options).arguments)
+        return given["out"]
+
+    monkeypatch.setattr(report, "make_report", make_report)
+    code, out, err = command("report", "runs", "--files", "figures", "--set", "audits=20240220", "--set", "ask=yes")
+    assert code == 0 and "in today's words" not in err, err
+    assert (given["folder"], given["audits"], given["ask"]) == (Path("figures"), [Path("20240220")], True)
 
 
 def test_numbers_for_programs_are_those_of_the_library(command, tmp_path):

@@ -801,8 +801,9 @@ def _report(
     """
     from wbe.analysis.report import make_report
 
-    settings |= dict(views=list(views) or None, audits=[Path(a) for a in audits] or None, most=most or None)
-    page = make_report([Path(r) for r in runs], output, title, notebook, files, **settings, log=print_step)
+    settings = dict(folder=files) | settings | dict(views=list(views) or None, most=most or None)
+    settings["audits"] = [Path(str(a)) for a in audits] or None  # 20240220 is read as a number
+    page = make_report([Path(r) for r in runs], output, title, notebook, **settings, log=print_step)
     out.line(f"The report: {page}")
 
 # %% ../../nbs/12_app/05_runs.ipynb #173afa01
