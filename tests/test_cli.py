@@ -411,6 +411,15 @@ def test_what_a_report_is_asked_for_reaches_it(command, monkeypatch):
     assert (given["folder"], given["audits"], given["ask"]) == (Path("figures"), [Path("20240220")], True)
 
 
+def test_no_run_counts_twice_in_a_comparison(command, tmp_path):
+    folders = [SAMPLES / "runs" / name for name in ("none", "rome", "rag")]
+    once, twice = (command("compare", *some, "--table", "json") for some in (folders, [*folders, folders[1]]))
+    assert twice == once and once[0] == 0
+    shutil.copytree(folders[1], tmp_path / "other" / "rome")
+    code, out, err = command("compare", *folders, tmp_path / "other")
+    assert code == 1 and err.splitlines()[-1].endswith("two runs named rome; rename one of these folders")
+
+
 def test_numbers_for_programs_are_those_of_the_library(command, tmp_path):
     from wbe.runs.records import compare_runs, load_runs
 

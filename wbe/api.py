@@ -141,9 +141,9 @@ def compare(
     "A row for each run: accuracy just after the edits, updates at the end, lasting facts, and seconds an edit."
     from wbe.metrics.answers import RUN_MEASURES
     from wbe.records import check_choice
-    from wbe.runs.records import compare_runs
+    from wbe.runs.records import _distinct_runs, compare_runs
 
-    found = _runs_of(runs or ["runs"])
+    found = _distinct_runs(_runs_of(runs or ["runs"]))
     table = compare_runs(found, check_choice(metric, RUN_MEASURES, "measure"))
     shown = [c for c in table if c[1] in _SHOWN or c == ("update", "earlier edits")]
     shown = [c for c in shown if table[c].notna().any() or c[0] == "edits"]  # also lasting facts that nobody knows

@@ -522,7 +522,7 @@ def _train(
 # %% ../../nbs/12_app/05_runs.ipynb #d6332f41
 def _runs_of_timesteps(folders, kinds=("timesteps",)) -> list:  # kinds: of SCHEDULES
     "The runs of some schedules in folders; a line for each other one that is left out."
-    from wbe.runs.records import left_out_line, load_runs
+    from wbe.runs.records import _distinct_runs, left_out_line, load_runs
 
     found = [r for f in folders for r in load_runs(f, SCHEDULES)]
     runs, others = [[r for r in found if (r.kind in kinds) == same] for same in (True, False)]
@@ -532,7 +532,7 @@ def _runs_of_timesteps(folders, kinds=("timesteps",)) -> list:  # kinds: of SCHE
         raise BadArgument(why or f"no runs in {where}; list what is there with: wbe status FOLDER")
     for r in others:
         print_step(left_out_line(r))
-    return runs
+    return _distinct_runs(runs)
 
 # %% ../../nbs/12_app/05_runs.ipynb #974371c4
 def _format_cell(column: tuple, x, unfinished: bool = False) -> str:

@@ -674,6 +674,16 @@ def load_runs(
     found = [Run.load(p) for p in ([folder] if one else sorted(p.parent for p in folder.glob("*/config.json")))]
     return [r for r in found if r.kind in kinds]
 
+
+def _distinct_runs(runs: list[Run]) -> list[Run]:
+    "Each run once; tables name a run by its folder, so other folders of the same name are an error."
+    out = {r.folder.resolve(): r for r in runs}
+    by_name = {r.name: r for r in out.values()}
+    for r in out.values():
+        if (other := by_name[r.name]) is not r:
+            raise BadArgument(f"{r.folder} and {other.folder}: two runs named {r.name}; rename one of these folders")
+    return list(out.values())
+
 # %% ../../nbs/10_runs/02_records.ipynb #cell-082
 def _lasting_values(ability, metric: str) -> list[float]:
     "The scores of lasting facts, one for each moment."
