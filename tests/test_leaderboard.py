@@ -94,6 +94,18 @@ def test_a_forged_run_is_not_ranked(tmp_path):
         assert "exact match is what the stored answers give" in line
 
 
+def test_a_run_that_asked_no_updates_is_named_and_left_out(tmp_path):
+    run = made_up("ft", **SIZE)
+    run.scores = run.scores[run.scores.axis == "locality"]
+    run.config["plan"]["axes"] = ["locality"]
+    write(run, tmp_path / "runs" / "near")
+    with pytest.raises(StoreError, match="near: left out; it asked about no update"):
+        make_leaderboard([tmp_path / "runs"], tmp_path / "page.html")
+    write(made_up("rag", **SIZE), tmp_path / "runs" / "rag")
+    page = make_leaderboard([tmp_path / "runs"], tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "near: left out; it asked about no update" in page and page.count('<section id="protocol-') == 1
+
+
 @pytest.mark.parametrize("left_out, answers", [("wrong", False), ("update", None), ("", False)])
 def test_scores_that_were_raised_where_no_answer_is_left_do_not_pass(left_out, answers):
     "Wrong answers were left out, or all answers to updates, or none; all scores after the edits were raised."

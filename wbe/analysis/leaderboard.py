@@ -406,6 +406,9 @@ def _find_runs(
     return list(dict(out).items())
 
 # %% ../../nbs/11_analysis/17_leaderboard.ipynb #cell-053
+_NO_UPDATES = "it asked about no update (--axes), and the order is that of updates"
+
+
 def make_leaderboard(
     sources,  # folders of runs, or of such folders, or names on the hub
     out="leaderboard.html",
@@ -416,9 +419,11 @@ def make_leaderboard(
     found = _find_runs([sources] if isinstance(sources, str | Path) else sources, revision)
     runs, trouble = reportable_runs([path for path, _ in found])
     alone, runs = [[r for r in runs if SCHEDULES[r.kind].restore == of] for of in (True, False)]
+    runs, unasked = [[r for r in runs if (r.scores.axis == "update").any() == asked] for asked in (True, False)]
+    told = [*map(left_out_line, alone), *(f"{r.name}: left out; {_NO_UPDATES}" for r in unasked)]
     if not runs:
-        raise StoreError(left_out_line(alone[0]))
-    where, trouble = dict(found), [*trouble, *map(left_out_line, alone)]
+        raise StoreError("; ".join(told))
+    where, trouble = dict(found), [*trouble, *told]
     origin = {id(r): where[r.folder] for r in runs}
     trouble = [t for t in trouble if not t.startswith("The runs do not have") and "is not compared with" not in t]
     write_text(out, _leaderboard_page(runs, origin, trouble, title))
