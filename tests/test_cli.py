@@ -420,6 +420,16 @@ def test_no_run_counts_twice_in_a_comparison(command, tmp_path):
     assert code == 1 and err.splitlines()[-1].endswith("two runs named rome; rename one of these folders")
 
 
+def test_a_run_that_has_just_begun_stops_no_comparison(command, tmp_path):
+    config = json.loads((SAMPLES / "runs" / "rome" / "config.json").read_text())
+    (begun := tmp_path / "begun").mkdir()
+    (begun / "config.json").write_text(json.dumps(config | dict(protocol="zero-shot@1")))
+    code, out, err = command("compare", SAMPLES / "runs" / "none", begun)
+    assert code == 0 and "update: just edited" in " ".join(out.split()) and "begun: left out; no question" in err
+    code, out, err = command("compare", begun)
+    assert code == 1 and "none of the runs has asked anything yet" in err
+
+
 def test_numbers_for_programs_are_those_of_the_library(command, tmp_path):
     from wbe.runs.records import compare_runs, load_runs
 

@@ -773,9 +773,12 @@ def _compare(
     if metric:
         check_choice(metric, RUN_MEASURES, "metric")
     runs = _runs_of_timesteps(folders, [name for name, how in SCHEDULES.items() if how.file == "benchmark"])
+    begun = [r for r in runs if len(r.outcomes)] or runs
+    for r in [r for r in runs if r not in begun]:
+        print_step(f"{r.folder}: left out; no question has been asked yet")
     groups = {name: _read_groups(name) for name in by}
-    print_comparison(runs, metric, out, against)
-    _print_groups(runs, groups, metric or _shown_measure(runs), out)
+    print_comparison(begun, metric, out, against)
+    _print_groups(begun, groups, metric or _shown_measure(begun), out)
 
 # %% ../../nbs/12_app/05_runs.ipynb #b7e2dd38
 @command("results", "wbe.analysis.report:make_report")
