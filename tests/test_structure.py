@@ -207,6 +207,11 @@ def test_scripts_import_what_there_is():
     assert not missing, missing
 
 
+def test_days_are_written_without_codes_of_one_system():
+    "Windows has no `%-d`."
+    assert [p.name for p in PACKAGE.rglob("*.py") if re.search(r"%-[a-zA-Z]", p.read_text(encoding="utf-8"))] == []
+
+
 def test_the_lifelong_loop_knows_no_editor():
     "The loop uses the protocol of editors; it contains no name of an editor or of its module."
     editors = {"wise", "rome", "memit", "lora", "finetune", "retrieval", "prompt", "merging", "routing"}

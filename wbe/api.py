@@ -105,6 +105,7 @@ def run(
 # %% ../nbs/12_app/10_api.ipynb #3432f072
 def _runs_of(given: Any) -> list:
     "Runs: of a run, a folder, or several of these."
+    from wbe.runs.plan import SCHEDULES
     from wbe.runs.records import load_runs
     from wbe.store import StoreError
 
@@ -112,7 +113,8 @@ def _runs_of(given: Any) -> list:
         return [given]
     if not isinstance(given, str | Path):
         return [run for one in given for run in _runs_of(one)]
-    if not (found := load_runs(given)):
+    kinds = [name for name, how in SCHEDULES.items() if how.file == "benchmark"]
+    if not (found := load_runs(given, kinds)):
         raise StoreError(f"{given}: {'no runs here' if Path(given).exists() else 'no such folder'}; `run` makes one")
     return found
 

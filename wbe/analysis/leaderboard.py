@@ -9,7 +9,6 @@ __all__ = ['make_leaderboard']
 import html
 import re
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from string import Template
 
@@ -20,7 +19,7 @@ import wbe
 from . import style, tables
 from .cost import edit_cost, label_points
 from .headline import reportable_runs
-from .report import _image_html, page_files, page_note
+from .report import _image_html, _made_now, page_files, page_note
 from .tables import edits_planned, labelled_runs, last_in_time, match_unedited
 from .tables import mean_by, runs_by_protocol, text_measure, verdicts_by
 from .timesteps import ability_table
@@ -365,7 +364,7 @@ def _leaderboard_page(
     contents = "".join(f'<li><a href="#{key}">{html.escape(name)}</a></li>' for key, name in links)
     parts = dict(title=html.escape(title or "Leaderboard of lifelong editing"), lead=_LEAD, facts="", contents=contents)
     parts |= dict(body="\n".join([*sections, _checks_html()]), missing=page_note(trouble, "Left out or incomplete"))
-    parts |= dict(made=datetime.now(UTC).strftime("%-d %B %Y, %H:%M UTC"), version=html.escape(wbe.__version__))
+    parts |= dict(made=_made_now(), version=html.escape(wbe.__version__))
     return Template(page_files()["template"]).substitute(page_files() | dict(questions="", data="") | parts)
 
 # %% ../../nbs/11_analysis/17_leaderboard.ipynb #cell-049
@@ -374,17 +373,17 @@ _RUN_FILES = ("*config.json", "*.parquet")
 
 def _split_hub_name(source: str) -> tuple[str, str]:
     "The data set and the folder in it."
-    owner, name, *inside = PurePosixPath(source.removeprefix("hf://").removeprefix("datasets/")).parts or ("", "")
-    return f"{owner}/{name}", "/".join(inside)
+    parts = PurePosixPath(source.removeprefix("hf://").removeprefix("datasets/")).parts
+    return "/".join(parts[:2]), "/".join(parts[2:])
 
 
 def _fetch_runs_folder(source: str, revision: str | None = None) -> Path:
     "The folder of a source on this machine; what is on the hub is fetched."
     if Path(source).exists():
         return Path(source)
-    if str(source).count("/") == 0 or str(source).startswith((".", "/")):
-        raise StoreError(f"{source}: there is no such folder; a data set on the hub has the form owner/name")
     name, inside = _split_hub_name(str(source))
+    if "/" not in name or str(source).startswith((".", "/")):
+        raise StoreError(f"{source}: there is no such folder; a data set on the hub has the form owner/name")
     folder = fetch_dataset(name, revision, [f"{inside}/{p}" if inside else p for p in _RUN_FILES])
     if not (Path(folder) / inside).is_dir():
         raise StoreError(f"{name} on the hub has no folder {inside}; name one that it has, or leave it out")

@@ -401,6 +401,12 @@ def _questions_html(packed: PackedQuestions) -> str:
     return f'<section id="questions">{head}{_text_html(_QUESTIONS_INTRO)}{note}{state}{body}</section>'
 
 # %% ../../nbs/11_analysis/14_report.ipynb #cell-068
+def _made_now() -> str:
+    "The time at which a page is made."
+    now = datetime.now(UTC)
+    return f"{now.day} {now:%B %Y, %H:%M} UTC"
+
+
 def _page_parts(nb, runs) -> dict[str, str]:
     "The parts of the page that the template puts in their places."
     titles, body = _sections_html(nb)
@@ -408,9 +414,8 @@ def _page_parts(nb, runs) -> dict[str, str]:
     links = "".join(f'<li><a href="#{key}">{html.escape(title)}</a></li>' for key, title in titles.items())
     editors = style.display_order([name for name, _ in labelled_runs(runs)]) if runs else []
     lead = f"{len(editors)} {'runs' if len(editors) > 1 else 'run'}: {', '.join(editors)}." if runs else ""
-    made = datetime.now(UTC).strftime("%-d %B %Y, %H:%M UTC")
     parts = dict(lead=html.escape(lead), facts=_facts_html(runs) if runs else "", contents=links, body=body)
-    return parts | dict(made=made, version=html.escape(wbe.__version__))
+    return parts | dict(made=_made_now(), version=html.escape(wbe.__version__))
 
 # %% ../../nbs/11_analysis/14_report.ipynb #cell-069
 _NO_QUESTIONS = dict(questions="", data="")

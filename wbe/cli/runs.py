@@ -733,7 +733,10 @@ def _print_groups(runs: list, groups: dict, metric: str, out: TableOutput):
     for line, part in _by_protocol(runs, out).items() if groups else ():
         out.line(line) if line else None
         for name, by in groups.items():
-            found = {r.name: scores_by(r, by, metric) for r in part if not r.scores.empty}
+            found = {r.name: t for r in part if len(r.scores) and len(t := scores_by(r, by, metric))}
+            if not found:
+                out.line(f"By {name}: no score here has the measure {metric}.")
+                continue
             asked = {r.name: _asked_how(r, metric) for r in part}
             kept += [table.assign(by=name, **asked[run]) for run, table in found.items()]
             table = pd.concat(found.values())
