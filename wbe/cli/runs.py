@@ -507,6 +507,10 @@ def _train(
     if kind == "tiny":
         from wbe.tiny.training import train_tiny
 
+        unfit = dict(benchmark=benchmark, timesteps=timesteps, updates=updates)
+        unfit |= dict(model=model != "wbe-tiny", dtype=dtype != "auto")
+        if names := [name for name, given in unfit.items() if given]:
+            raise BadArgument(f"{', '.join(names)}: not for the tiny model, which learns from worlds of its own")
         device = "cpu" if device == "auto" else device
         check_load_options("wbe-tiny", device=device)
         return out.line(f"The model: {train_tiny(output, seed, device=device, **settings)}")
