@@ -321,7 +321,7 @@ def _parse_one(folder: Path, dumps: tuple, settings: dict, out: TableOutput):
 
     if len(dumps) != 1:
         raise BadArgument("--until parsed is for one dump; each has a folder of its own")
-    parsed = parse_dump(dumps[0], folder, warn=False, **settings)
+    parsed = parse_dump(dumps[0], folder, warn=False, **take(settings, _PARSED))
     out.table("counts", ("what", "count"), [(k, n) for k, n in parsed.counts.items() if type(n) is int])
     out.line(f"The tables: {folder}")
     if parsed.damage:
@@ -364,6 +364,12 @@ def _build_two(folder: Path, dumps: tuple, settings: dict, out: TableOutput):
     settings = dict(kind="auto") | take(settings, _FACTS)
     _print_built(build_facts(*dumps, folder, on_step=print_step, **settings), folder, out)
 
+
+def _check_early(until: str, **given):  # given: flags of a whole benchmark
+    "Raise an error for what has no meaning before questions are written."
+    if names := [name for name, v in given.items() if v not in (None, ()) and v is not False]:
+        raise BadArgument(f"--until {until} stops before questions are written: leave out {', '.join(names)}")
+
 # %% ../../nbs/12_app/04_bench.ipynb #03806780
 @command("benchmark", _BENCHMARK, _FACTS, _PARSED, _CRITERIA)
 def _benchmark(
@@ -400,6 +406,8 @@ def _benchmark(
     check_choice(until, ("release", "facts", "parsed"), "step")
     settings["language"] = language
     if until != "release":
+        paid = dict(model=model, base_url=base_url, prices=prices, budget=budget, yes=yes)
+        _check_early(until, world=world, world_seed=world_seed, writer=writer, chains=chains, **paid)
         return dict(parsed=_parse_one, facts=_build_two)[until](folder, dumps, settings, out)
     make = _maker(folder, dumps, world, world_seed, settings.get("mirror"))
     by, how = _checked_writer(_writer_settings(writer or [], model, base_url), _spending(budget, prices, yes))
