@@ -14,7 +14,17 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from .style import GREY, Look, display_order, draw_dots, draw_heatmap, new_figure, panel_title, percent_axis
+from wbe.analysis.style import (
+    GREY,
+    Look,
+    display_order,
+    draw_dots,
+    draw_heatmap,
+    is_unedited,
+    new_figure,
+    panel_title,
+    percent_axis,
+)
 from .tables import interval_columns, list_verdicts
 from ..benchmark.reader import Benchmark
 from ..metrics.answers import exact_match, normalise_answer
@@ -200,12 +210,9 @@ def accuracy_by_kind(
     return table
 
 # %% ../../nbs/11_analysis/09_kinds.ipynb #cell-048
-_RESULT_LABELS = {"none": "unedited model"}
-
-
 def display_name(result: str) -> str:
     "The name of a result in figures and sentences."
-    return _RESULT_LABELS.get(result, result)
+    return f"unedited model{result.removeprefix('none')}" if is_unedited(result) else result
 
 # %% ../../nbs/11_analysis/09_kinds.ipynb #446fc2ab
 _FACTS = {"all": "all facts", "new": "new facts", "update": "updated facts"}
@@ -412,7 +419,8 @@ def draw_generated_shares(
 # %% ../../nbs/11_analysis/09_kinds.ipynb #96da7286
 def _forgets_without_learning(table: pd.DataFrame) -> pd.DataFrame:
     "Results that generate the outdated answer less often than before any edit, and mostly neither answer."
-    first, edited = table[table.state == "none"], table[table.state != "none"]
+    none = table.state.map(is_unedited).astype(bool)
+    first, edited = table[none], table[~none]
     below = edited.outdated_high < (first.outdated_low.iloc[0] if len(first) else 0.5)
     mostly_neither = (edited.neither_low > 0.5) & (edited.updated_high < 0.25)
     return edited[(edited.n >= MIN_QUESTIONS) & below & mostly_neither]

@@ -91,7 +91,7 @@ def _name_run(selection: dict, called: Mapping[str, str]) -> dict | None:
     "A selection with the run as it is called on the page, or None for no run. The unedited model was asked before."
     if "run" not in selection:
         return selection
-    name = selection["run"] if selection["run"] in called else str(selection["run"]).partition(" (")[0]
+    name = selection["run"] if selection["run"] in called else str(selection["run"]).rpartition(" (")[0]
     before = dict(moment="before") if name == _UNEDITED_ROW and selection.get("moment") != "curve" else {}
     return selection | dict(run=called[name]) | before if name in called else None
 
