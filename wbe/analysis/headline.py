@@ -33,7 +33,7 @@ from ..benchmark.own import open_benchmark
 from ..benchmark.reader import Benchmark
 from ..metrics.answers import MEASURES, OPTIONAL_MEASURES
 from ..records import ASKED_AXES, BadArgument, WbeError
-from ..runs.plan import SCHEDULES, RunPlan, plan_settings
+from ..runs.plan import SCHEDULES, plan_settings
 from ..runs.records import Run, left_out_line, reached_end, run_differences
 from ..store import StoreError, explain_read_errors
 from ..texts import package_table
@@ -338,7 +338,8 @@ def run_environments(runs) -> pd.DataFrame:
 # %% ../../nbs/11_analysis/11_headline.ipynb #cell-049
 def command_of_run(run) -> str:
     "The command that makes a run in the folder where it is."
-    words, folder = RunPlan.from_config(run.config["plan"]).command_words(), getattr(run, "folder", None)
+    plan = SCHEDULES[run.config.get("kind", "timesteps")].plan_class.from_config(run.config["plan"])
+    words, folder = plan.command_words(), getattr(run, "folder", None)
     words += ["--runs", str(Path(folder).parent)] if folder and Path(folder).parent != Path("runs") else []
     return shlex.join([*words, "--name", run.name])
 
