@@ -428,6 +428,14 @@ def _question_parts(runs, room: int) -> dict[str, str]:
     scripts = (f'<script type="text/plain" id="{name}">{text}</script>' for name, text in data.items())
     return dict(questions=_questions_html(packed), data="\n".join(scripts))
 
+# %% ../../nbs/11_analysis/14_report.ipynb #86a1a821
+def _edit_groups(nb) -> dict[str, dict]:
+    "The group of each edit, by the name of the groups: those of all protocols together."
+    shown, out = [o.get("metadata", {}).get("wbe", {}) for c in nb.cells for o in c.get("outputs", ())], {}
+    for about in (a for a in shown if a.get("kind") == "groups"):
+        out.setdefault(about["name"], {}).update(about["groups"])
+    return out
+
 # %% ../../nbs/11_analysis/14_report.ipynb #cell-070
 def _report_page(
     nb,  # an executed results notebook
@@ -443,9 +451,8 @@ def _report_page(
     setup = next(c for c in nb.cells if c.metadata.get("wbe") == "setup")
     errors = [o for o in setup.outputs if o.output_type == "error"]
     trouble = [*trouble, *(f"The notebook could not begin: {o.ename}: {o.evalue}" for o in errors)]
-    shown = [o.get("metadata", {}).get("wbe", {}) for c in nb.cells for o in c.get("outputs", ())]
-    for run, about in product(runs, (a for a in shown if a.get("kind") == "groups")):
-        run.questions = run.questions.assign(**{about["name"]: run.questions.edit_id.map(about["groups"])})
+    for run, (name, groups) in product(runs, _edit_groups(nb).items()):
+        run.questions = run.questions.assign(**{name: run.questions.edit_id.map(groups)})
     parts = _page_parts(nb, runs) | page_files()
     parts |= dict(title=html.escape(title), missing=page_note(trouble, "What is missing"))
     parts |= _question_parts(runs, _PAGE_BYTES - len("".join(parts.values()).encode())) if runs else _NO_QUESTIONS
