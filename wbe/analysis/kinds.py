@@ -175,9 +175,11 @@ def _accuracy_of_kinds(both: pd.DataFrame) -> list[dict]:
     "A row for each kind."
     out = []
     for kind, part in both.groupby("kind", observed=True):
-        guessed = (part.guess == part.right).astype(float)
+        some = part[part.guess.notna()]  # without a property there is no guess
+        guessed = (some.guess == some.right).astype(float)
         row = dict(kind=kind, n=len(part), subjects=part.subject_id.nunique(), guessed=float(guessed.mean()))
-        row["verdict"] = paired_difference(part.exact_match.astype(float) - guessed, part.subject_id, 1000)
+        more = some.exact_match.astype(float) - guessed
+        row["verdict"] = paired_difference(more, some.subject_id, 1000) if len(some) else None
         for m in _SCORES:
             row |= interval_columns(m, part[m].astype(float), part.subject_id)
         out.append(row)
@@ -203,7 +205,8 @@ def accuracy_by_kind(
         for tag in tags:
             rows = _accuracy_of_kinds(both if tag == "all" else both[both.tag == tag])
             out += [dict(result=name, tag=tag) | row for row in rows]
-    for row, verdict in zip(out, judge_differences([row["verdict"] for row in out])):
+    judged = [row for row in out if row["verdict"]]
+    for row, verdict in zip(judged, judge_differences([row["verdict"] for row in judged])):
         row["verdict"] = verdict  # on exact answers beside the most frequent answer, over the whole table
     table = pd.DataFrame(out, columns=_KIND_COLUMNS)
     table.attrs["missing"] = missing
@@ -224,7 +227,8 @@ def _summarise_tag(part: pd.DataFrame) -> str:
     high, low = part.loc[part.exact_match.idxmax()], part.loc[part.exact_match.idxmin()]
     best, worst = (f"{r.kind} ({r.exact_match:.1%} of {r.n})" for r in (high, low))
     guesser = list_verdicts(zip(part.kind, part.verdict), "always giving the most frequent answer")
-    return f"most often right about {best}, least about {worst}. {guesser[0].upper()}{guesser[1:]}."
+    text = f"most often right about {best}, least about {worst}."
+    return f"{text} {guesser[0].upper()}{guesser[1:]}." if guesser else text
 
 # %% ../../nbs/11_analysis/09_kinds.ipynb #cell-057
 _LEAST = 20  # questions of a kind; others are left out of sentences
