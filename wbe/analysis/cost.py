@@ -40,8 +40,9 @@ def edit_cost(runs) -> pd.DataFrame:
     "For each editor: edits, seconds per edit with interval, total seconds, peak memory in bytes, refused edits."
     out = {}
     for editor, b in _edit_batches(runs).groupby("editor"):
-        each = b.seconds / b.edits.clip(lower=1)
-        i = bootstrap_interval(np.repeat(each, b.edits), np.repeat(np.arange(len(b)), b.edits), repeats=1000)
+        some = b.groupby((b.edits > 0).cumsum().clip(lower=1))[["seconds", "edits"]].sum()  # refused: with others
+        each, groups = np.repeat(some.seconds / some.edits, some.edits), np.repeat(np.arange(len(some)), some.edits)
+        i = bootstrap_interval(each, groups, repeats=1000)
         row = dict(edits=int(b.edits.sum()), batches=len(b), per_edit=i.value, low=i.low, high=i.high)
         row |= dict(seconds=b.seconds.sum(), peak_memory=b.peak_memory.max(), refused=int(b.refused.sum()))
         out[editor] = row
@@ -233,8 +234,8 @@ def _summarise_bytes(runs) -> list[str]:
     for name, run in labelled_runs(runs):
         moments = getattr(run, "moments", pd.DataFrame())
         kept = moments.bytes_beside.dropna() if "bytes_beside" in moments else ()
-        if len(kept) and len(run.batches):
-            found[name] = kept.iloc[-1] / run.batches.edits.sum()
+        if len(kept) and len(run.batches) and (made := run.batches.edits.sum()):
+            found[name] = kept.iloc[-1] / made
     beside = [f"{format_bytes(found[name])} ({name})" for name in display_order(found) if found[name]]
     return [f"Beside the weights an editor keeps, per edit: {', '.join(beside)}."] if beside else []
 

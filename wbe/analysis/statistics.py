@@ -187,7 +187,7 @@ def _summarise_model(model: str, shares: pd.Series, all_: pd.Series) -> str:
     if shares.empty:
         return f"{model} was asked nothing."
     share = format_percent(all_[model], all_[f"{model}.low"], all_[f"{model}.high"])
-    least, most = (f"{shares[i]:.0%} ({i})" for i in (shares.idxmin(), shares.idxmax()))
+    least, most = (f"{format_percent(shares[i], digits=0)} ({i})" for i in (shares.idxmin(), shares.idxmax()))
     spread = f", from {least} to {most}" if len(shares) > 1 else ""
     return f"{model} leaves {share} of the update questions unsolved{spread}."
 

@@ -41,6 +41,7 @@ def format_percent(share: float, low: float | None = None, high: float | None = 
     "A share in percent, with its interval in brackets if there is one; empty where it is unknown."
     if not _is_known(share):
         return ""
+    digits += any(f"{x:.{digits}%}" in ("0%", "100%") for x in (share, low, high) if _is_known(x) and 0 < x < 1)
     interval = f" [{low:.{digits}%}, {high:.{digits}%}]" if _is_known(low) and _is_known(high) else ""
     return f"{share:.{digits}%}{interval}"
 
