@@ -186,7 +186,7 @@ def _execute_notebook(
     from nbclient import NotebookClient
     from nbclient.exceptions import DeadKernelError
 
-    options = dict(timeout=3600, kernel_name="python3", allow_errors=True)
+    options = dict(timeout=None, kernel_name="python3", allow_errors=True)  # a cell takes as long as it takes
     client = NotebookClient(nb, **options, resources={"metadata": {"path": str(folder)}})
     try:
         with TemporaryFile() as messages, client.setup_kernel(stderr=messages):
@@ -263,7 +263,10 @@ def _table_html(
     )
 
 # %% ../../nbs/11_analysis/14_report.ipynb #cell-046
-_OWN_ERRORS = ("BadArgument", "StoreError", "SchemaError", "FetchError")
+_OWN_ERRORS = "BadAnswer BadArgument DamagedDump EditError FetchError FormatError MissingPackage ModelError".split()
+_OWN_ERRORS += (
+    "OverBudget ProcessError SchemaError StoreError WriterError _EmbedderError _PromptError _StillRunning".split()
+)
 _FAULT = "the section could not be made; the notebook that `wbe report --notebook FILE` writes holds the reason"
 
 
