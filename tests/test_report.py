@@ -70,6 +70,8 @@ QUESTIONS = """<script>const probeQuestions = async () => {
   const title = document.querySelector(".tabulator-col[tabulator-field=token_accuracy]");
   title.click(); await later(500); seen.ascending = shown("token_accuracy");
   title.click(); await later(500); seen.descending = shown("token_accuracy");
+  const [run] = answers.data.runs, named = run.name, own = answers.select({ run: named }).length;
+  run.name = "low, early"; seen.comma = [own, answers.select({ run: "low, early" }).length]; run.name = named;
   seen.csv = questionsCsv(); seen.tableCsv = tableCsv(document.querySelector("#means table"));
   const grounds = [document.body, document.querySelector(".tabulator-row")];
   const ground = () => grounds.map(e => getComputedStyle(e).backgroundColor).join();
@@ -264,6 +266,12 @@ def test_questions_sort_and_save(opened):
         assert sorted(saved["exact match"]) == sorted(100 * rows.exact_match)
         table = pd.read_csv(StringIO(q["tableCsv"]))
         assert list(table.columns) == ["editor", "update", "rephrase", "persona", "multi-hop", "locality"]
+
+
+def test_a_name_may_hold_a_comma(opened):
+    for f in opened[0].values():
+        own, found = f["questions"]["comma"]
+        assert own == found > 0
 
 
 def test_themes_fold_and_print(opened):

@@ -31,12 +31,12 @@ _SELECTED_BY += ("kind", "dates")  # groups of edits, which a section of the pag
 
 # %% ../../nbs/11_analysis/13_question_links.ipynb #cell-006
 def _question_address(
-    **selection,  # of `_SELECTED_BY`; several values of a column are separated by commas
+    **selection,  # of `_SELECTED_BY`; several values (of axis, moment, edits_done and change) are separated by commas
 ) -> str:
     "The address of the questions of a selection on the page of a report."
     for column in selection:
         check_choice(column, _SELECTED_BY, "column")
-    known = {k: f"{v:g}" if isinstance(v, float | np.floating) else v for k, v in selection.items()}
+    known = {k: f"{v:.15g}" if isinstance(v, float | np.floating) else v for k, v in selection.items()}
     return f"#questions?{urlencode({k: v for k, v in known.items() if v not in (None, '')}, safe=',')}"
 
 # %% ../../nbs/11_analysis/13_question_links.ipynb #cell-009
@@ -126,7 +126,7 @@ def decay_links(
         best, (first, *_, last) = part.edits_done[part.value.idxmax()], [*part.edits_done, *part.edits_done]
         points[editor, axis] = dict(first=first, best=best, last=last, unedited=last, n=last, edits=last)
         together = part.edits_done[part.edits_done >= part.since.max()]
-        points[editor, axis]["last points together"] = ",".join(f"{done:g}" for done in together)
+        points[editor, axis]["last points together"] = ",".join(f"{done:.15g}" for done in together)
 
     def link(row, column):
         done = points.get(row, {}).get(column)

@@ -111,6 +111,8 @@ const unpack = async id => {
 };
 const MOMENTS = { before: "before any edit", current: "right after its edits", past: "after a later timestep", curve: "in between" };
 const CHANGES = ["wrong → right", "right → wrong", "right → right", "wrong → wrong"];
+const SEVERAL = ["axis", "moment", "edits_done", "change"]; // of these an address may hold several values, with commas between
+const severalOf = (field, text) => SEVERAL.includes(field) ? text.split(",") : [text]; // the name of a run may hold commas
 const percent = v => v < 0 ? "" : `${v}%`;
 
 class Answers {
@@ -160,7 +162,7 @@ class Answers {
     return now < 0 || was < 0 || this.data.parts[this.part[i]].moment === "before" ? "" : `${was === 100 ? "right" : "wrong"} → ${now === 100 ? "right" : "wrong"}`;
   }
   select(query) { // the numbers of the rows that fit
-    const wanted = Object.entries(query).filter(([k, v]) => k !== "text" && v).map(([k, v]) => [k, new Set(String(v).split(","))]);
+    const wanted = Object.entries(query).filter(([k, v]) => k !== "text" && v).map(([k, v]) => [k, new Set(severalOf(k, String(v)))]);
     const ofPart = wanted.filter(([k]) => ["run", "moment", "scored_at", "edits_done"].includes(k));
     const ofQuestion = wanted.filter(([k]) => k in this.asked);
     const others = wanted.filter(([k]) => !ofPart.some(([p]) => p === k) && !ofQuestion.some(([p]) => p === k));
@@ -307,7 +309,7 @@ const openQuestions = async given => {
       if (!control.name) continue;
       const v = given[control.name] ?? "";
       if (control.tagName === "SELECT" && v && ![...control.options].some(o => o.value === v)) // several values at once
-        control.append(make("option", { value: v, textContent: v.split(",").map(x => MOMENTS[x] ?? x).join(" or ") }));
+        control.append(make("option", { value: v, textContent: severalOf(control.name, v).map(x => MOMENTS[x] ?? x).join(" or ") }));
       control.value = v;
     }
     await apply(given);
