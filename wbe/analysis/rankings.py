@@ -23,7 +23,7 @@ from ..metrics.answers import RUN_MEASURES, cohen_kappa, normalised_matches
 from ..metrics.intervals import Interval, bootstrap_interval, judge_differences, p_value
 from ..metrics.summary import SLICES, cutoff_slices
 from ..records import ASKED_AXES, QUESTION_KEY, BadArgument, check_choice
-from ..runs.records import Run
+from ..runs.records import Run, reached_end
 from ..store import StoreError, find_manifests
 from ..wikidata.audit import AUDIT_VERDICTS, SUPPORTED_VERDICTS, Audit
 from ..writers.judge import JudgeRequest, judge_answers
@@ -77,8 +77,8 @@ _NOT_RANKED = ("none", "oracle")
 
 
 def _ranked_runs(runs) -> list:
-    "The longest runs of editors that can be ranked; at least three."
-    out = [r for r in longest_runs(runs) if r.editor not in _NOT_RANKED and len(r.scores)]
+    "The longest runs of editors that can be ranked, at least three; all finished, so that all were asked the same."
+    out = [r for r in longest_runs(runs) if r.editor not in _NOT_RANKED and len(r.scores) and reached_end(r)]
     if len(out) < 3:
         names = ", ".join(r.name for r in out) or "none"
         hint = "`wbe run --editor NAME` makes one"
