@@ -14,17 +14,8 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from wbe.analysis.style import (
-    GREY,
-    Look,
-    display_order,
-    draw_dots,
-    draw_heatmap,
-    is_unedited,
-    new_figure,
-    panel_title,
-    percent_axis,
-)
+from .style import GREY, Look, display_order, draw_dots, draw_heatmap
+from .style import is_unedited, new_figure, panel_title, percent_axis
 from .tables import interval_columns, list_verdicts
 from ..benchmark.reader import Benchmark
 from ..metrics.answers import exact_match, normalise_answer

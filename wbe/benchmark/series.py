@@ -479,8 +479,7 @@ def make_benchmark(
     _open_series(folder, settings).add(files)
     with lock(make_folder(folder) / ".series.lock"):
         series = _open_series(folder, settings).add(files)  # another process may have added to it
-        work = _Work(engine, memory, workers, progress, log, insist)
-        return _complete_series(series, writer_options, work, roles)
+        return _complete_series(series, writer_options, _Work(engine, memory, workers, progress, log, insist), roles)
 
 # %% ../../nbs/06_benchmark/10_series.ipynb #c410c586
 def _check_same_world(folder: Path, world: World):
@@ -539,5 +538,4 @@ def extend_benchmark(
         if any(s.released and dump_date(path) in (s.old, s.new) for s in series.steps):
             log(f"{dump_date(path)} is in this benchmark already: no timestep is added")
         series.add([path])
-        work = _Work(engine, memory, workers, progress, log, insist)
-        return _complete_series(series, writer_options, work, roles)
+        return _complete_series(series, writer_options, _Work(engine, memory, workers, progress, log, insist), roles)

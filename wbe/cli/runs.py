@@ -518,8 +518,7 @@ def _train(
     from wbe.editors.training.rledit import RLEditTrainer, rledit_training
 
     trainer, training = (MendTrainer, mend_training) if kind == "mend" else (RLEditTrainer, rledit_training)
-    examples, source = _examples_for(model, benchmark, updates, timesteps, seed)
-    lm = load(model, dtype, device)
+    (examples, source), lm = _examples_for(model, benchmark, updates, timesteps, seed), load(model, dtype, device)
     made = train_network(trainer, lm, examples, output, training(lm, **settings, seed=seed), source)
     out.line(f"The network: {made}")
 

@@ -140,17 +140,19 @@ class MquakePlan(Plan, ModelSettings):
         check_choice(self.edits, ("question", "cloze"), "form of edits")
         get_protocol(self.protocol)
 
-    def recorded(self) -> dict:
-        "The settings as the config.json of a run holds them: an address without its key, and nothing of the price."
-        own = {k: v for k, v in super().recorded().items() if k != "spending"}
-        return own | dict(endpoint=split_parameters(self.endpoint)[0] or None)
-
     @property
     def name(self) -> str:
         "A name for the run's folder, made of editor, model and file."
         file = Path(self.chains).stem
         file += f"-{self.style}" if self.style and not file.endswith(f"_{self.style}") else ""
         return f"mquake-{self.editor.replace(':', '-')}-{Path(self.model).name}-{file}"
+
+# %% ../../nbs/10_runs/09_mquake.ipynb #a1696018
+@patch
+def recorded(self: MquakePlan) -> dict:
+    "The settings as the config.json of a run holds them: an address without its key, and nothing of the price."
+    own = {k: v for k, v in Plan.recorded(self).items() if k != "spending"}
+    return own | dict(endpoint=split_parameters(self.endpoint)[0] or None)
 
 # %% ../../nbs/10_runs/09_mquake.ipynb #cell-022
 def instance_groups(instances: list[dict], k: int, seed: int = 0, sample: int | None = None) -> list[list[dict]]:
