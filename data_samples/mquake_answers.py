@@ -40,7 +40,7 @@ def make_inputs(folder: Path) -> tuple[Path, Path, Path]:
     dumps = sorted((HERE / "world").glob("*.bz2"))
     for path, some in ((tuned, dumps[:3]), (later, dumps[4:7])):
         if not list((path / "release").glob("chains_*_CF.json")):
-            make_benchmark(path, some, chains=True, progress=False)
+            make_benchmark(path, some, chains=True, ended="drop", progress=False)
     return model, tuned, later
 
 

@@ -27,7 +27,7 @@ def main(folder, editor, which="recalled", ks="1,100,all", sample="200"):
     torch.set_num_threads(1)
     folder, name = Path(folder), f"{editor}-{which}"
     dumps = sorted((HERE / "world").glob("*.bz2"))[4:6]
-    make_benchmark(folder / name / "bench", dumps, chains=True, progress=False)
+    make_benchmark(folder / name / "bench", dumps, chains=True, ended="drop", progress=False)
     (chains,) = (folder / name / "bench" / "release").glob("chains_*_CF.json")
     asked = dict(recall=True, questions=3) if which == "recalled" else dict(questions=1)
     numbers = tuple(k if k == "all" else int(k) for k in ks.split(","))

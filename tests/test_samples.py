@@ -43,7 +43,7 @@ def today(small_world, tmp_path_factory):
 
     Notebooks make its first timesteps too: what the same code has made there is taken.
     """
-    about = dict(title="The benchmark of the controlled world", source=WORLD_SOURCE, progress=False)
+    about = dict(title="The benchmark of the controlled world", source=WORLD_SOURCE, ended="drop", progress=False)
     with served():
         return make_benchmark(tmp_path_factory.mktemp("today"), sorted(small_world.paths("dumps")), **about)
 

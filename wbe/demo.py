@@ -131,7 +131,7 @@ def run_demo(
     with atomic_write(figure) as part:
         draw_change_causes(table).savefig(part, dpi=150, format="png")
     dumps = [p for p in files.paths() if p.name.endswith((".json.gz", ".json.bz2"))]
-    about = dict(title="The benchmark of the controlled world", source=WORLD_SOURCE)
+    about = dict(title="The benchmark of the controlled world", source=WORLD_SOURCE, ended="drop")  # as the sample
     release = make_benchmark(folder / "benchmark", dumps, **about, progress=progress, log=log)
     step = Series.load(folder / "benchmark").steps[:SHOWN_TIMESTEP][-1]
     how = dict(rules=False, ended="drop", progress=False)  # as the benchmark was made, so nothing is done again

@@ -12,7 +12,7 @@ and is named after it. Editors and commands that are in the tables, and not amon
 HoReN and LoRA-Merge were run later, on the first timestep alone. It has the edits of the whole benchmark's:
 
     python -c "from wbe.benchmark.series import make_world_benchmark as make
-    make('FOLDER/first', 500_000, dates=['2024-02-01', '2024-02-20'])"
+    make('FOLDER/first', 500_000, dates=['2024-02-01', '2024-02-20'], ended='drop')"
     wbe run FOLDER/first/release -e horen --max-edits 25000 --limit 100 --sample 25 --set every=5000 \\
         --set first=25000 --set curve=100 --runs FOLDER/runs --name horen
     wbe run FOLDER/first/release -e lora-merge --max-edits 6000 --limit 100 --sample 25 --set every=5000 \\

@@ -66,7 +66,8 @@ def reply_with(model):
 def main(model, folder, output, facts=6):
     torch.set_num_threads(1)
     folder = Path(folder)
-    make_world_benchmark(folder / "world", 800, dates=["2024-04-01", "2024-05-01"], progress=False)
+    how = dict(dates=["2024-04-01", "2024-05-01"], ended="drop", progress=False)
+    make_world_benchmark(folder / "world", 800, **how)
     rows = [*table_3(), *facts_to_compare(series_facts(folder / "world"), int(facts))]
     with FaultyServer(reply=reply_with(model), structured="text") as server:
         how = dict(model="SmolLM2-135M-Instruct", base_url=server.url, cache=folder / "texts.sqlite", confirm=True)

@@ -45,7 +45,8 @@ AXES = ("update", "rephrase")
 def make(folder: Path):
     "Write the world's dumps and their benchmark."
     files = World(seed=7, entities=12_000).write(folder / "world", articles=False, views=False, truth=False)
-    make_benchmark(folder / "bench", sorted(files.paths()), title="Ten thousand edits of the controlled world")
+    about = dict(title="Ten thousand edits of the controlled world", ended="drop")  # as those that are recorded
+    make_benchmark(folder / "bench", sorted(files.paths()), **about)
     count_subjects(sampled(first_edits(folder))).to_csv(HERE / "subjects.csv", index=False)
 
 

@@ -88,7 +88,7 @@ def make_months(data: Path) -> list[Month]:
     world = World(7, 1500).write(data / "world", formats=("json.gz",), views=False, truth=False, progress=False)
     days = [p.name.split("-")[1] for p in world.paths("articles")]
     dumps = [*world.paths("dumps"), *world.paths("articles")]
-    sizes = dict(unchanged=SIZES["unchanged"], tuning=SIZES["tuning"])
+    sizes = dict(unchanged=SIZES["unchanged"], tuning=SIZES["tuning"], ended="drop")
     release = evolve_benchmark(data / "bench", dumps, least=0, progress=False, **sizes).folder
     wiki = write_wiki_texts(dict(zip(days, world.paths("articles"))), data / "wiki", data / "wiki_work", progress=False)
     parsed = {

@@ -49,7 +49,8 @@ def make_release(folder: Path) -> Path:
     options = dict(formats=("json.gz",), views=False, truth=False, progress=False)
     world = World(7, 1500).write(folder / "world", dates=DAYS, **options)
     dumps = [*world.paths("dumps"), *world.paths("articles")]
-    return evolve_benchmark(folder / "bench", dumps, least=100, unchanged=40, tuning=10, progress=False).folder
+    sizes = dict(least=100, unchanged=40, tuning=10, ended="drop")
+    return evolve_benchmark(folder / "bench", dumps, **sizes, progress=False).folder
 
 
 def reader_folder(folder: Path, data: Path) -> str:

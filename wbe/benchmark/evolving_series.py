@@ -29,6 +29,7 @@ from ..store import Manifest, Stage, StoreError, atomic_write, lock, make_folder
 from ..texts import package_text, stable_hash
 from ..wikidata.build import check_pair
 from ..wikidata.entities import FALLBACK
+from ..wikidata.filters import ENDED
 from ..wikipedia.diffs import CHANGED_CHARACTERS, ChangedText, changed_set
 from ..wikipedia.comparison import WikipediaComparison, compare_wikipedia
 from ..wikipedia.texts import DumpsOfDay, dumps_by_day, parse_articles
@@ -277,7 +278,8 @@ class EvolvingSettings:
     seed: int = 0  # random seed: which unchanged facts are asked about
     language: str = "en"  # of the labels
     fallback: list = field(default_factory=lambda: list(FALLBACK))  # languages to use where a text is missing
-    ended: str = "drop"  # or keep: facts that ended before the newer snapshot, or with a life
+    ended: str = "forget"  # what ended before the newer snapshot, or with a life: keep, drop, or forget (drop, and it
+    # is no value beside others)
     values: bool = True  # also ask about facts whose value is a date or a quantity
 
 
@@ -289,6 +291,7 @@ def _check_evolving(settings: dict):
     for name in settings:
         check_choice(name, _EVOLVING_DEFAULTS, "setting")
     check_choice(settings["source"], ("facts", "passages"), "source of questions")
+    check_choice(settings["ended"], ENDED, "way with what has ended")
     writers = PASSAGE_WRITERS if settings["source"] == "passages" else WRITERS
     writers.get(settings["writer"]["name"])
     if settings["checker"]:

@@ -48,16 +48,18 @@ def changed_pairs(
     e,  # an engine
     path,  # a file of facts or changes
 ):
-    "The subjects and properties that change in a file, as a lazy frame; of static.parquet those that have ended."
+    "The subjects and properties that change in a file, as a lazy frame; of static.parquet those that are all over."
     frame = e.scan(path)
-    names = frame.collect_schema().names()
+    names, name = frame.collect_schema().names(), Path(path).name
     columns = ("subject_id", "property_id") if "subject_id" in names else ("subject", "property")
     if not set(columns) <= set(names):
         expected = "neither facts (subject_id, property_id) nor changes (subject, property)"
         raise BadArgument(f"{path}: {expected}; it has {', '.join(names)}")
-    if Path(path).name == "static.parquet":
-        frame = frame.filter(~nw.col("end").is_null())
-    return frame.select(subject_id=nw.col(columns[0]), property_id=nw.col(columns[1])).unique()
+    pairs = lambda rows: rows.select(subject_id=nw.col(columns[0]), property_id=nw.col(columns[1])).unique()
+    if name not in ("static.parquet", "demoted.parquet"):
+        return pairs(frame)
+    open_, over = (pairs(frame.filter(when)) for when in (nw.col("end").is_null(), ~nw.col("end").is_null()))
+    return open_ if name == "demoted.parquet" else over.join(open_, on=["subject_id", "property_id"], how="anti")
 
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-016
 def _locality_candidates(

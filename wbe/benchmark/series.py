@@ -32,6 +32,7 @@ from ..store import Manifest, StoreError, atomic_write, lock, make_folder, write
 from ..wikidata.build import build_facts, dump_date, locate_dumps
 from ..wikidata.dumps import WIKIMEDIA
 from ..wikidata.entities import FALLBACK
+from ..wikidata.filters import ENDED
 from ..wikipedia.pages import WikipediaSnapshot
 from ..wikipedia.texts import count_links
 from ..world.files import World
@@ -318,7 +319,8 @@ def write_lasting_facts(
     try:
         with open_engine(engine, memory) as e:
             static = e.scan(series.steps[0].facts[1])
-            e.write(static.join(_changed_in(e, series.steps), on=pair, how="anti").select(*key), ids, key)
+            more = ["demoted.parquet"] if series.settings.get("ended") == "forget" else []  # older ones go on as begun
+            e.write(static.join(_changed_in(e, series.steps, *more), on=pair, how="anti").select(*key), ids, key)
             e.write(static.join(e.table(_smallest_hashes(ids, most)), on=key, how="semi"), out, key)
     finally:
         ids.unlink(missing_ok=True)
@@ -415,7 +417,7 @@ def _check_settings(settings: dict, engine: str):
     check_choice(settings["closeness"], SIMILARITY_METHODS, "closeness")
     check_choice(settings["namesakes"], ("drop", "keep"), "way with namesakes")
     check_choice(settings["doubtful"], ("drop", "keep"), "way with doubtful facts")
-    check_choice(settings["ended"], ("drop", "keep"), "way with what has ended")
+    check_choice(settings["ended"], ENDED, "way with what has ended")
     check_choice(settings.get("relations", "all"), ("all", "mquake"), "set of relations")
     check_choice(engine, ENGINES, "engine")
     popular = settings.get("popular")
@@ -458,7 +460,8 @@ def make_benchmark(
     kind: str = "auto",  # of dumps that are fetched: json.gz, json.bz2, xml.bz2, json, xml, or the first that is there
     namesakes: str = "drop",  # edits whose subject has namesakes with other answers: drop or keep
     doubtful: str = "drop",  # facts that seldom have one right answer, like a sibling: drop or keep
-    ended: str = "drop",  # facts that ended before the newer snapshot, or with a life: drop or keep
+    ended: str = "forget",  # what ended before the newer snapshot, or with a life: keep, drop, or forget (drop, and it
+    # is no value beside others)
     insist: bool = False,  # use dumps that are damaged or not whole
     popular: float | None = None,  # share of the entities, those with most pages, that a chain may pass through
     links: str = "",  # with popular: a folder of wbe data texts, whose articles' links count in place of pages

@@ -25,7 +25,7 @@ from .audit import Audit, audit_benchmark
 from .changes import compare_snapshots
 from .dumps import WIKIMEDIA, Dump, Mirror, choose_dumps, dump_kinds, dumps_back
 from .entities import FALLBACK
-from .filters import filter_facts
+from .filters import ENDED, filter_facts
 from .parse import DAMAGED_EXIT_CODE, FEW_ENTITIES, MOST_LOST, DumpFolder, ParsedDump
 from .parse import most_growth, parse_dump, short_snapshot
 from .rules import classify
@@ -250,12 +250,11 @@ def _snapshot_dates(files, dates) -> tuple:
     return t_old, t_new
 
 # %% ../../nbs/04_wikidata/12_build.ipynb #cell-032
-def _filter_both(out, parsed, engine, memory, until, on_step, values: bool = False) -> dict:
+def _filter_both(out, parsed, on_step, **how) -> dict:  # how: of `filter_facts`
     "The facts that changed and those that stayed, filtered; the counts of both."
     counts = {}
     for which, step in (("changed", "filter"), ("static", "filter static")):
         on_step(f"filter the {which} facts")
-        how = dict(engine=engine, memory=memory, until=until, values=values)
         counts[step] = filter_facts(out / "changes", parsed, out / "facts", which, **how).counts
     return counts
 
@@ -276,14 +275,14 @@ def build_facts(
     roles: bool = False,  # also parse the values of qualifiers and references; an audit of other files needs them
     kind: str = "auto",  # of dumps that are fetched: json.gz, json.bz2, xml.bz2, json, xml, or the first that is there
     insist: bool = False,  # use dumps that are damaged or not whole
-    ended: str = "keep",  # facts that ended before the newer snapshot, or with a life: drop or keep
+    ended: str = "keep",  # what ended before the newer snapshot, or with a life: keep, drop or forget
     values: bool = False,  # also facts whose value is a date or a quantity
     workers: int | None = None,  # processes that parse
     progress: bool = True,  # show progress bars
     on_step: Callable[[str], None] = lambda text: None,  # is called before every step
 ) -> BuiltFacts:
     "From two dumps to facts: acquire, parse, compare, classify, filter, audit."
-    out, ended = Path(out), check_choice(ended, ("keep", "drop"), "way with what has ended")
+    out, ended = Path(out), check_choice(ended, ENDED, "way with what has ended")
     files = locate_dumps([old, new], out / "dumps", mirror, kind, progress, on_step)
     t_old, t_new = _snapshot_dates(files, dates)
     sizes = {p.name: sum(f.stat().st_size for f in (p.rglob("*.parquet") if p.is_dir() else [p])) for p in files}
@@ -297,7 +296,8 @@ def build_facts(
     if rules:
         on_step("classify by the rules of WikiFactDiff")
         counts["classify"] = dict(classify(*parsed, out / "rules", t_old, t_new, engine, views=views).counts)
-    counts |= _filter_both(out, parsed[1], engine, memory, t_new if ended == "drop" else None, on_step, values)
+    past = dict(until=None if ended == "keep" else t_new, forget=ended == "forget")
+    counts |= _filter_both(out, parsed[1], on_step, values=values, engine=engine, memory=memory, **past)
     if counts["filter"]["facts"] == 0:
         on_step("no facts are left, so there is nothing to audit")
         return BuiltFacts(out, counts | {"audit": {}})

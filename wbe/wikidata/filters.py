@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['FILTERS', 'NON_ROMAN', 'SIX_WORDS', 'WIKI_PAGE_LABELS', 'OPEN_PROPERTIES', 'VALUE_KINDS', 'STATEMENT_DATES',
-           'SUBJECT_DATES', 'LIVING_PROPERTIES', 'filter_conditions', 'count_values', 'filter_facts']
+           'SUBJECT_DATES', 'ENDED', 'LIVING_PROPERTIES', 'filter_conditions', 'count_values', 'filter_facts']
 
 # %% ../../nbs/04_wikidata/10_filters.ipynb #cell-002
 from pathlib import Path
@@ -102,14 +102,21 @@ def _name_values(e, facts, labels, path: Path):
     path.with_suffix(".ids").unlink()
     return e.scan(path)
 
+# %% ../../nbs/04_wikidata/10_filters.ipynb #e9bef8b0
+def _is_over(until):
+    "An expression: whether all days of `end` lie before a date."
+    return (period_end(nw.col("end")) < day_number(until)).fill_null(False)
+
 # %% ../../nbs/04_wikidata/10_filters.ipynb #cell-018
 def count_values(
     facts,  # a frame with subject and property
     statements,  # of a snapshot
+    until=None,  # date of the snapshot: what was over by then does not count; None: all count
 ):
     "How many truthy values there are for the subject and property of each fact; an unknown one counts."
     groups = facts.select(*SUBJECT_PROPERTY).unique(SUBJECT_PROPERTY)
     best = truthy(statements.join(groups, on=SUBJECT_PROPERTY, how="semi"), unknown=True)
+    best = best.filter(~_is_over(until)) if until else best
     best = best.with_columns(value=nw.coalesce("value", "snak"))
     return best.select(*TRIPLE_KEY).unique(TRIPLE_KEY).group_by(*SUBJECT_PROPERTY).agg(values=nw.len())
 
@@ -153,6 +160,7 @@ def _meta_properties(properties):
     return nw.concat([meta, named]).unique()
 
 # %% ../../nbs/04_wikidata/10_filters.ipynb #cell-028
+ENDED = ("keep", "drop", "forget")  # ways with what has ended; forget: drop it, and it is no value beside others
 LIVING_PROPERTIES = package_table("wikidata/tables.toml")["living"]  # over with a life
 
 # %% ../../nbs/04_wikidata/10_filters.ipynb #cell-029
@@ -162,8 +170,9 @@ def _add_past(facts, statements, until):  # until: date of the new snapshot; Non
         return facts.with_columns(ended=nw.lit(False), of_the_dead=nw.lit(False))
     died = nw.col("property") == "P570", nw.col("rank") != "deprecated", nw.col("snak") != "novalue"
     out = mark_members(facts, statements.filter(*died).select(id="subject").unique(), "subject", "dead")
-    over = (period_end(nw.col("end")) < day_number(until)).fill_null(False)
-    return out.with_columns(ended=over, of_the_dead=nw.col("dead") & nw.col("property").is_in(list(LIVING_PROPERTIES)))
+    return out.with_columns(
+        ended=_is_over(until), of_the_dead=nw.col("dead") & nw.col("property").is_in(list(LIVING_PROPERTIES))
+    )
 
 # %% ../../nbs/04_wikidata/10_filters.ipynb #cell-032
 def _add_filter_columns(
@@ -174,9 +183,11 @@ def _add_filter_columns(
     until=None,  # date of the new snapshot: mark what was over by then
     keep=lambda frame: frame,  # `Engine.keep`, where the facts may be many
     value_names=None,  # frame of `_name_values`, where dates and quantities are wanted
+    forget: bool = False,  # what was over by `until` is no value beside others
 ):
     "Facts with the labels of subject, property and object, their dates, and what the filters ask for."
-    names, values = keep(_needed_labels(facts, labels)), keep(count_values(facts, statements))
+    names = keep(_needed_labels(facts, labels))
+    values = keep(count_values(facts, statements, until if forget else None))
     out = keep(keep(_add_dates(facts, statements)).join(values, on=SUBJECT_PROPERTY, how="left"))
     out = mark_members(_add_past(out, statements, until), _meta_properties(properties), "property", "meta")
     if value_names is not None:
@@ -253,6 +264,7 @@ def filter_facts(
     force: bool = False,  # filter again even if it is done
     until=None,  # date of the newer snapshot: leave out what was over by then; by default it stays
     values: bool = False,  # also facts whose value is a date or a quantity
+    forget: bool = False,  # what was over by `until` is no value beside others
 ) -> Manifest:
     "Keep the facts that can become a question."
     changes, new, out = Path(changes), Path(new), Path(out)
@@ -260,7 +272,7 @@ def filter_facts(
         raise BadArgument(f"no {which!r} facts. Choose from: changed, static")
     inputs = [changes / f"{which}.parquet", *(new / f"{n}.parquet" for n in ("statements", "labels", "properties"))]
     params = dict(which=which, filters=[f.name for f in FILTERS], version=4, until=until and str(parse_date(until)))
-    params |= dict(values=True) if values else {}
+    params |= (dict(values=True) if values else {}) | (dict(forget=True) if forget else {})
     stage = Stage(out, f"filter_{which}", params, inputs)
     if stage.done and not force:
         return stage.manifest
@@ -271,7 +283,7 @@ def filter_facts(
             facts = _without_previous(facts, labels)
         judged, named = out / f"{prefix}judged.parquet", out / f"{prefix}names.parquet"
         names, kinds = _name_values(e, facts, labels, named) if values else None, VALUE_KINDS if values else ()
-        columns = _add_filter_columns(facts, statements, labels, properties, until, e.keep, names)
+        columns = _add_filter_columns(facts, statements, labels, properties, until, e.keep, names, forget)
         e.write(_apply_filters(columns, ("item", *kinds)), judged, TRIPLE_KEY)
         stage.counts.update(_write_filtered(e, e.scan(judged), out, prefix))
         stage.outputs += [out / f"{prefix}{name}.parquet" for name in ("facts", "dropped")]
