@@ -29,10 +29,11 @@ from ..runs.records import reached_end
 
 # %% ../../nbs/11_analysis/06_timesteps.ipynb #cell-008
 def _beside_best(rows: pd.DataFrame, metric: str) -> pd.DataFrame:
-    "The rows of all editors but the best of each axis, with the difference from it."
+    "The rows of all editors but the best of each axis that came to the end, with the difference from it."
     parts = []
     for _, here in rows.groupby("axis", observed=True):
-        best = here.groupby("editor", observed=True)[metric].mean().idxmax()
+        of = here.groupby("editor", observed=True).agg(mean=(metric, "mean"), end=("scored_at", "max"))
+        best = of["mean"][of.end == of.end.max()].idxmax()
         parts.append(here.assign(difference=here[metric] - match_editor(here, best, metric))[here.editor != best])
     return pd.concat(parts) if parts else rows.assign(difference=np.nan)
 
@@ -105,11 +106,12 @@ def draw_means(
 # %% ../../nbs/11_analysis/06_timesteps.ipynb #cell-016
 def _summarise_axis(axis: str, rows: pd.DataFrame, numbers: bool) -> str:
     "The best editor on an axis, those that are not clearly different from it, and the verdict on each editor."
-    best, n = rows.iloc[0], before_text(rows.n, "{:,}".format)
+    beside = {r.editor: r.beside_best for r in rows.itertuples() if getattr(r, "beside_best", None)}
+    best, n = rows[~rows.editor.isin(beside)].iloc[0], before_text(rows.n, "{:,}".format)
     if best.value == 0 and rows.before.max() == 0:
         return f"{axis}: no editor answers any question, and the unedited model answers none (n = {n})."
     same = f"not clearly different from {best.editor}"
-    near = [r.editor for r in rows[1:].itertuples() if r.beside_best and r.beside_best.kind == "unclear"]
+    near = [name for name, found in beside.items() if found.kind == "unclear"]
     text = f"{axis}: best {best.editor} ({format_percent(best.value)}, unedited {format_percent(best.before)}, n = {n})"
     text += f", {same}: {', '.join(near)}" if near else ""
     return f"{text}; {list_verdicts(zip(rows.editor, rows.verdict), numbers=numbers)}."
