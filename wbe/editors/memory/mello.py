@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from .embed import check_embedder, embedder
-from .retrieval import PairMemory, QAPair, format_fact
+from .retrieval import PairMemory, QAPair, _check_same_settings, format_fact
 from ..protocol import Editor, HParams, hp
 from ..requests import EditRequest
 from ..results import EditResult
@@ -227,8 +227,9 @@ def continue_turns(
 class _MelloMemory:
     "The edits of a model as sentences, found by sub-questions."
 
-    def __init__(self, name: str):
-        self.pairs, self.edits = PairMemory(embedder(name)), {}  # edits: {sentence: [(question, answer), …]}
+    def __init__(self, settings: dict):
+        self.settings, self.pairs = settings, PairMemory(embedder(settings["embedder"]))
+        self.edits = {}  # {sentence: [(question, answer), …]}
 
     def add(self, facts: list):
         self.pairs.add([QAPair(sentence, answer) for sentence, _, answer in facts])
@@ -254,11 +255,15 @@ class MelloEdit(EditResult):
     kind: ClassVar[str] = "mello"
     in_forward: ClassVar[bool] = False
 
+    settings = property(lambda self: dict(embedder=self.hparams.get("embedder", "hashed")))
+
+    def _check_fits(self, lm: LM):
+        _check_same_settings(self, lm, "mello", "memory")
+
     def _attach(self, lm: LM, remember: bool):
-        memory = lm.edits.attached.get("mello")
-        if not memory:
-            memory = lm.edits.attached["mello"] = _MelloMemory(self.hparams.get("embedder", "hashed"))
-        memory.add(self.facts)
+        if "mello" not in lm.edits.attached:
+            lm.edits.attached["mello"] = _MelloMemory(self.settings)
+        lm.edits.attached["mello"].add(self.facts)
 
     def _detach(self, lm: LM):
         memory = lm.edits.attached["mello"]
