@@ -28,7 +28,7 @@ from ..records import BadArgument, check_choice, col, patch, schema
 from ..spool import Spool
 from ..store import Manifest, Stage, atomic_write, write_table, write_text
 from ..texts import stable_hash
-from ..wikidata.filters import count_values
+from ..wikidata.filters import count_values, is_over
 
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-010
 def _as_paths(paths) -> list[Path]:
@@ -47,19 +47,22 @@ def change_files(
 def changed_pairs(
     e,  # an engine
     path,  # a file of facts or changes
+    until=None,  # date of the newer snapshot: what was over by then changes no answer
 ):
-    "The subjects and properties that change in a file, as a lazy frame; of static.parquet those that are all over."
+    "The subjects and properties that change in a file, as a lazy frame; of static.parquet those that have ended."
     frame = e.scan(path)
-    names, name = frame.collect_schema().names(), Path(path).name
+    names = frame.collect_schema().names()
     columns = ("subject_id", "property_id") if "subject_id" in names else ("subject", "property")
     if not set(columns) <= set(names):
         expected = "neither facts (subject_id, property_id) nor changes (subject, property)"
         raise BadArgument(f"{path}: {expected}; it has {', '.join(names)}")
-    pairs = lambda rows: rows.select(subject_id=nw.col(columns[0]), property_id=nw.col(columns[1])).unique()
-    if name not in ("static.parquet", "demoted.parquet"):
-        return pairs(frame)
-    open_, over = (pairs(frame.filter(when)) for when in (nw.col("end").is_null(), ~nw.col("end").is_null()))
-    return open_ if name == "demoted.parquet" else over.join(open_, on=["subject_id", "property_id"], how="anti")
+    if Path(path).name == "static.parquet":
+        over = is_over(until) if until else ~nw.col("end").is_null()
+        held = frame.filter(~over).select(*columns).unique()
+        frame = frame.filter(over).join(held, on=columns, how="anti") if until else frame.filter(over)
+    elif until:
+        frame = frame.filter(~is_over(until))
+    return frame.select(subject_id=nw.col(columns[0]), property_id=nw.col(columns[1])).unique()
 
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-016
 def _locality_candidates(

@@ -256,11 +256,15 @@ def _question_sources(e, questions):  # questions: questions.parquet of a timest
     return nw.concat(parts)
 
 # %% ../../nbs/06_benchmark/10_series.ipynb #cell-038
-def _changed_in(e, steps: list[SeriesStep], *more: str):  # more: files of their changes, where they have them
+_OTHERS = ("demoted.parquet", "turned.parquet")  # stated still, but no answer any more
+
+
+def _changed_in(e, series: Series, steps: list[SeriesStep], *more: str):  # more: files of changes, where they are
     "The subjects and properties that some timesteps change, as a lazy frame."
-    files = [path for step in steps for path in change_files(step.work / "changes")]
-    files += [path for step in steps for name in more if (path := step.work / "changes" / name).exists()]
-    return nw.concat([changed_pairs(e, path) for path in files]).unique()
+    files = [(step.new, path) for step in steps for path in change_files(step.work / "changes")]
+    files += [(s.new, path) for s in steps for name in more if (path := s.work / "changes" / name).exists()]
+    forget = series.settings.get("ended") == "forget"
+    return nw.concat([changed_pairs(e, path, day if forget else None) for day, path in files]).unique()
 
 # %% ../../nbs/06_benchmark/10_series.ipynb #cell-041
 def find_retired(
@@ -272,7 +276,7 @@ def find_retired(
         for i, step in enumerate(steps[:-1]):
             asked = _question_sources(e, step.work / "questions" / "questions.parquet")
             for later in steps[i + 1 :]:
-                changed = _changed_in(e, [later], "demoted.parquet")
+                changed = _changed_in(e, series, [later], *_OTHERS)
                 hit = asked.join(changed, left_on=["s_", "p_"], right_on=pair, how="semi")
                 for *key, axis in (r.values() for r in e.collect(hit.select(*_EDIT_KEY, "axis").unique()).to_pylist()):
                     since.setdefault((step.name, *key, axis), later.name)
@@ -319,8 +323,10 @@ def write_lasting_facts(
     try:
         with open_engine(engine, memory) as e:
             static = e.scan(series.steps[0].facts[1])
-            more = ["demoted.parquet"] if series.settings.get("ended") == "forget" else []  # older ones go on as begun
-            e.write(static.join(_changed_in(e, series.steps, *more), on=pair, how="anti").select(*key), ids, key)
+            more = _OTHERS if series.settings.get("ended") == "forget" else []  # older ones go on as begun
+            e.write(
+                static.join(_changed_in(e, series, series.steps, *more), on=pair, how="anti").select(*key), ids, key
+            )
             e.write(static.join(e.table(_smallest_hashes(ids, most)), on=key, how="semi"), out, key)
     finally:
         ids.unlink(missing_ok=True)

@@ -292,7 +292,7 @@ def build_facts(
     parse = partial(_parse_snapshot, **how)
     counts |= _parse_pair(files, parsed, parse, insist, on_step)
     on_step("compare the snapshots")
-    counts["compare"] = compare_snapshots(*parsed, out / "changes", engine, memory=memory).counts
+    counts["compare"] = compare_snapshots(*parsed, out / "changes", engine, memory, open_first=ended == "forget").counts
     if rules:
         on_step("classify by the rules of WikiFactDiff")
         counts["classify"] = dict(classify(*parsed, out / "rules", t_old, t_new, engine, views=views).counts)

@@ -57,12 +57,15 @@ def _merge_facts(statements):
     return facts.select(*TRIPLE_KEY, "value_type", "start", "end", "point_in_time", "statement_id")
 
 # %% ../../nbs/04_wikidata/07_changes.ipynb #cell-016
-def _appeared_facts(old, new):
+def _appeared_facts(old, new, open_first: bool = False):  # open_first: of values before, one without an end goes first
     "Facts that appear, with their tag and what was there before."
     came = _merge_facts(truthy(new)).join(_stated_values(old).select(*TRIPLE_KEY), on=TRIPLE_KEY, how="anti")
     groups = came.select(*SUBJECT_PROPERTY).unique(SUBJECT_PROPERTY)
-    before = truthy(old).join(groups, on=SUBJECT_PROPERTY, how="semi").select(*TRIPLE_KEY).unique(TRIPLE_KEY)
-    before = before.group_by(*SUBJECT_PROPERTY).agg(previous=nw.col("value").min(), previous_count=nw.len())
+    before = truthy(old).join(groups, on=SUBJECT_PROPERTY, how="semi").with_columns(first=nw.col("value"))
+    before = before.with_columns(first=nw.when(nw.col("end").is_null()).then(nw.col("value"))) if open_first else before
+    before = before.group_by(*TRIPLE_KEY).agg(nw.col("first").max()).group_by(*SUBJECT_PROPERTY)
+    before = before.agg(nw.col("first").min(), any=nw.col("value").min(), previous_count=nw.len())
+    before = before.with_columns(previous=nw.coalesce("first", "any")).drop("first", "any")
     tag = nw.when(nw.col("previous").is_null()).then(nw.lit("new")).otherwise(nw.lit("update"))
     count = nw.col("previous_count").fill_null(0).cast(nw.Int64)
     return came.join(before, on=SUBJECT_PROPERTY, how="left").with_columns(tag=tag, previous_count=count)
@@ -77,6 +80,15 @@ def _demoted_facts(old, new):
     "Facts that were truthy and are still stated, but not among the best any more."
     lost = _merge_facts(truthy(old)).join(truthy(new).select(*TRIPLE_KEY), on=TRIPLE_KEY, how="anti")
     return lost.join(_stated_values(new).select(*TRIPLE_KEY), on=TRIPLE_KEY, how="semi")
+
+
+def _turned_facts(old, new):
+    "Facts that are truthy in both, and have an end in one of them only; without it, since they held on one side."
+    ends = nw.concat([truthy(f).filter(~nw.col("end").is_null()).select(*TRIPLE_KEY) for f in (old, new)]).unique()
+    was, now = (_merge_facts(truthy(f).join(ends, on=TRIPLE_KEY, how="semi")) for f in (old, new))
+    both = was.join(now.select(*TRIPLE_KEY, until=nw.col("end")), on=TRIPLE_KEY)
+    turned = both.filter(nw.col("end").is_null() != nw.col("until").is_null()).drop("until")
+    return turned.with_columns(end=nw.lit(None, nw.String))
 
 # %% ../../nbs/04_wikidata/07_changes.ipynb #cell-020
 def _static_facts(old, new):
@@ -253,13 +265,14 @@ def compare_snapshots(
     engine: str = "duckdb",  # or 'spark'
     memory: str | None = None,  # for the engine, like '4GB'; half of the machine by default
     force: bool = False,  # compare again even if it is done
+    open_first: bool = False,  # of several values before, one without an end is the previous one
 ) -> Manifest:
     "Compare two parsed snapshots."
     old, new, out = Path(old), Path(new), Path(out)
     tables = [f / f"{name}.parquet" for f in (old, new) for name in ("statements", "labels")]
     more = [f / name for f in (old, new) for name in ("rejected.jsonl.gz", "redirects.parquet")]
     inputs = [*tables, *(path for path in more if path.exists())]
-    stage = Stage(out, "changes", dict(version=6), inputs)
+    stage = Stage(out, "changes", dict(version=7) | (dict(open_first=True) if open_first else {}), inputs)
     if stage.done and not force:
         return stage.manifest
     with stage, open_engine(engine, memory) as e:
@@ -269,7 +282,7 @@ def compare_snapshots(
         merged = redirects.join(rejected, on="id", how="semi").select(id=nw.col("target"))
         unread = nw.concat([rejected, merged]).unique()
         newcomers = lb.join(la.select("id"), on="id", how="anti").join(rejected, on="id", how="anti")
-        came = _without_unnamed(_appeared_facts(a, b), _unread_of(e, old, old, new), a)
+        came = _without_unnamed(_appeared_facts(a, b, open_first), _unread_of(e, old, old, new), a)
         wanted = {
             "new_entities": (newcomers.select("id", "label"), ["id"]),
             "came": (came, TRIPLE_KEY),
@@ -279,8 +292,10 @@ def compare_snapshots(
         for name, (frame, by) in wanted.items():
             frame = frame if name == "new_entities" else without_unread(frame, unread, (a, b))
             stage.counts[name] = e.write(frame, out / f"{name}.parquet", by)
-        e.write(without_unread(_demoted_facts(a, b), unread, (a, b)), out / "demoted.parquet", TRIPLE_KEY)
+        for name, frame in (("demoted", _demoted_facts(a, b)), ("turned", _turned_facts(a, b))):
+            e.write(without_unread(frame, unread, (a, b)), out / f"{name}.parquet", TRIPLE_KEY)
         _write_changed(e, out, a, la, lb, redirects, rejected)
         stage.counts["changed"] = stage.counts.pop("came")
-        stage.outputs += [out / f"{name}.parquet" for name in ("changed", "demoted", *wanted) if name != "came"]
+        names = ["changed", "demoted", "turned", *wanted]
+        stage.outputs += [out / f"{name}.parquet" for name in names if name != "came"]
     return stage.manifest

@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['FILTERS', 'NON_ROMAN', 'SIX_WORDS', 'WIKI_PAGE_LABELS', 'OPEN_PROPERTIES', 'VALUE_KINDS', 'STATEMENT_DATES',
-           'SUBJECT_DATES', 'ENDED', 'LIVING_PROPERTIES', 'filter_conditions', 'count_values', 'filter_facts']
+           'SUBJECT_DATES', 'ENDED', 'LIVING_PROPERTIES', 'filter_conditions', 'is_over', 'count_values',
+           'filter_facts']
 
 # %% ../../nbs/04_wikidata/10_filters.ipynb #cell-002
 from pathlib import Path
@@ -18,7 +19,7 @@ from ..records import BadArgument, Fact, schema
 from ..store import Manifest, Stage
 from .changes import SUBJECT_PROPERTY, TRIPLE_KEY, truthy, unread_classes
 from .claims import META_PROPERTIES, META_PROPERTY_CLASSES, WIKI_PAGE_CLASSES
-from .screening import first_case, mark_members, period_end
+from .screening import first_case, mark_members, period_end, period_start
 
 # %% ../../nbs/04_wikidata/10_filters.ipynb #cell-005
 class _Filter(NamedTuple):
@@ -103,20 +104,35 @@ def _name_values(e, facts, labels, path: Path):
     return e.scan(path)
 
 # %% ../../nbs/04_wikidata/10_filters.ipynb #e9bef8b0
-def _is_over(until):
+def is_over(
+    until,  # a date
+):
     "An expression: whether all days of `end` lie before a date."
     return (period_end(nw.col("end")) < day_number(until)).fill_null(False)
+
+
+_PRESENT = package_table("wikidata/tables.toml")["present"].split()
+
+
+def _without_followed(best, until):
+    "Values without those that were over by a date and that one which holds followed, of properties of the present."
+    best = best.with_columns(left=period_start(nw.col("end")), came=period_end(nw.col("start")))
+    past, now = best.filter(is_over(until)), best.filter(~is_over(until))
+    ends = past.filter(nw.col("property").is_in(_PRESENT)).group_by(*SUBJECT_PROPERTY).agg(nw.col("left").max())
+    both = ends.join(now.group_by(*SUBJECT_PROPERTY).agg(nw.col("came").max()), on=SUBJECT_PROPERTY)
+    gone = both.filter(nw.col("came") >= nw.col("left")).select(*SUBJECT_PROPERTY)
+    return nw.concat([now, past.join(gone, on=SUBJECT_PROPERTY, how="anti")])
 
 # %% ../../nbs/04_wikidata/10_filters.ipynb #cell-018
 def count_values(
     facts,  # a frame with subject and property
     statements,  # of a snapshot
-    until=None,  # date of the snapshot: what was over by then does not count; None: all count
+    until=None,  # date of the snapshot: what was over by then, and followed, does not count; None: all count
 ):
     "How many truthy values there are for the subject and property of each fact; an unknown one counts."
     groups = facts.select(*SUBJECT_PROPERTY).unique(SUBJECT_PROPERTY)
     best = truthy(statements.join(groups, on=SUBJECT_PROPERTY, how="semi"), unknown=True)
-    best = best.filter(~_is_over(until)) if until else best
+    best = _without_followed(best, until) if until else best
     best = best.with_columns(value=nw.coalesce("value", "snak"))
     return best.select(*TRIPLE_KEY).unique(TRIPLE_KEY).group_by(*SUBJECT_PROPERTY).agg(values=nw.len())
 
@@ -164,15 +180,15 @@ ENDED = ("keep", "drop", "forget")  # ways with what has ended; forget: drop it,
 LIVING_PROPERTIES = package_table("wikidata/tables.toml")["living"]  # over with a life
 
 # %% ../../nbs/04_wikidata/10_filters.ipynb #cell-029
-def _add_past(facts, statements, until):  # until: date of the new snapshot; None: nothing is past
-    "Facts with `ended` and `of_the_dead`."
+def _add_past(facts, statements, until, forget: bool = False):  # until: date of the snapshot; None: nothing is past
+    "Facts with `ended` (with `forget` also what has not begun) and `of_the_dead`."
     if until is None:
         return facts.with_columns(ended=nw.lit(False), of_the_dead=nw.lit(False))
     died = nw.col("property") == "P570", nw.col("rank") != "deprecated", nw.col("snak") != "novalue"
     out = mark_members(facts, statements.filter(*died).select(id="subject").unique(), "subject", "dead")
-    return out.with_columns(
-        ended=_is_over(until), of_the_dead=nw.col("dead") & nw.col("property").is_in(list(LIVING_PROPERTIES))
-    )
+    later = (period_start(nw.col("start")) > day_number(until)).fill_null(False)
+    of_the_dead = nw.col("dead") & nw.col("property").is_in(list(LIVING_PROPERTIES))
+    return out.with_columns(ended=is_over(until) | later if forget else is_over(until), of_the_dead=of_the_dead)
 
 # %% ../../nbs/04_wikidata/10_filters.ipynb #cell-032
 def _add_filter_columns(
@@ -189,7 +205,7 @@ def _add_filter_columns(
     names = keep(_needed_labels(facts, labels))
     values = keep(count_values(facts, statements, until if forget else None))
     out = keep(keep(_add_dates(facts, statements)).join(values, on=SUBJECT_PROPERTY, how="left"))
-    out = mark_members(_add_past(out, statements, until), _meta_properties(properties), "property", "meta")
+    out = mark_members(_add_past(out, statements, until, forget), _meta_properties(properties), "property", "meta")
     if value_names is not None:
         names = keep(nw.concat([names, value_names.select("id", "label")]))
         before = value_names.select(previous=nw.col("id"), value_before=nw.col("label"))
