@@ -25,7 +25,7 @@ from .endpoint import CallOutcome, Endpoint, RateLimiter
 from .endpoint import is_cached, outcome_of_error, redact_key
 from .ledger import CALL_IN_BATCH, CachedAnswer, CostEstimate, OverBudget, SpendingLimit, WriterError
 from .ledger import confirm_at_keyboard, estimate_tokens
-from .requests import QUESTIONS, ChatPrompt
+from .requests import QUESTION_FORM, QUESTIONS, ChatPrompt
 
 # %% ../../nbs/03_writers/08_llm.ipynb #840e485a
 ENDED_STATES = {"completed", "failed", "expired", "cancelled"}
@@ -352,7 +352,8 @@ def _collect_batch(
 def _state(self: OpenAIWriter) -> Path:
     "The state file of the batches."
     model = re.sub(r"[^\w.-]+", "-", self.model)
-    return self._cache.path.with_name(f"{self._cache.path.name}.{model}.batches.json")
+    form = "" if self.task.form is QUESTION_FORM else f".{self.task.role}-{self.task.form.field}"
+    return self._cache.path.with_name(f"{self._cache.path.name}.{model}{form}.batches.json")
 
 # %% ../../nbs/03_writers/08_llm.ipynb #cell-039
 @patch

@@ -14,6 +14,7 @@ from functools import cache, lru_cache
 from hashlib import blake2b
 from typing import NamedTuple
 
+from ..progress import progress_bar
 from ..texts import package_table
 from .base import Hop, Request, WrittenText
 from .properties import PHRASES, STATEMENTS, Phrases, noun_phrase, object_kind, phrases_for
@@ -53,6 +54,7 @@ _NO_ARTICLE = ("person", "work")
 def with_article(
     name: str,
     kind: str = "thing",  # one of ENTITY_KINDS
+    pid: str = "",  # P-id of the property that is asked for
 ) -> str:
     "A name inside a sentence: with an article where English wants one, or in quotation marks."
     as_work = kind == "work" and (_LIKE_A_STATE.search(name.title()) or _QUOTED_WORK.search(name))
@@ -60,7 +62,8 @@ def with_article(
         return f'"{name}"'
     if name[:1].islower():
         rest = name.partition(" ")[2]  # contiguous United States
-        return f"the {name}" if rest[:1].isupper() and _NEEDS_THE.search(rest) else _class_article(name) + name
+        article = "" if pid == "P1308" else _class_article(name)  # the office of mayor of Paris
+        return f"the {name}" if rest[:1].isupper() and _NEEDS_THE.search(rest) else article + name
     if kind == "thing" and _CLASS_NAME.search(name) and name.split()[-1] in _WORDS["counted"]:  # Jewish cemetery
         return _class_article(name) + name
     takes_none = kind in _NO_ARTICLE or name.startswith("The ") or _TAKES_NONE.search(name)
@@ -422,7 +425,7 @@ def _asks_for_person(p: Phrases, object_kind: str) -> bool:
 
 # %% ../../nbs/03_writers/03_templates.ipynb #cell-119
 def _acts(p: Phrases) -> bool:
-    return p.kind == "organisation" and p.noun.endswith(("er", "or", "ant")) and not p.noun.endswith(" mater")
+    return p.kind == "organisation" and bool(re.search(r"(er|or|ant)(?<! mater)(?<! order)$", p.noun))
 
 # %% ../../nbs/03_writers/03_templates.ipynb #cell-121
 @lru_cache(maxsize=50_000)
@@ -487,7 +490,7 @@ def multihop_questions(
     out = {}
     for shift in range(max(map(len, nouns))):
         for i, question in enumerate(asked):
-            np = with_article(subject, subject_kind)
+            np = with_article(subject, subject_kind, hops[0].property_id)
             for choice in nouns:
                 np = choice[(i + shift) % len(choice)].replace("{s}", np)
             out[fill_form(question, np)] = None
@@ -544,9 +547,7 @@ def _name_in(question: str, subject: str) -> str | None:
 
 # %% ../../nbs/03_writers/03_templates.ipynb #cell-162
 def _lowercase_last_preposition(question: str) -> str:
-    def lower(m: re.Match) -> str:
-        return m[0].lower() if m[1].lower() in _PREPOSITIONS else m[0]
-
+    lower = lambda m: m[0].lower() if m[1].lower() in _PREPOSITIONS else m[0]
     return re.sub(r" ([A-Z][a-z]+)\?$", lower, question)
 
 # %% ../../nbs/03_writers/03_templates.ipynb #cell-164
@@ -579,7 +580,7 @@ def _same_words(a: str, b: str) -> bool:
 # %% ../../nbs/03_writers/03_templates.ipynb #cell-173
 def _subject_name(r: Request) -> str:
     "The subject of a request inside its texts; a class with a capital has an article, or quotation marks as a word."
-    name = with_article(r.subject, r.subject_kind)
+    name = with_article(r.subject, r.subject_kind, r.hops[0].property_id)
     if r.hops[0].property_id != "P279" or name != r.subject:
         return name
     article = _class_article(name) if " " in name else ""  # not a December
@@ -605,7 +606,7 @@ def phrasings(request: Request) -> list[str]:
 def cloze_statement(request: Request) -> str:
     "A sentence that the answer of a request completes, without the answer."
     *before, last = _hop_forms(_kind_by_name(request.subject, request.subject_kind), request.hops)
-    np = with_article(request.subject, request.subject_kind)
+    np = with_article(request.subject, request.subject_kind, request.hops[0].property_id)
     for forms in before:
         np = forms.nouns[0].replace("{s}", np)
     return fill_form(last.statement, np, request.subject)
@@ -672,12 +673,8 @@ class TemplateWriter:
 
     def write(self, requests: Iterable[Request], progress: bool = False) -> Iterator[WrittenText]:
         "One text for every request, in the same order."
-        if progress:
-            from tqdm.auto import tqdm
-
-            requests = tqdm(requests, desc="questions", unit="")
         prompt = f"{TEMPLATES_VERSION}.{_templates_fingerprint()}"
-        for r in requests:
+        for r in progress_bar(requests, "questions", show=progress):
             hop = unaskable_hop(r)
             error = f"no question can be made of the label {hop.property!r}" if hop else None
             yield WrittenText(r.id, None if hop else self.pick(r), self.name, prompt=prompt, error=error)
@@ -725,7 +722,7 @@ def statement_prompts(
 ) -> list[str]:
     "Five sentences about a subject that the object completes; the first is the edit's prompt."
     forms = _statement_forms(pid, _kind_by_name(subject, subject_kind), object_kind, label, description)
-    return [fill_form(form, with_article(subject, subject_kind), subject) for form in forms]
+    return [fill_form(form, with_article(subject, subject_kind, pid), subject) for form in forms]
 
 # %% ../../nbs/03_writers/03_templates.ipynb #2fefa811
 def row_statements(
