@@ -388,13 +388,8 @@ def _rewrite_request(hop: tuple, old_id: str | None, old: str | None, names: dic
 def _triples_of(c: Chain, before: list[tuple], after: list[tuple]) -> dict:
     "The field `orig` of an instance: the triples of both paths, and those that are edited."
     ids, labels = lambda path: [[*hop[::2]] for hop in path], lambda path: [[*hop[1::2]] for hop in path]
-    return dict(
-        triples=ids(before),
-        triples_labeled=labels(before),
-        new_triples=ids(after),
-        new_triples_labeled=labels(after),
-        edit_triples=[ids(after)[i - 1] for i in c.edited],
-    )
+    known = dict(triples=ids(before), triples_labeled=labels(before), new_triples=ids(after))
+    return known | dict(new_triples_labeled=labels(after), edit_triples=[ids(after)[i - 1] for i in c.edited])
 
 # %% ../../nbs/06_benchmark/05_chains.ipynb #10d5f58e
 def _mquake_instance(c: Chain, case: int, questions: list[str], names: dict, writer: Writer) -> dict:

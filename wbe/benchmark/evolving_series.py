@@ -172,9 +172,8 @@ def _unchanged_passage_rows(series: _EvolvingSeries, writer, progress: bool) -> 
 def _unchanged_rows(series: _EvolvingSeries, writer, checker, use: dict, progress: bool) -> tuple:
     "The questions about what no timestep changes and those for tuning, after the filters, with counts."
     passages = series.settings["source"] == "passages"
-    rows, dropped = (
-        _unchanged_passage_rows(series, writer, progress) if passages else _unchanged_fact_rows(series, writer, use)
-    )
+    found = _unchanged_passage_rows(series, writer, progress) if passages else _unchanged_fact_rows(series, writer, use)
+    rows, dropped = found
     rows, filtered = filter_questions(rows, checker, progress)
     return rows, dropped + filtered + Counter(r.category for r in rows)
 
@@ -305,7 +304,8 @@ def _evolving_settings(folder: Path, given: dict) -> dict:
     public = {k: public_writer(v) if k in ("writer", "checker") and v else v for k, v in given.items() if v is not None}
     if not (folder / "evolving.json").exists():
         return _EVOLVING_DEFAULTS | public
-    begun = _EVOLVING_DEFAULTS | dict(values=False) | _EvolvingSeries.load(folder).settings  # older ones had none
+    older = dict(values=False, ended="keep")  # as those without these settings
+    begun = _EVOLVING_DEFAULTS | older | _EvolvingSeries.load(folder).settings
     was = {k: begun.get(k) for k, v in public.items() if v != begun.get(k)}
     if was:
         remedy = "choose another folder, or leave them out"
@@ -318,10 +318,8 @@ def _evolving_models(settings: dict, given: dict, writer_options: dict | None) -
     make = PASSAGE_WRITERS.make if settings["source"] == "passages" else make_writer
     for name in ("writer", "checker"):
         stored, now = (options.get(name) or {} for options in (settings, given))
-        if "***" in stored.get("base_url", "") and "base_url" not in now:
-            raise BadArgument(
-                f"{stored['base_url']}: the password is not stored; name the {name} and its address again"
-            )
+        if "***" in (address := stored.get("base_url", "")) and "base_url" not in now:
+            raise BadArgument(f"{address}: the password is not stored; name the {name} and its address again")
     whole = lambda name: settings[name] | {k: v for k, v in (given.get(name) or {}).items() if k == "base_url"}
     options, writer = writer_options or {}, whole("writer")
     if writer["name"] == "template" and options and not settings["checker"]:

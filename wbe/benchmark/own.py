@@ -91,9 +91,8 @@ def _given_columns(columns: list[str], given: dict[str, str], where: str) -> dic
         out.setdefault(_given_field(wanted), []).append(column)
     for found, names in out.items():
         if len(names) > 1 and found not in PROBE_COLUMNS:
-            raise BadArgument(
-                f"{where}: --map gives {found} ({FIELD_MEANINGS.get(found, found)}) twice: {', '.join(names)}"
-            )
+            twice = f"{found} ({FIELD_MEANINGS.get(found, found)}) twice: {', '.join(names)}"
+            raise BadArgument(f"{where}: --map gives {twice}")
     return out
 
 # %% ../../nbs/06_benchmark/11_own.ipynb #9138c49f
@@ -122,7 +121,8 @@ def _known_columns(columns: list[str], given: dict[str, list[str]], where: str) 
     "The fields whose columns are known by name, without those that are given."
     found, taken = {}, {c for names in given.values() for c in names}
     for column in columns:
-        field = _field_of_column(column)
+        asks = column == "persona" and "personas" in columns  # as in a release: who asks
+        field = None if asks else _field_of_column(column)
         if field and field not in given and column not in taken:
             found.setdefault(field, []).append(column)
     return {f: names if f in PROBE_COLUMNS else [_one_column(f, names, where)] for f, names in found.items()}
@@ -165,9 +165,9 @@ def _parsed_list(value):
     "A list or an object that a text stands for; other values stay as they are."
     if not (isinstance(value, str) and value.strip()[:1] + value.strip()[-1:] in ("[]", "{}")):
         return value
-    for parse in (json.loads, ast.literal_eval):
+    for parse, text in ((json.loads, value), (ast.literal_eval, re.sub(r"(?<=['\"])\s+(?=['\"])", ", ", value))):
         try:
-            return parse(value.strip())
+            return parse(text.strip())
         except (ValueError, SyntaxError, RecursionError, MemoryError):
             continue
     return value
@@ -279,7 +279,8 @@ def _read_texts(row: ReadRow, data: dict, match: ColumnMatch):
         if name in PROBE_COLUMNS:
             continue
         try:
-            text = _first_text(data.get(column))
+            value = data.get(column)
+            text = _first_text(_parsed_list(value) if name in ("ans", "previous") else value)
         except TypeError as e:
             row.faults.append(("wrong type", name, str(e)))
             continue
@@ -298,11 +299,10 @@ def read_row(row: JsonRow, match: ColumnMatch) -> ReadRow:
         out.faults.append(("wrong type", "probes", str(e)))
         return out
     for axis, question, answer in found:
-        if (question or "").strip() and (answer or "").strip():
+        has = [bool((text or "").strip()) for text in (question, answer)]
+        if all(has):
             out.probes.append((axis, question, answer))
-        elif not AXES[axis].own_answer and out.reason:  # they lack only the answer that the edit lacks
-            continue
-        elif (question or "").strip() or (answer or "").strip():
+        elif any(has) and (AXES[axis].own_answer or not out.reason):  # others lack only the answer that the edit lacks
             what = f"no answer to {question!r}" if question else f"no question for {answer!r}"
             out.faults.append(("half a probe", axis, what))
     return out
@@ -339,15 +339,20 @@ class _RowsTimestep(Timestep):
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 # %% ../../nbs/06_benchmark/11_own.ipynb #cell-039
+_LISTS = {"previous_aliases", *(AXES[a].of_answer(what) for a in ASKED_AXES for what in ("aliases", "classes"))}
+
+
 def _unread_columns(data: list[dict], match: ColumnMatch) -> dict:
-    "The columns that hold no field, as text; lists and objects as JSON."
+    "The columns that hold no field, as text; other names and classes as lists, other lists and objects as JSON."
     ours, out = {*EDIT_FIELDS, *_OTHER_FIELDS, "edit_id", "timestep", "axis", "probe"}, {}
     for column in match.unread:
         values = [d.get(column) for d in data]
-        values = [
-            v if v is None or isinstance(v, str) else json.dumps(v, ensure_ascii=False, default=str) for v in values
-        ]
-        out[f"{column} (unread)" if column in ours else column] = pa.array(values, pa.string())
+        if column in _LISTS:
+            lists = (v if isinstance(v, list) else [v] for v in map(_parsed_list, values))
+            out[column] = pa.array([[str(text) for text in v if text] or None for v in lists], pa.list_(pa.string()))
+            continue
+        texts = (v if isinstance(v, str | None) else json.dumps(v, ensure_ascii=False, default=str) for v in values)
+        out[f"{column} (unread)" if column in ours else column] = pa.array(texts, pa.string())
     return out
 
 # %% ../../nbs/06_benchmark/11_own.ipynb #cell-040
@@ -368,10 +373,14 @@ def _safe_timestep_name(text: str) -> str:
 # %% ../../nbs/06_benchmark/11_own.ipynb #cell-045
 def _timestep_order(names: list[str]) -> list[str]:
     "The names of timesteps in their order."
-    with suppress(ValueError):  # 2, 10; 1.9, 1.10; 2024-9, 2024-10; 15-01-2024
+    with suppress(ValueError):  # 2, 10; 1.9, 1.10; 2024-9, 2024-10; 15-01-2024; 01/15/2024
         parts = {n: [*map(int, re.split(r"[-_/.]", n))] for n in names}
-        day_first = all(len(p) > 1 and p[-1] > 999 for p in parts.values())
-        return sorted(names, key=lambda n: parts[n][:: -1 if day_first else 1])
+        if all(len(p) > 1 and p[-1] > 999 for p in parts.values()):
+            month_first = any(n > 12 for p in parts.values() for n in p[1:-1])
+            if month_first and any(p[0] > 12 for p in parts.values()):
+                return names
+            parts = {n: [p[-1], *(p[:-1] if month_first else p[-2::-1])] for n, p in parts.items()}
+        return sorted(names, key=parts.get)
     with suppress(ValueError):
         return sorted(names, key=float)
     return names
@@ -404,9 +413,8 @@ class _RowSource:
     def about(self) -> dict:
         "A description for `config.json`."
         reasons = Counter(r["reason"] for r in self.set_aside)
-        return vars(self) | dict(
-            set_aside=len(self.set_aside), reasons=dict(reasons), first_set_aside=self.set_aside[:20]
-        )
+        counts = dict(set_aside=len(self.set_aside), reasons=dict(reasons))
+        return vars(self) | counts | dict(first_set_aside=self.set_aside[:20])
 
 # %% ../../nbs/06_benchmark/11_own.ipynb #cell-051
 def _with_reasons(what: str, reasons: dict) -> str:
@@ -440,10 +448,8 @@ def _rows_benchmark(rows: Iterable[JsonRow], name: str, given: dict[str, str] | 
     good = [(r, data) for r, data in read if not r.reason]
     if not good:
         raise BadArgument(f"{path or name}: none of the {len(read)} rows can be asked; the first: {bad[0]['reason']}")
-    steps = [
-        _rows_timestep(_safe_timestep_name(n), *map(list, zip(*part)), match, path)
-        for n, part in _by_timestep(good, Path(name).stem).items()
-    ]
+    parts = _by_timestep(good, Path(name).stem).items()
+    steps = [_rows_timestep(_safe_timestep_name(n), *map(list, zip(*part)), match, path) for n, part in parts]
     half = sum(kind == "half a probe" for r, _ in read for kind, *_ in r.faults)
     bench = Benchmark(steps, name)
     bench.source = _RowSource(name, path and str(path), "table", match.fields, match.unread, len(read), bad, half)

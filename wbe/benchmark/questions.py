@@ -155,10 +155,14 @@ def _drop_unsure(
     fact = lambda r, who="": not keep_doubtful and _doubt(r, who)
     dropped = [_dropped_namesake(r, "update", check) for r in rows if (check := name(r) or fact(r))]
     rows = [r for r in rows if not (name(r) or fact(r))]
-    unsure = lambda r: _ambiguous(r, "probe_") or {DOUBTS[1]: None}.get(doubt := fact(r, "probe_"), doubt)
-    probes = [r["probe_object_id"] and unsure(r) for r in rows]  # what a class is, is certain
-    dropped += [_dropped_namesake(r, "locality", check) for r, check in zip(rows, probes) if check]
-    return [r | dict(probe_object_id=None) if check else r for r, check in zip(rows, probes)], dropped
+    hop = lambda r: dict(hop_namesakes=None, hop_subject=r["object"], hop_subject_kind=r.get("object_kind"))
+    unsure = lambda r, who: _ambiguous(r, who) or {DOUBTS[1]: None}.get(doubt := fact(r, who), doubt)
+    for kind, who, answer in (("locality", "probe_", "probe_object_id"), ("multihop", "hop_", "object2_id")):
+        asked = [r | hop(r) | dict(hop_property_id=r.get("property2_id")) for r in rows]
+        checks = [r.get(answer) and unsure(r, who) for r in asked]  # what a class is, is certain
+        dropped += [_dropped_namesake(r, kind, check) for r, check in zip(rows, checks) if check]
+        rows = [r | {answer: None} if check else r for r, check in zip(rows, checks)]
+    return rows, dropped
 
 # %% ../../nbs/06_benchmark/06_questions.ipynb #cell-031
 _KEPT_FIELDS = [name for name in schema(Fact).names if name in schema(BenchmarkRow).names]
@@ -405,6 +409,13 @@ def _with_fame(e, frame, facts: Path, locality: Path, labels: Path, work: Path):
         frame = frame.join(names, left_on=f"{who}subject_id", right_on="who_id", how="left")
     return frame
 
+
+def _known_edits(e, inputs: list[Path], work: Path):
+    "A frame with one row per edit, and all that decides what is asked."
+    edits = _with_classes(e, _gather_edits(e, inputs, work), inputs[4], work)
+    edits = _with_marks(e, edits, inputs[4], work)
+    return _with_fame(e, edits, inputs[0], inputs[2], inputs[5], work)
+
 # %% ../../nbs/06_benchmark/06_questions.ipynb #cell-055
 def write_questions(
     facts,  # facts.parquet: the edits
@@ -426,7 +437,7 @@ def write_questions(
     writer, out = writer or make_writer("template"), Path(out)
     inputs = [Path(p) for p in (facts, static, locality, hops)]
     inputs += [Path(parsed) / f"{name}.parquet" for name in ("statements", "labels", "properties")]
-    params = dict(writer=writer.key(), seed=seed, size=size, checks=[c.name for c in TEXT_CHECKS], version=5)
+    params = dict(writer=writer.key(), seed=seed, size=size, checks=[c.name for c in TEXT_CHECKS], version=6)
     keep = dict(keep_namesakes=keep_namesakes, keep_doubtful=keep_doubtful)
     stage, gathered = Stage(out, "questions", params | keep, inputs), out / "gathered.parquet"
     if stage.done:
@@ -434,10 +445,7 @@ def write_questions(
     with stage:
         work = make_folder(out / ".gathering")
         with open_engine(engine, memory) as e:
-            edits = _with_classes(e, _gather_edits(e, inputs, work), inputs[4], work)
-            edits = _with_marks(e, edits, inputs[4], work)
-            edits = _with_fame(e, edits, inputs[0], inputs[2], inputs[5], work)
-            e.write(edits, gathered, EDIT_KEY_COLUMNS)
+            e.write(_known_edits(e, inputs, work), gathered, EDIT_KEY_COLUMNS)
         shutil.rmtree(work)
         spool = Spool(out, [f"{name}.arrows" for name in _QUESTION_TABLES], stage.key())
         try:

@@ -37,6 +37,7 @@ from ..wikipedia.pages import WikipediaSnapshot
 from ..wikipedia.texts import count_links
 from ..world.files import World
 from ..writers.base import WRITERS, check_kinds, make_kind_writer
+from ..writers.checks import TEXT_CHECKS
 
 # %% ../../nbs/06_benchmark/10_series.ipynb #cell-005
 @dataclass
@@ -387,10 +388,10 @@ def _complete_series(
     return finish_release(release, s["title"], find_retired(series, **use), s["source"], s["language"], **about)
 
 # %% ../../nbs/06_benchmark/10_series.ipynb #cell-056
-def _doubt_counts(step: SeriesStep) -> dict:
-    "How many edits of a timestep are not asked for a reason of DOUBTS."
+def _doubt_counts(step: SeriesStep, checks=DOUBTS) -> dict:
+    "How many edits of a timestep are not asked for each of some reasons."
     asked = Manifest.of(step.work / "questions", "questions").counts
-    return {name: n for name in DOUBTS if (n := asked.get(f"dropped: update, {name}"))}
+    return {name: n for name in checks if (n := asked.get(f"dropped: update, {name}"))}
 
 
 def _left_out_counts(series: Series) -> dict:
@@ -399,9 +400,8 @@ def _left_out_counts(series: Series) -> dict:
     for step in series.steps:
         filtered = Manifest.of(step.work / "facts", "filter_changed")
         counts.update({r["filter"]: r["removed"] for r in filtered.counts["funnel"]})
-        asked = Manifest.of(step.work / "questions", "questions")
-        counts.update(_doubt_counts(step))
-        counts["namesakes"] += asked.counts.get("with namesakes", 0)
+        counts.update(_doubt_counts(step, (*DOUBTS, *(check.name for check in TEXT_CHECKS))))
+        counts["namesakes"] += Manifest.of(step.work / "questions", "questions").counts.get("with namesakes", 0)
     return dict(counts)
 
 # %% ../../nbs/06_benchmark/10_series.ipynb #cell-058

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from .questions import _drop_unsure, _gather_edits
+from .questions import _drop_unsure, _known_edits
 from .series import Series, SeriesStep
 from ..engine import open_engine
 from ..metrics.answers import judged_right
@@ -82,10 +82,10 @@ def _step_inputs(step: SeriesStep) -> list[Path]:
 def series_facts(
     folder,  # of a benchmark that `wbe benchmark` made
 ) -> list[dict]:
-    "The edits of the newest timestep of a benchmark, without namesakes."
+    "The edits of the newest timestep of a benchmark, without namesakes and doubtful ones."
     files = _step_inputs(Series.load(folder).steps[-1])
     with tempfile.TemporaryDirectory() as work, open_engine() as e:
-        edits = _gather_edits(e, files, Path(work)).sort(*EDIT_KEY_COLUMNS)
+        edits = _known_edits(e, files, Path(work)).sort(*EDIT_KEY_COLUMNS)
         return _drop_unsure(e.collect(edits).to_pylist())[0]
 
 # %% ../../nbs/06_benchmark/17_writers_compared.ipynb #cell-016

@@ -44,11 +44,6 @@ class _PageIndex:
         kept = ~np.isin(self.id, ids)
         return _PageIndex(*(column[kept] for column in vars(self).values()))
 
-# %% ../../nbs/05_wikipedia/04_comparison.ipynb #cell-008
-def _checksum_numbers(sha1: list[str]) -> list[int]:
-    "Twelve digits of each checksum as a number."
-    return [int(s[-12:], 36) for s in sha1]
-
 # %% ../../nbs/05_wikipedia/04_comparison.ipynb #cell-009
 def _page_index(snapshot: WikipediaSnapshot) -> tuple[_PageIndex, np.ndarray]:
     "The index of a snapshot, and the numbers of the pages that stand in it twice with different texts."
@@ -57,7 +52,7 @@ def _page_index(snapshot: WikipediaSnapshot) -> tuple[_PageIndex, np.ndarray]:
         for g in range(file.num_row_groups):
             t = file.read_row_group(g, columns=["id", "sha1", "redirect"])
             rows = np.flatnonzero(np.asarray(t["redirect"].is_null()))
-            sums = np.array(_checksum_numbers(t["sha1"].to_pylist()), np.int64)[rows]
+            sums = np.array([int(s[-12:], 36) for s in t["sha1"].to_pylist()], np.int64)[rows]  # twelve digits do
             ids = np.asarray(t["id"])[rows]
             parts.append((ids, sums, np.full(len(rows), g, np.int32), rows.astype(np.int32)))
     ids, *columns = (np.concatenate(c) for c in zip(*parts)) if parts else [np.empty(0, np.int64)] * 4
@@ -142,12 +137,9 @@ KIND_LETTERS = {"text": "t", "heading": "h", "item": "i", "table": "r"}
 def _stored_paragraphs(paragraphs: list[Paragraph]) -> dict:
     "Paragraphs as columns."
     links = [(i, *link) for i, p in enumerate(paragraphs) for link in p.links]
-    return dict(
-        paragraphs=[p.text for p in paragraphs],
-        kinds="".join(KIND_LETTERS[p.kind] for p in paragraphs),
-        links=[n for link in links for n in link[:3]],
-        link_titles=[link[3] for link in links],
-    )
+    kinds = "".join(KIND_LETTERS[p.kind] for p in paragraphs)
+    led = dict(links=[n for link in links for n in link[:3]], link_titles=[link[3] for link in links])
+    return dict(paragraphs=[p.text for p in paragraphs], kinds=kinds) | led
 
 # %% ../../nbs/05_wikipedia/04_comparison.ipynb #cell-023
 def changed_article(
@@ -159,18 +151,11 @@ def changed_article(
     page = new or old
     was, now = (page_paragraphs(p["wikitext"] or "", p["model"], tables) if p else [] for p in (old, new))
     stored, previous = _stored_paragraphs(now), _stored_paragraphs(was)
-    return ChangedArticle(
-        page["id"],
-        page["title"],
-        "changed" if old and new else "new" if new else "removed",
-        new and new["revision"],
-        new and new["timestamp"],
-        old and old["title"],
-        old and old["revision"],
-        previous=previous["paragraphs"],
-        previous_kinds=previous["kinds"],
-        **stored,
-    )
+    status = "changed" if old and new else "new" if new else "removed"
+    stored |= dict(revision=new and new["revision"], timestamp=new and new["timestamp"])
+    stored |= dict(previous_title=old and old["title"], previous_revision=old and old["revision"])
+    stored |= dict(previous=previous["paragraphs"], previous_kinds=previous["kinds"])
+    return ChangedArticle(page["id"], page["title"], status, **stored)
 
 # %% ../../nbs/05_wikipedia/04_comparison.ipynb #cell-025
 _PAGE_COLUMNS = ["id", "title", "revision", "timestamp", "model", "wikitext"]
@@ -250,7 +235,7 @@ def _lost_titles(old: WikipediaSnapshot, new: WikipediaSnapshot, unread) -> list
     return sorted({r["title"] for r in found if not r["redirect"]})
 
 # %% ../../nbs/05_wikipedia/04_comparison.ipynb #cell-038
-COMPARISON_VERSION = 5  # raised with every change that alters the files
+COMPARISON_VERSION = 6  # raised with every change that alters the files, or the text of a page
 
 # %% ../../nbs/05_wikipedia/04_comparison.ipynb #382dfff5
 def compare_wikipedia(

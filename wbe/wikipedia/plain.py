@@ -86,18 +86,16 @@ def _cut_pairs(text: str, pairs, is_dropped) -> str:  # is_dropped: of the text 
 
 # %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-019
 _TEMPLATE_NAME = re.compile(r"\{\{\s*([^|{}\[\]<>]*?)\s*(?:\||\{\{|\}\}|\n|\Z)")
-_DROPPED_LINK = re.compile(r"\[\[\s*(?:(?i:file|image|media|category)\s*:|[a-z]{2,3}(?:-[a-z]+)*:(?! )[^|\]]*\]\])")
+_NAMESPACES = """file image media category datei bild kategorie fichier catégorie archivo imagen categoría immagine
+    categoria ficheiro imagem bestand afbeelding categorie plik kategoria файл категория категорія fil kategori fitxer
+    soubor kategória dosya berkas fișier tiedosto luokka ファイル カテゴリ 文件 分类 파일 분류 ملف تصنيف""".split()
+_DROPPED_LINK = re.compile(rf"\[\[\s*(?:(?i:{'|'.join(_NAMESPACES)})\s*:|[a-z]{{2,3}}(?:-[a-z]+)*:(?! )[^|\]]*\]\])")
 
 
 def _has_no_text(template: str) -> bool:
     "Whether nothing remains of a template."
     found = _TEMPLATE_NAME.match(template)
     return not (found and holds_text(found[1]))
-
-# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-020
-def _is_dropped_link(link: str) -> bool:
-    "Whether a link shows a file, names a category or leads to another language."
-    return bool(_DROPPED_LINK.match(link))
 
 # %% ../../nbs/05_wikipedia/03_plain.ipynb #42ac19d8
 def _boxes_as_tables(text: str) -> str:
@@ -130,7 +128,7 @@ def _without_nested(text: str, tables: bool = False) -> str:
     if "{|" in text and not tables:
         text = _cut_pairs(text, _outermost(text, _TABLE_MARKS), bool)
     if "[[" in text:
-        text = _cut_pairs(text, _outermost(text, _BRACKETS), _is_dropped_link)
+        text = _cut_pairs(text, _outermost(text, _BRACKETS), _DROPPED_LINK.match)
     return _MAGIC_WORD.sub("", text) if "__" in text else text
 
 # %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-025
@@ -237,7 +235,7 @@ def _add_node(builder: _TextBuilder, node, after: str) -> int:
     kind = type(node).__name__
     if kind == "Wikilink":
         label = str(node.title).lstrip(": ") if node.text is None else _plain_line(str(node.text))[0].rpartition("|")[2]
-        return 0 if _is_dropped_link(str(node)) else builder.add_link(str(node.title), label, after)
+        return 0 if _DROPPED_LINK.match(str(node)) else builder.add_link(str(node.title), label, after)
     if kind == "Template":
         builder.add(template_text(str(node.name), _template_values(node)) or "")
     elif kind == "ExternalLink":

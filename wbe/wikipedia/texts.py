@@ -17,6 +17,7 @@ from itertools import islice
 from pathlib import Path
 from urllib.parse import unquote
 
+import numpy as np
 import pyarrow.parquet as pq
 
 from ..engine import check_engine
@@ -24,7 +25,7 @@ from ..records import BadArgument, check_least, col, schema, to_table
 from ..store import Manifest, Stage, atomic_write, lock, make_folder, stored_rows, write_table
 from ..texts import stable_hash
 from ..wikidata.build import check_pair, check_snapshot, dump_date
-from .comparison import compare_wikipedia
+from .comparison import COMPARISON_VERSION, compare_wikipedia
 from .diffs import ChangedText, Diffset, write_diffset
 from .pages import WikipediaSnapshot, parse_wikipedia
 from .plain import _link_target, page_paragraphs
@@ -75,7 +76,12 @@ def snapshot_articles(
     titles=None,  # of the articles wanted: a set; all by default
 ) -> Iterator[SourceText]:
     "The articles of a parsed dump as texts, one after the other."
+    ids = np.sort(np.asarray(pq.read_table(snapshot.path, columns=["id"])["id"]))
+    again = Counter(ids[1:][ids[1:] == ids[:-1]].tolist())  # pages that are in twice: how many rows are to come
     for page in stored_rows(snapshot.path, ["id", "title", "model", "wikitext"]):
+        if again[page["id"]]:
+            again[page["id"]] -= 1
+            continue
         if titles is not None and page["title"] not in titles:
             continue
         paragraphs = page_paragraphs(page["wikitext"], page["model"]) if page["wikitext"] else ()
@@ -191,11 +197,6 @@ def _dump_source(path) -> str:
     forms = "wikidata-20240201-all.json.gz or enwiki-20240201-pages-articles.xml.bz2"
     raise BadArgument(f"{path}: neither a dump of Wikidata nor one of a Wikipedia by its name, which is like {forms}")
 
-# %% ../../nbs/05_wikipedia/06_texts.ipynb #eda74ed2
-def _is_enterprise(path) -> bool:
-    "Whether a dump holds articles as HTML, by its name."
-    return "ENTERPRISE" in Path(path).name.upper()
-
 # %% ../../nbs/05_wikipedia/06_texts.ipynb #b0eab149
 @dataclass
 class DumpsOfDay:
@@ -220,11 +221,12 @@ def dumps_by_day(
         if lacking := [what.capitalize() for what in needs if not there[what]]:
             more = "; every day needs both" if len(needs) > 1 else ""
             raise BadArgument(f"{name}: a dump of {lacking[0]} of this day is missing{more}")
+        _check_parts([Path(p).name for p in day.articles])
     return dict(sorted(days.items()))
 
 # %% ../../nbs/05_wikipedia/06_texts.ipynb #ba77d351
 def _add_dump(day: DumpsOfDay, path: Path):
-    "Enter a dump, or raise an error if it does not go with those of the same day."
+    "Enter a dump, or raise an error if there is one of Wikidata of the same day."
     file, kind = str(path.absolute()), _dump_source(path)
     if kind == "wikidata":
         if day.dump and day.dump != file:
@@ -232,9 +234,18 @@ def _add_dump(day: DumpsOfDay, path: Path):
         day.dump = file
         return
     day.articles = tuple(sorted({*day.articles, file}))
-    if len(day.articles) > 1 and any(map(_is_enterprise, day.articles)):
-        remedy = "give one Enterprise dump (that of the articles, NS0), or the files of one dump in XML"
-        raise BadArgument(f"{', '.join(Path(p).name for p in day.articles)}: {remedy}")
+
+
+_PART = re.compile(r"-p(\d+)p(\d+)\.")
+
+
+def _check_parts(names: list[str]):
+    "Raise an error unless the files of a Wikipedia of one day are one dump, from its first page on."
+    parts = sorted(tuple(map(int, m.groups())) for m in map(_PART.search, names) if m)
+    starts = [first for first, _ in parts] == [1, *(last + 1 for _, last in parts)][: len(parts)]
+    if not starts or len(names) > max(1, len(parts)):
+        remedy = "give one Enterprise dump (that of the articles, NS0), or one in XML: a file, or all parts from p1"
+        raise BadArgument(f"{', '.join(names)}: {remedy}")
 
 # %% ../../nbs/05_wikipedia/06_texts.ipynb #d0ebd5b7
 def parse_articles(
@@ -247,7 +258,7 @@ def parse_articles(
     log=lambda text: None,  # is called with a line for what is wrong or could not be read
 ) -> WikipediaSnapshot:
     "Write the articles of a day to Parquet; killed work is resumed, and damage is an error."
-    how = dict(engine=check_engine(engine), progress=progress, html=_is_enterprise(files[0]))
+    how = dict(engine=check_engine(engine), progress=progress, html="ENTERPRISE" in Path(files[0]).name.upper())
     snapshot = parse_wikipedia(files, folder, workers=workers, warn=False, **how)
     check_snapshot(snapshot, insist, log)
     return snapshot
@@ -262,7 +273,7 @@ def _diffset_texts(diffset: Diffset):
 # %% ../../nbs/05_wikipedia/06_texts.ipynb #70fde21e
 def _write_once(folder: Path, name: str, source: Path, texts, lost: int = 0):  # texts: a function that gives them
     "Write a file of texts, or do nothing when that is done."
-    stage = Stage(folder, name, dict(version=1), [source])
+    stage = Stage(folder, name, dict(version=COMPARISON_VERSION), [source])
     if not stage.done:
         with stage:
             stage.outputs.append(write_texts(folder / f"{name}.parquet", texts()))
