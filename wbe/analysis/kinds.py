@@ -78,9 +78,9 @@ def classify_answers(
     classes: Mapping | None = None,  # of `_entity_classes`
     axes=None,  # all by default
 ) -> pd.DataFrame:
-    "A row per question with the kind of its answer, and `guess`, the most frequent answer for its property."
+    "A row per first question with the kind of its answer, and `guess`, the most frequent answer for its property."
     asked = bench.probes(axes, more=("relation_id", "object_id", "classes"))
-    asked = asked.assign(tag=asked.edit_id.map(bench.to_pandas().tag))
+    asked = asked[asked.probe == 0].assign(tag=asked.edit_id.map(bench.to_pandas().tag))
     parts = [_classify_axis(part, classes or {}) for _, part in asked.groupby("axis", sort=False)]
     out = pd.concat(parts, ignore_index=True)
     return out.assign(kind=pd.Categorical(out.kind, _ANSWER_KINDS, ordered=True))

@@ -86,7 +86,7 @@ def _ranked_runs(runs) -> list:
     return out
 
 # %% ../../nbs/11_analysis/16_rankings.ipynb #cell-021
-_PART_COLUMNS = ["editor", "subject_id", "value", "part", "sign"]
+_PART_COLUMNS = [*QUESTION_KEY, "editor", "subject_id", "value", "part", "sign"]
 
 
 def _leakage_rows(runs, c: _Criterion) -> pd.DataFrame:
@@ -103,7 +103,7 @@ def _leakage_rows(runs, c: _Criterion) -> pd.DataFrame:
 
 # %% ../../nbs/11_analysis/16_rankings.ipynb #cell-022
 def _criterion_rows(runs, name: str) -> pd.DataFrame:  # name: of a criterion
-    "The rows of a criterion: editor, subject_id, value, part, sign; none where the runs do not have them."
+    "Rows of a criterion: the question, editor, subject_id, value, part, sign; none where the runs do not have them."
     c = _CRITERIA[check_choice(name, _CRITERIA, "criterion")]
     if c.against:
         return _leakage_rows(runs, c)
@@ -123,11 +123,13 @@ def _criterion_values(rows: pd.DataFrame) -> pd.Series:  # rows: of `_criterion_
 
 # %% ../../nbs/11_analysis/16_rankings.ipynb #cell-027
 def _ranked_rows(runs, names: Iterable[str]) -> tuple[list, dict]:
-    "The editors in their order, and the rows of each criterion that all of them have."
+    "The editors in their order, and the rows of each criterion on the questions for which all of them have a value."
     runs = _ranked_runs(runs)
     editors = display_order(name for name, _ in labelled_runs(runs))
     rows = {name: _criterion_rows(runs, name) for name in names}
-    return editors, {name: r for name, r in rows.items() if set(r.editor) == set(editors)}
+    having = lambda r: r.groupby([*QUESTION_KEY, "part"], observed=True).editor.transform("nunique")
+    rows = {name: r[having(r) == len(editors)] for name, r in rows.items()}
+    return editors, {name: r for name, r in rows.items() if r.part.nunique() in (1, 4)}  # four: of leakage
 
 # %% ../../nbs/11_analysis/16_rankings.ipynb #cell-031
 def _subject_weights(subjects: np.ndarray, repeats: int, seed: int) -> np.ndarray:
@@ -153,8 +155,8 @@ class _RankingDraws(NamedTuple):
 
     values: pd.DataFrame  # a row for each editor, a column for each criterion, more is better
     drawn: dict  # criterion: repeats by editors
-    n: dict  # criterion: questions of each editor, at least
-    subjects: int
+    n: dict  # criterion: questions, the same for each editor
+    subjects: dict  # criterion: their subjects
 
 
 def resample_rankings(
@@ -171,7 +173,7 @@ def resample_rankings(
     drawn = {n: _resampled_values(r, editors, subjects, weights) for n, r in rows.items()}
     asked = {name: r[r.part == r.part.max()] for name, r in rows.items()}  # of leakage: near the edits, after them
     n = {name: int(r.groupby("editor", observed=True).size().min()) for name, r in asked.items()}
-    return _RankingDraws(values, drawn, n, len(subjects))
+    return _RankingDraws(values, drawn, n, {name: r.subject_id.nunique() for name, r in rows.items()})
 
 # %% ../../nbs/11_analysis/16_rankings.ipynb #cell-037
 _BY_CHANCE = "by chance"
@@ -200,8 +202,8 @@ def _paired_draws(draws: _RankingDraws, name: str, i: int, j: int) -> tuple[Inte
     apart = draws.drawn[name][:, i] - draws.drawn[name][:, j]
     value = draws.values[name].iloc[i] - draws.values[name].iloc[j]
     low, high = np.nanquantile(apart, [0.025, 0.975])
-    p = p_value(value, np.nanstd(apart), draws.subjects)
-    return Interval(value, low, high, draws.n[name], draws.subjects), p
+    p = p_value(value, np.nanstd(apart), draws.subjects[name])
+    return Interval(value, low, high, draws.n[name], draws.subjects[name]), p
 
 
 def _turned_pairs(draws: _RankingDraws, base: str, name: str) -> list[tuple]:
@@ -305,6 +307,7 @@ _PAPER_ORDERS += tuple(("WISE", "wise", worse) for worse in ("rome", "memit", "f
 # %% ../../nbs/11_analysis/16_rankings.ipynb #cell-061
 def paper_orders(draws: _RankingDraws) -> pd.DataFrame:
     "A row for each order of the papers and criterion: kind, verdict, difference, low, high, n."
+    columns = ["paper", "order", "criterion", "kind", "verdict", "difference", "low", "high", "n"]
     editors, rows, found = list(draws.values.index), [], []
     for paper, better, worse in _PAPER_ORDERS:
         if {better, worse} <= set(editors):
@@ -313,12 +316,8 @@ def paper_orders(draws: _RankingDraws) -> pd.DataFrame:
             rows += [about | dict(criterion=name) for name in draws.drawn]
             found += [_paired_draws(draws, name, i, j) for name in draws.drawn]
     for row, v in zip(rows, judge_differences(found)):
-        row |= dict(
-            kind=v.kind, verdict=v.text(row.pop("worse")), difference=v.difference, low=v.low, high=v.high, n=v.n
-        )
-    return pd.DataFrame(
-        rows, columns=["paper", "order", "criterion", "kind", "verdict", "difference", "low", "high", "n"]
-    )
+        row |= dict(verdict=v.text(row.pop("worse"))) | {c: getattr(v, c) for c in ("kind", *columns[-4:])}
+    return pd.DataFrame(rows, columns=columns)
 
 # %% ../../nbs/11_analysis/16_rankings.ipynb #cell-063
 def order_table(
@@ -544,9 +543,11 @@ def scores_by(
     by,  # verdicts of `read_verdicts`, or "before", or a day like 2024-03-01: the end of the model's training texts
     metric: str = "exact_match",
 ) -> pd.DataFrame:  # run, group, axis, when, value, low, high, n, subjects
-    "The means of a run by group and axis, before any edit and just after the edits."
+    "The means of a run by group and axis, before any edit and just after the edits, of the same questions."
     check_choice(metric, RUN_MEASURES, "measure")
     scores, rows = run.scores[run.scores.moment.isin(list(_SPLIT_MOMENTS)) & run.scores[metric].notna()], []
+    key, edited = pd.MultiIndex.from_frame(scores[list(QUESTION_KEY)]), (scores.moment == "current").to_numpy()
+    scores = scores[edited | key.isin(key[edited])] if edited.any() else scores
     groups = _groups_of(run, by, scores, metric)
     for (axis, moment), part in scores.groupby(["axis", "moment"], sort=False):
         for name, chosen in groups.items():

@@ -428,13 +428,15 @@ def recorded_plan(folder: Path) -> dict:
 
 # %% ../../nbs/10_runs/02_records.ipynb #cell-053
 def _asked_steps(run) -> set:
-    "The timesteps after whose edits a run was asked; in a finished run also those without questions."
+    "The timesteps whose edits were made and asked: of edits that are made alone, the last may have only begun."
     scores = run.outcomes if isinstance(run, Run) else run.scores
     if not len(scores):
         return set()
     restored = SCHEDULES[run.config.get("kind", "timesteps")].restore
-    silent = set(run.config.get("timesteps", ())) - set(scores.asked_of) if run.config.get("finished") else set()
-    return silent | set(scores.scored_at[scores.moment == ("after" if restored else "current")])
+    asked = set(scores.scored_at[scores.moment == ("after" if restored else "current")])
+    if run.config.get("finished"):
+        return asked | set(run.config.get("timesteps", ())) - set(scores.asked_of)  # some have no questions
+    return asked - {max(asked, default=None)} if restored else asked
 
 
 def reached_end(run: Run) -> bool:

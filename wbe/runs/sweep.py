@@ -14,7 +14,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Callable
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from functools import partial
 from pathlib import Path
 
@@ -273,9 +273,7 @@ def _measured_rates(runs: list[Run]) -> tuple[dict, dict]:
     edits, questions = {}, {}
     for run in runs:
         model, moments, batches = run.config["plan"]["model"], run.moments, run.batches
-        spent = (
-            None if moments.empty else moments[["seconds", "model_seconds"]].max(axis=1)
-        )  # answers may be stored ones
+        spent = None if moments.empty else moments[["seconds", "model_seconds"]].max(axis=1)  # or stored answers
         for total, key, seconds, n in (
             (edits, (run.editor, model), batches.get("seconds"), batches.get("edits")),
             (questions, model, spent, moments.get("questions")),
@@ -306,15 +304,14 @@ def estimate_sweep(
     "How long each run of a sweep will take; without a number where its editor or model was not measured."
     (per_edit, per_question), work, rows = _measured_rates(measured), {}, []
     for name, plan in read_sweep(path)[1].items():
-        same = (str(plan.benchmark), plan.timesteps, plan.max_edits, plan.axes, plan.forms, plan.every, plan.sample)
-        same += (plan.first, plan.curve, plan.editor == "none")
+        some = "none" if plan.editor == "none" else "some"  # editors and models do not change what is asked
+        same = repr(replace(plan, editor=some, hparams={}, model=""))
         work[same] = work.get(same) or _planned_work(plan)
         edits, questions = work[same]
         edits = 0 if plan.editor == "none" else edits
         edit = 0.0 if plan.editor == "none" else per_edit.get((plan.editor, plan.model))
         question = per_question.get(plan.model)
-        known = edit is not None and question is not None
-        hours = (edits * edit + questions * question) / 3600 if known else None
+        hours = None if None in (edit, question) else (edits * edit + questions * question) / 3600
         rows.append((name, edits, questions, edit, question, hours))
     columns = ["run", "edits", "questions", "seconds per edit", "seconds per question", "hours"]
     return pd.DataFrame(rows, columns=columns).astype(dict.fromkeys(columns[3:], float))
