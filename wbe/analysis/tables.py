@@ -206,17 +206,20 @@ def describe_shorter_runs(runs) -> list[str]:
     return [f"{name}: {n:,} of {most:,} edits; {_SHORTER}" for name, n in planned.items() if n < most]
 
 # %% ../../nbs/11_analysis/02_tables.ipynb #0e6ff78d
-_PLAN_PARTS = ("sample", "seed", "axes", "limit", "unknown")  # what decides which questions the numbers are from
+_PLAN_PARTS = dict.fromkeys(("sample", "seed", "axes", "limit", "unknown", "lasting"))  # which questions are asked
+_PLAN_PARTS |= dict.fromkeys(("ask_lasting", "ask_forms", "ask_near"), 200)  # an older plan lacks some
 
 
 def _protocol_of_run(config: dict, edits: bool = True) -> dict:
     "What must be the same in two runs that are compared."
     bench, model, plan = (config.get(k, {}) for k in ("benchmark", "model", "plan"))
-    files = bench.get("files") or bench.get("digest")
+    files = bench.get("files") or dict(all=bench.get("digest"))
     of_model = {k: model.get(k) for k in ("fingerprint", "numbers", "quant")}
-    asked = {k: plan.get(k) or None for k in _PLAN_PARTS}  # an older plan lacks some
+    asked = {k: plan.get(k, old) or None for k, old in _PLAN_PARTS.items()} | dict(
+        kind=config.get("kind") or "timesteps"
+    )
     what = dict(benchmark=files, edits=bench.get("edits"), timesteps=config.get("timesteps"))
-    what = what if edits else dict(benchmark=bench.get("name"))
+    what = what if edits else dict(benchmark=(bench.get("name"), next(iter(files.values()))))
     return what | dict(model=of_model, prompts=config.get("protocol"), asked=asked)
 
 # %% ../../nbs/11_analysis/02_tables.ipynb #4cde7881
@@ -350,9 +353,8 @@ def verdicts_by(
     parts = {k: p for k, p in frame[frame.difference.notna()].groupby(list(by), observed=True, sort=False)}
     found = [paired_difference(p.difference.astype(float), p.subject_id, repeats) for p in parts.values()]
     keys = pd.DataFrame(list(parts), columns=list(by))
-    return pd.Series(
-        judge_differences(found), pd.MultiIndex.from_frame(keys) if len(by) > 1 else pd.Index(keys[by[0]]), object
-    )
+    index = pd.MultiIndex.from_frame(keys) if len(by) > 1 else pd.Index(keys[by[0]])
+    return pd.Series(judge_differences(found), index, object)
 
 
 VERDICT_COLUMNS = ("verdict", "beside_best")
@@ -466,8 +468,7 @@ def interval_columns(
     share: bool = True,  # whether the values lie between 0 and 1
 ) -> dict[str, float]:
     "The mean of values, and the bounds of its interval as `name_low` and `name_high`."
-    i = bootstrap_interval(values, subjects, share=share)
-    return {name: i.value, f"{name}_low": i.low, f"{name}_high": i.high}
+    return dict(zip((name, f"{name}_low", f"{name}_high"), bootstrap_interval(values, subjects, share=share)))
 
 # %% ../../nbs/11_analysis/02_tables.ipynb #d8043d04
 def mean_by(

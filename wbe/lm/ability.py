@@ -112,8 +112,11 @@ def static_items(
     import pyarrow.parquet as pq
 
     columns = ["subject_id", "property_id", "object_id", "subject", "property", "object"]
-    rows = [r for r in pq.read_table(static, columns=columns).to_pylist() if r["property_id"] != "P31"]
-    if not rows:
+    try:
+        found = pq.read_table(static, columns=columns).to_pylist()
+    except ValueError as e:
+        raise BadArgument(f"{static}: no Parquet file with {', '.join(columns)} ({e})") from None
+    if not (rows := [r for r in found if r["property_id"] != "P31"]):
         raise BadArgument(f"{static}: no static facts are left to ask for")
     random.Random(seed).shuffle(rows)
     of_subject = {}
@@ -242,9 +245,8 @@ def answer_rows(
     "Token accuracy, exact match and, where text was generated, normalised match."
     values = {m: [float(x) for x in scores[m]] for m in ("token_accuracy", "exact_match")}
     if any(text is not None for text in scores["answer"]):
-        found = normalised_matches(scores["answer"], answers, aliases, scores["exact_match"])
-        values["normalised_match"] = found
-    means = {m: bootstrap_interval(x, scores["id"]) for m, x in values.items()}
+        values["normalised_match"] = normalised_matches(scores["answer"], answers, aliases, scores["exact_match"])
+    means = {m: bootstrap_interval(x, scores["id"], share=True) for m, x in values.items()}
     return [dict(metric=m, **mean._asdict(), each=list(values[m])) for m, mean in means.items()]
 
 # %% ../../nbs/07_lm/11_ability.ipynb #f042b79c

@@ -127,7 +127,7 @@ class MquakePlan(Plan, ModelSettings):
     def __post_init__(self):
         if Path(self.chains) != Path():
             object.__setattr__(self, "chains", str(_find_chains_file(self.chains, self.style)))
-        object.__setattr__(self, "k", tuple(self.k))
+        object.__setattr__(self, "k", (self.k,) if isinstance(self.k, (int, str)) else tuple(self.k))
         object.__setattr__(self, "endpoint", self.endpoint or None)
         if self.recall and not self.demonstrations:
             object.__setattr__(self, "demonstrations", 8)

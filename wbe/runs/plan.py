@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['PLAN_PARTS', 'SCHEDULES', 'OLD_SETTINGS', 'PLAN_FLAGS', 'ModelSettings', 'EditSettings', 'AskSettings',
            'MeasureSettings', 'Plan', 'RunPlan', 'Schedule', 'AfterEachPlan', 'EachPlan', 'plan_settings',
-           'plan_editor', 'check_plan', 'parse_timesteps', 'read_plan']
+           'parse_timesteps', 'plan_editor', 'check_plan', 'read_plan']
 
 # %% ../../nbs/10_runs/01_plan.ipynb #cell-002
 import hashlib
@@ -104,6 +104,7 @@ class RunPlan(Plan, MeasureSettings, AskSettings, EditSettings, ModelSettings):
         from wbe.benchmark.near_probes import CRITERIA, FORMS, NEAR_AXES
         from wbe.records import choose_axes, choose_names
 
+        object.__setattr__(self, "timesteps", parse_timesteps(self.timesteps))
         _check_numbers(self)
         choose_axes(self.axes or None)
         forms, named = choose_names(self.forms, FORMS | CRITERIA, "form"), self.forms
@@ -186,11 +187,8 @@ def _check_schedule(plan: RunPlan):
             f"batch is {plan.batch}, but the schedule {plan.schedule} makes edits {at_once}; leave it out"
         )
     if schedule.restore and (plan.every or plan.editor == "none"):
-        what = (
-            "no edits add up: leave out every"
-            if plan.every
-            else "there is nothing to ask without edits: name an editor"
-        )
+        without = "there is nothing to ask without edits: name an editor"
+        what = "no edits add up: leave out every" if plan.every else without
         raise BadArgument(f"in the schedule {plan.schedule} {what}")
 
 # %% ../../nbs/10_runs/01_plan.ipynb #87df2a78
@@ -207,6 +205,20 @@ def plan_settings(
         out |= plan_settings(value) if in_parts else {OLD_SETTINGS.get(name, name): value}
     return out
 
+# %% ../../nbs/10_runs/01_plan.ipynb #cell-018
+def parse_timesteps(
+    text: str | int | tuple | None,  # '1-8', '3', '3-' (to the end), or the first and the last
+) -> tuple[int, int | None] | None:  # the first and the last; None stands for "to the end"
+    "Read a range of timesteps."
+    if text is None:
+        return None
+    if isinstance(text, (tuple, list)) and len(text) == 2:
+        text = "-".join("" if n is None else str(n) for n in text)
+    first, dash, last = str(text).replace(" ", "").partition("-")
+    if not first.isdigit() or (last and not last.isdigit()):
+        raise BadArgument(f"timesteps {text!r}: give them as 1-8, 3 or 3-")
+    return int(first), (int(last) if last else None) if dash else int(first)
+
 # %% ../../nbs/10_runs/01_plan.ipynb #cell-007
 _MINIMUM = dict(batch=1, tune=2, max_edits=1, sample=1, every=1, first=1, curve=1, ability_size=1)
 _MINIMUM |= dict(limit=1, ask_lasting=1, ask_forms=1, ask_near=1, threads=1)
@@ -222,9 +234,7 @@ def _check_numbers(plan: RunPlan):
 def _check_timesteps(plan: RunPlan):
     first, last = plan.timesteps or (1, None)
     if first < 1 or (last is not None and last < first):
-        raise BadArgument(
-            f"timesteps {first}-{last}: they are counted from 1, and the last cannot come before the first"
-        )
+        raise BadArgument(f"timesteps {first}-{last}: counted from 1, and the last cannot come before the first")
 
 # %% ../../nbs/10_runs/01_plan.ipynb #cell-011
 def plan_editor(plan: RunPlan):  # an Editor; None for the unedited model
@@ -291,18 +301,6 @@ def check_plan(plan: RunPlan):
         ability_task(task, plan.ability_size)
     if editor := plan_editor(plan):
         editor.check_installed()
-
-# %% ../../nbs/10_runs/01_plan.ipynb #cell-018
-def parse_timesteps(
-    text: str | tuple | None,  # '1-8', '3', or '3-' (to the end)
-) -> tuple[int, int | None] | None:  # the first and the last; None stands for "to the end"
-    "Read a range of timesteps."
-    if text is None or isinstance(text, (tuple, list)):
-        return text and tuple(text)
-    first, dash, last = str(text).replace(" ", "").partition("-")
-    if not first.isdigit() or (last and not last.isdigit()):
-        raise BadArgument(f"timesteps {text!r}: give them as 1-8, 3 or 3-")
-    return int(first), (int(last) if last else None) if dash else int(first)
 
 # %% ../../nbs/10_runs/01_plan.ipynb #cell-021
 def _safe_name(text: str) -> str:
@@ -373,8 +371,7 @@ def from_config(
     settings = {k: tuple(v) if isinstance(v, list) else v for k, v in plan_settings(settings).items()}
     for name in settings:
         check_choice(name, [f.name for f in fields(cls)], f"setting of the schedule {cls.schedule}:")
-    spans = {k: parse_timesteps(v) for k, v in settings.items() if k == "timesteps"}
-    return cls(**settings | spans)
+    return cls(**settings)
 
 # %% ../../nbs/10_runs/01_plan.ipynb #946a36db
 def read_plan(

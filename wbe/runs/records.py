@@ -280,10 +280,10 @@ def _check_scored_once(
 
 # %% ../../nbs/10_runs/02_records.ipynb #bd1c26e8
 def _with_exact_bounds(ability):  # ability: the table of a run
-    "The table with the exact interval where all lasting facts were wrong, or all right."
+    "The table with the exact interval where all answers were wrong, or all right."
     if not len(ability) or "subjects" not in ability:
         return ability
-    facts = ability[(ability.what == "lasting facts") & ability.value.isin([0.0, 1.0]) & (ability.subjects > 1)]
+    facts = ability[ability.metric.isin(RUN_MEASURES) & ability.value.isin([0.0, 1.0]) & (ability.subjects > 1)]
     out = ability.copy()
     for row in facts.itertuples():
         out.loc[row.Index, ["low", "high"]] = exact_bounds(row.value, row.subjects)
@@ -489,9 +489,7 @@ def health_lines(self: Run) -> list[str]:
     last = self.batches.sort_values("edits_done", kind="stable").iloc[-1]
     n, now = broken_after(self.batches, limit), f"{last.perplexity_ratio:.3g} times at the end"
     return [
-        f"{self.name}: broken after {n:,} edits ({rule}; {now})"
-        if n is not None
-        else f"{self.name}: not broken ({now})"
+        f"{self.name}: not broken ({now})" if n is None else f"{self.name}: broken after {n:,} edits ({rule}; {now})"
     ]
 
 # %% ../../nbs/10_runs/02_records.ipynb #5ed4d17f
@@ -689,9 +687,7 @@ def _distinct_runs(runs: list[Run]) -> list[Run]:
 # %% ../../nbs/10_runs/02_records.ipynb #cell-082
 def _lasting_values(ability, metric: str) -> list[float]:
     "The scores of lasting facts, one for each moment."
-    if not len(ability):
-        return []
-    return ability[(ability.what == "lasting facts") & (ability.metric == metric)].value.tolist()
+    return list(ability[(ability.what == "lasting facts") & (ability.metric == metric)].value) if len(ability) else []
 
 # %% ../../nbs/10_runs/02_records.ipynb #cell-085
 def _ability_columns(run: Run, metric: str) -> dict:
