@@ -129,6 +129,8 @@ def _ranked_rows(runs, names: Iterable[str]) -> tuple[list, dict]:
     rows = {name: _criterion_rows(runs, name) for name in names}
     having = lambda r: r.groupby([*QUESTION_KEY, "part"], observed=True).editor.transform("nunique")
     rows = {name: r[having(r) == len(editors)] for name, r in rows.items()}
+    if not any(map(len, rows.values())):
+        raise BadArgument(f"no question was asked of all of {', '.join(editors)}: they cannot be ranked")
     return editors, {name: r for name, r in rows.items() if r.part.nunique() in (1, 4)}  # four: of leakage
 
 # %% ../../nbs/11_analysis/16_rankings.ipynb #cell-031
@@ -518,6 +520,9 @@ def _before_groups(scores: pd.DataFrame, metric: str) -> pd.Series:
     return pd.Series(found[~found.index.duplicated()].reindex(key).to_numpy(), scores.index)
 
 
+_LIKE = {name: form.axis for name, form in (FORMS | CRITERIA).items()} | dict.fromkeys(NEAR_AXES, "locality")
+
+
 def _groups_of(run: Run, by, scores: pd.DataFrame, metric: str) -> dict[str, pd.Series]:  # name: which rows
     "The groups of the rows of a run's scores, in their order; empty ones are left out."
     if isinstance(by, pd.DataFrame):
@@ -530,7 +535,7 @@ def _groups_of(run: Run, by, scores: pd.DataFrame, metric: str) -> dict[str, pd.
         about = run.questions.drop_duplicates(QUESTION_KEY)
         about = about[[c for c in (*QUESTION_KEY, "previous") if c in about]]
         rows = scores[[*QUESTION_KEY, "timestep"]].astype(dict(axis=str)).merge(about, "left", list(QUESTION_KEY))
-        names, found = SLICES, pd.Series(cutoff_slices(rows, by), scores.index)
+        names, found = SLICES, pd.Series(cutoff_slices(rows, by, _LIKE), scores.index)
     groups = {name: found == name for name in names}
     return {name: rows for name, rows in groups.items() if rows.any()}
 

@@ -338,8 +338,9 @@ def match_editor(
     column: str,  # a score
 ) -> np.ndarray:
     "For each row, another editor's score on the same question after the same edits; NaN where it was not asked then."
-    rows = rows.assign(edits_done=rows.edits_done.where(rows.moment != "after", 0))  # without the edits refused before
-    keys = [*question_columns(rows), "moment", *_TIME]
+    if "edits_done" in rows:  # right after an edit it counts those that were refused before it
+        rows = rows.assign(edits_done=rows.edits_done.where(rows.moment != "after", 0))
+    keys = [c for c in (*question_columns(rows), "moment", *_TIME) if c in rows]
     scores = rows[rows.editor == other].drop_duplicates(keys).set_index(keys)[column]
     return scores.reindex(pd.MultiIndex.from_frame(rows[keys])).to_numpy()
 

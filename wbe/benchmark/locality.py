@@ -60,8 +60,9 @@ def changed_pairs(
         over = is_over(until) if until else ~nw.col("end").is_null()
         held = frame.filter(~over).select(*columns).unique()
         frame = frame.filter(over).join(held, on=columns, how="anti") if until else frame.filter(over)
-    elif until:
-        frame = frame.filter(~is_over(until))
+    elif until:  # what got an end that lies ahead holds still
+        turned = Path(path).name == "turned.parquet"
+        frame = frame.filter(is_over(until) | nw.col("end").is_null() if turned else ~is_over(until))
     return frame.select(subject_id=nw.col(columns[0]), property_id=nw.col(columns[1])).unique()
 
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-016

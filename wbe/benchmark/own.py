@@ -161,13 +161,18 @@ def _first_text(value) -> str | None:
     return text_of_value(value)
 
 # %% ../../nbs/06_benchmark/11_own.ipynb #cell-010
+_QUOTED = r"""'[^']*'|"[^"]*\""""
+
+
 def _parsed_list(value):
     "A list or an object that a text stands for; other values stay as they are."
     if not (isinstance(value, str) and value.strip()[:1] + value.strip()[-1:] in ("[]", "{}")):
         return value
-    for parse, text in ((json.loads, value), (ast.literal_eval, re.sub(r"(?<=['\"])\s+(?=['\"])", ", ", value))):
+    if re.fullmatch(rf"\[\s*(?:{_QUOTED})(?:\s+(?:{_QUOTED}))+\s*\]", value.strip()):  # as NumPy writes arrays
+        return [text[1:-1] for text in re.findall(_QUOTED, value)]
+    for parse in (json.loads, ast.literal_eval):
         try:
-            return parse(text.strip())
+            return parse(value.strip())
         except (ValueError, SyntaxError, RecursionError, MemoryError):
             continue
     return value

@@ -257,15 +257,17 @@ def _question_sources(e, questions):  # questions: questions.parquet of a timest
     return nw.concat(parts)
 
 # %% ../../nbs/06_benchmark/10_series.ipynb #cell-038
-_OTHERS = ("demoted.parquet", "turned.parquet")  # stated still, but no answer any more
+_OTHERS = ("demoted.parquet", "turned.parquet")  # of what is stated still, and may be no answer any more
+_OLD_ENDS = ("removed.parquet", "demoted.parquet")  # with the ends of the older snapshot
 
 
 def _changed_in(e, series: Series, steps: list[SeriesStep], *more: str):  # more: files of changes, where they are
     "The subjects and properties that some timesteps change, as a lazy frame."
-    files = [(step.new, path) for step in steps for path in change_files(step.work / "changes")]
-    files += [(s.new, path) for s in steps for name in more if (path := s.work / "changes" / name).exists()]
+    files = [(step, path) for step in steps for path in change_files(step.work / "changes")]
+    files += [(s, path) for s in steps for name in more if (path := s.work / "changes" / name).exists()]
     forget = series.settings.get("ended") == "forget"
-    return nw.concat([changed_pairs(e, path, day if forget else None) for day, path in files]).unique()
+    until = lambda s, path: (s.old if path.name in _OLD_ENDS else s.new) if forget else None
+    return nw.concat([changed_pairs(e, path, until(step, path)) for step, path in files]).unique()
 
 # %% ../../nbs/06_benchmark/10_series.ipynb #cell-041
 def find_retired(
@@ -273,11 +275,12 @@ def find_retired(
 ) -> list[dict]:  # with the fields of RETIRED_FIELDS
     "The questions whose answer a later timestep changes, and since which timestep."
     since, axes, steps, pair = {}, {}, series.steps, ["subject_id", "property_id"]
+    others = _OTHERS if series.settings.get("ended") == "forget" else _OTHERS[:1]
     with open_engine(engine, memory) as e:
         for i, step in enumerate(steps[:-1]):
             asked = _question_sources(e, step.work / "questions" / "questions.parquet")
             for later in steps[i + 1 :]:
-                changed = _changed_in(e, series, [later], *_OTHERS)
+                changed = _changed_in(e, series, [later], *others)
                 hit = asked.join(changed, left_on=["s_", "p_"], right_on=pair, how="semi")
                 for *key, axis in (r.values() for r in e.collect(hit.select(*_EDIT_KEY, "axis").unique()).to_pylist()):
                     since.setdefault((step.name, *key, axis), later.name)

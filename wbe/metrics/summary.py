@@ -227,18 +227,16 @@ SLICES = ("stable", "evolved", "uncharted")
 def cutoff_slices(
     rows: pd.DataFrame,  # of questions: axis, timestep, and `previous`, the answers before the edits, where known
     cutoff: str,  # the day on which a model's training texts end
+    like: Mapping = {},  # other axes, with the axis of a benchmark that they are like
 ) -> np.ndarray:
     "Of each question whether it is stable, evolved or uncharted."
-    from wbe.benchmark.near_probes import CRITERIA, FORMS, NEAR_AXES
-
     day = parse_date(cutoff)
     last = {name: date_or_none(str(name).rpartition("_")[2]) for name in rows["timestep"].unique()}
     if None in last.values():
         hint = "those that `wbe benchmark` makes have them in their names"
         raise BadArgument(f"the benchmark's timesteps have no dates, so none is before or after a cut-off; {hint}")
     later = np.array([last[name] > day for name in rows["timestep"]], bool)
-    about = {name: form.axis for name, form in (FORMS | CRITERIA).items()} | dict.fromkeys(NEAR_AXES, "locality")
-    later &= np.array([AXES[about.get(axis, axis)].rests_on_edit for axis in rows["axis"]], bool)
+    later &= np.array([AXES[like.get(axis, axis)].rests_on_edit for axis in rows["axis"]], bool)
     known = rows["previous"].notna().to_numpy() if "previous" in rows else False
     return np.where(~later, SLICES[0], np.where(known, *SLICES[1:]))
 

@@ -83,12 +83,12 @@ def _demoted_facts(old, new):
 
 
 def _turned_facts(old, new):
-    "Facts that are truthy in both, and have an end in one of them only; without it, since they held on one side."
+    "Facts that are truthy in both and have an end in one of them only, with the end that they have now."
     ends = nw.concat([truthy(f).filter(~nw.col("end").is_null()).select(*TRIPLE_KEY) for f in (old, new)]).unique()
     was, now = (_merge_facts(truthy(f).join(ends, on=TRIPLE_KEY, how="semi")) for f in (old, new))
     both = was.join(now.select(*TRIPLE_KEY, until=nw.col("end")), on=TRIPLE_KEY)
-    turned = both.filter(nw.col("end").is_null() != nw.col("until").is_null()).drop("until")
-    return turned.with_columns(end=nw.lit(None, nw.String))
+    turned = both.filter(nw.col("end").is_null() != nw.col("until").is_null())
+    return turned.with_columns(end=nw.col("until")).drop("until")
 
 # %% ../../nbs/04_wikidata/07_changes.ipynb #cell-020
 def _static_facts(old, new):
@@ -186,7 +186,9 @@ class Change:
     value: str = col("in text form")
     value_type: str = col("item, time, quantity, …")
     tag: str = col("new: the subject had no value for the property; update: it had another one")
-    previous: str | None = col("the truthy value before; the first in order where there were several")
+    previous: str | None = col(
+        "the truthy value before; the first in order (or the first without an end) where there were several"
+    )
     previous_count: int = col("how many truthy values there were before")
     new_subject: bool = col("whether the subject itself is new")
     start: str | None = col("start time (P580)")

@@ -116,7 +116,9 @@ _PRESENT = package_table("wikidata/tables.toml")["present"].split()
 
 def _without_followed(best, until):
     "Values without those that were over by a date and that one which holds followed, of properties of the present."
-    best = best.with_columns(left=period_start(nw.col("end")), came=period_end(nw.col("start")))
+    known = ~nw.col("end").str.starts_with("+0000")  # else nobody knows when, and so nothing is known to follow
+    left = nw.when(known).then(period_start(nw.col("end"))).otherwise(nw.lit(99_999_999))
+    best = best.with_columns(left=left, came=period_end(nw.col("start")))
     past, now = best.filter(is_over(until)), best.filter(~is_over(until))
     ends = past.filter(nw.col("property").is_in(_PRESENT)).group_by(*SUBJECT_PROPERTY).agg(nw.col("left").max())
     both = ends.join(now.group_by(*SUBJECT_PROPERTY).agg(nw.col("came").max()), on=SUBJECT_PROPERTY)

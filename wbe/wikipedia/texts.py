@@ -242,8 +242,8 @@ _PART = re.compile(r"-p(\d+)p(\d+)\.")
 def _check_parts(names: list[str]):
     "Raise an error unless the files of a Wikipedia of one day are one dump, from its first page on."
     parts = sorted(tuple(map(int, m.groups())) for m in map(_PART.search, names) if m)
-    starts = [first for first, _ in parts] == [1, *(last + 1 for _, last in parts)][: len(parts)]
-    if not starts or len(names) > max(1, len(parts)):
+    gaps = [first - last for (first, _), (_, last) in zip(parts, [(0, 0), *parts])]  # pages that are gone have numbers
+    if not all(0 < gap <= 1000 for gap in gaps) or len(names) > max(1, len(parts)):
         remedy = "give one Enterprise dump (that of the articles, NS0), or one in XML: a file, or all parts from p1"
         raise BadArgument(f"{', '.join(names)}: {remedy}")
 

@@ -62,7 +62,7 @@ def with_article(
         return f'"{name}"'
     if name[:1].islower():
         rest = name.partition(" ")[2]  # contiguous United States
-        article = "" if pid == "P1308" else _class_article(name)  # the office of mayor of Paris
+        article = "" if pid in ("P1308", "P2389") else _class_article(name)  # the office of mayor of Paris
         return f"the {name}" if rest[:1].isupper() and _NEEDS_THE.search(rest) else article + name
     if kind == "thing" and _CLASS_NAME.search(name) and name.split()[-1] in _WORDS["counted"]:  # Jewish cemetery
         return _class_article(name) + name
