@@ -73,11 +73,6 @@ def add_timestep(
 # %% ../../nbs/06_benchmark/09_release.ipynb #cell-015
 _WORD_OR_MARK = re.compile(r"\w+|[^\w\s]")
 
-# %% ../../nbs/06_benchmark/09_release.ipynb #cell-016
-def _count_tokens(text: str) -> int:
-    "Words, numbers and marks of a text."
-    return len(_WORD_OR_MARK.findall(text))
-
 # %% ../../nbs/06_benchmark/09_release.ipynb #cell-018
 _ANSWER_FIELDS = {AXES[a].question: AXES[a].answer for a in ASKED_AXES}  # of each question
 
@@ -112,7 +107,7 @@ def timestep_numbers(
         for question, answer in fields.items():
             pairs = [(q, a) for q, a in zip(batch[question], batch[answer]) if q is not None]
             counts[question] += len(pairs)
-            tokens += sum(_count_tokens(text) for pair in pairs for text in pair)
+            tokens += sum(len(_WORD_OR_MARK.findall(text)) for pair in pairs for text in pair)
     old, new = _file_dates(path)
     about = dict(old=old, new=new, samples=tags.total(), tag_new=tags["new"], tag_update=tags["update"])
     return about | dict(properties=len(properties)) | counts | dict(pairs=sum(counts.values()), tokens=tokens)

@@ -152,10 +152,6 @@ def _stage_name(what: str, name: str) -> str:
     digest = hashlib.sha256(name.encode()).hexdigest()[:8]
     return f"{what}_{re.sub(r'[^a-zA-Z0-9]+', '_', name)[-40:].strip('_')}_{digest}"
 
-# %% ../../nbs/06_benchmark/17_writers_compared.ipynb #cell-034
-def _wanted_hash(wanted: list[Request]) -> str:
-    return hashlib.sha256(repr(wanted).encode()).hexdigest()[:16]
-
 # %% ../../nbs/06_benchmark/17_writers_compared.ipynb #cell-036
 def _run_stage(stage: Stage, path: Path, record: type, work: Callable):  # work: gives the rows, and their cost
     "Do a stage unless it is done without failures; the rows, and the counts."
@@ -179,7 +175,8 @@ def _cost(writer, requests) -> TextCost:
 def _compared_texts(folder: Path, name: str, writer: Writer, wanted: list[Request]):
     "The texts of a writer as a frame, written now or before, and what they have cost."
     stage = _stage_name("texts", name)
-    params = dict(name=name, writer=writer.key(), wanted=_wanted_hash(wanted), checks=[c.name for c in TEXT_CHECKS])
+    asked = hashlib.sha256(repr(wanted).encode()).hexdigest()[:16]
+    params = dict(name=name, writer=writer.key(), wanted=asked, checks=[c.name for c in TEXT_CHECKS])
 
     def work():
         rows, requests = _write_compared(name, writer, wanted)

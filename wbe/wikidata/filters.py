@@ -104,9 +104,7 @@ def _name_values(e, facts, labels, path: Path):
     return e.scan(path)
 
 # %% ../../nbs/04_wikidata/10_filters.ipynb #e9bef8b0
-def is_over(
-    until,  # a date
-):
+def is_over(until):  # until: a date
     "An expression: whether all days of `end` lie before a date."
     return (period_end(nw.col("end")) < day_number(until)).fill_null(False)
 

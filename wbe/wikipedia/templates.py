@@ -102,10 +102,6 @@ _NUMBER = re.compile(r"[-−+]?[\d.,]*\d[\d.,]*(?:[ +⁄/]*\d+[/⁄]\d+)?(?:e[-+
 
 _SPAN = re.compile(r"(\d[\d.,]*)[-–](\d[\d.,]*)")  # 5–10 in one value
 
-
-def _is_number(text: str) -> bool:
-    return bool(_NUMBER.fullmatch(text))
-
 # %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-028
 def _convert(values: dict) -> str:
     "Numbers and units up to the first value that is converted to."
@@ -116,7 +112,7 @@ def _convert(values: dict) -> str:
         if wants_number and (span := _SPAN.fullmatch(value)):
             out += f"{_group_digits(span[1])}–{_group_digits(span[2])}"
             wants_number = False
-        elif wants_number and _is_number(value):
+        elif wants_number and _NUMBER.fullmatch(value):
             out += _group_digits(value)
             wants_number = False
         elif not wants_number and value in _RANGE_WORDS:

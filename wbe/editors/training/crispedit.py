@@ -42,11 +42,6 @@ class _CurvatureFactors:
     def __repr__(self) -> str:
         return f"CurvatureFactors({len(self.grads)} × {len(self.inputs)}, {self.count:,} tokens)"
 
-# %% ../../../nbs/09_editors/training/05_crispedit.ipynb #cell-010
-def _as_text(ids: list[int]) -> EncodedItem:
-    "Tokens whose every next one is predicted."
-    return EncodedItem(list(ids), 1)
-
 # %% ../../../nbs/09_editors/training/05_crispedit.ipynb #cell-011
 def _curvature_factors(
     lm: LM,
@@ -55,7 +50,8 @@ def _curvature_factors(
     per_pass: int = 8,  # texts in one pass
 ) -> dict[int, _CurvatureFactors]:  # by layer
     "K-FAC's factors of the loss of texts."
-    coded, matrices, out = [_as_text(t) for t in texts if len(t) > 1], [("mlp_out", n) for n in layers], {}
+    coded, matrices = [EncodedItem(list(t), 1) for t in texts if len(t) > 1], [("mlp_out", n) for n in layers]
+    out = {}  # every next token of a text is predicted
     for i in range(0, len(coded), per_pass):
         some = coded[i : i + per_pass]
         tokens = sum(len(c.answer) for c in some)
