@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import shutil
 import signal
 import time
@@ -108,6 +109,18 @@ def test_made_at_once_or_extended_the_facts_are_the_same(dumps, pair, calm, tmp_
     assert json.loads(grown["retired.json"]) and all(
         days[r["since"]] > days[r["timestep"]] for r in json.loads(grown["retired.json"])
     )
+
+
+def test_killed_before_the_manifest_a_timestep_is_written_again(dumps, pair, tmp_path):
+    "Its files stand there already; what the killed process left beside them goes."
+    shutil.copytree(pair, tmp_path / "b")
+    before, ended = released(tmp_path / "b"), processes.Process(["-c", ""])
+    ended.wait()
+    manifest = tmp_path / "b" / "release" / "timestep_20240201_20240220.manifest.json"
+    manifest.rename(f"{manifest}.{platform.node()}-{ended.pid}.part")
+    (manifest.parent / ".timestep_20240201_20240220.lock").write_text(str(ended.pid))
+    make_benchmark(tmp_path / "b", dumps[:2], progress=False)
+    assert manifest.exists() and released(tmp_path / "b") == before
 
 
 def test_a_second_call_does_nothing(dumps, pair, tmp_path):

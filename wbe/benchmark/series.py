@@ -76,7 +76,8 @@ class SeriesStep:
 
     @property
     def released(self) -> bool:
-        return (self.folder / "release" / f"{timestep_name(self.old, self.new)}.parquet").exists()
+        names = f"{timestep_name(self.old, self.new)}.parquet", f"timestep_{self.name}.manifest.json"  # written last
+        return all((self.folder / "release" / name).exists() for name in names)
 
 # %% ../../nbs/06_benchmark/10_series.ipynb #cell-008
 def public_writer(writer: dict) -> dict:
@@ -258,7 +259,6 @@ def _question_sources(e, questions):  # questions: questions.parquet of a timest
 
 # %% ../../nbs/06_benchmark/10_series.ipynb #cell-038
 _OTHERS = ("demoted.parquet", "turned.parquet")  # of what is stated still, and may be no answer any more
-_OLD_ENDS = ("removed.parquet", "demoted.parquet")  # with the ends of the older snapshot
 
 
 def _changed_in(e, series: Series, steps: list[SeriesStep], *more: str):  # more: files of changes, where they are
@@ -266,7 +266,7 @@ def _changed_in(e, series: Series, steps: list[SeriesStep], *more: str):  # more
     files = [(step, path) for step in steps for path in change_files(step.work / "changes")]
     files += [(s, path) for s in steps for name in more if (path := s.work / "changes" / name).exists()]
     forget = series.settings.get("ended") == "forget"
-    until = lambda s, path: (s.old if path.name in _OLD_ENDS else s.new) if forget else None
+    until = lambda s, path: (s.old if path.stem in ("removed", "demoted") else s.new) if forget else None  # whose ends
     return nw.concat([changed_pairs(e, path, until(step, path)) for step, path in files]).unique()
 
 # %% ../../nbs/06_benchmark/10_series.ipynb #cell-041
