@@ -277,8 +277,7 @@ class EvolvingSettings:
     seed: int = 0  # random seed: which unchanged facts are asked about
     language: str = "en"  # of the labels
     fallback: list = field(default_factory=lambda: list(FALLBACK))  # languages to use where a text is missing
-    ended: str = "forget"  # what ended before the newer snapshot, or with a life: keep, drop, or forget (drop, and it
-    # is no value beside others)
+    ended: str = "forget"  # what has ended, or with a life: keep, drop, or forget (also as a value beside others)
     values: bool = True  # also ask about facts whose value is a date or a quantity
 
 

@@ -469,8 +469,7 @@ def make_benchmark(
     kind: str = "auto",  # of dumps that are fetched: json.gz, json.bz2, xml.bz2, json, xml, or the first that is there
     namesakes: str = "drop",  # edits whose subject has namesakes with other answers: drop or keep
     doubtful: str = "drop",  # facts that seldom have one right answer, like a sibling: drop or keep
-    ended: str = "forget",  # what ended before the newer snapshot, or with a life: keep, drop, or forget (drop, and it
-    # is no value beside others)
+    ended: str = "forget",  # what has ended, or with a life: keep, drop, or forget (also as a value beside others)
     insist: bool = False,  # use dumps that are damaged or not whole
     popular: float | None = None,  # share of the entities, those with most pages, that a chain may pass through
     links: str = "",  # with popular: a folder of wbe data texts, whose articles' links count in place of pages

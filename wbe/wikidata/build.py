@@ -289,8 +289,7 @@ def build_facts(
     counts = {"acquire": {name: format_bytes(n) for name, n in sizes.items()}}
     parsed = [Path(parsed or out / "parsed") / f"{d:%Y%m%d}" for d in (t_old, t_new)]
     how = dict(language=language, fallback=fallback, roles=roles, engine=engine, workers=workers, progress=progress)
-    parse = partial(_parse_snapshot, **how)
-    counts |= _parse_pair(files, parsed, parse, insist, on_step)
+    counts |= _parse_pair(files, parsed, partial(_parse_snapshot, **how), insist, on_step)
     on_step("compare the snapshots")
     counts["compare"] = compare_snapshots(*parsed, out / "changes", engine, memory, open_first=ended == "forget").counts
     if rules:

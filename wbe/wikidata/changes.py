@@ -61,8 +61,8 @@ def _appeared_facts(old, new, open_first: bool = False):  # open_first: of value
     "Facts that appear, with their tag and what was there before."
     came = _merge_facts(truthy(new)).join(_stated_values(old).select(*TRIPLE_KEY), on=TRIPLE_KEY, how="anti")
     groups = came.select(*SUBJECT_PROPERTY).unique(SUBJECT_PROPERTY)
-    before = truthy(old).join(groups, on=SUBJECT_PROPERTY, how="semi").with_columns(first=nw.col("value"))
-    before = before.with_columns(first=nw.when(nw.col("end").is_null()).then(nw.col("value"))) if open_first else before
+    first = nw.when(nw.col("end").is_null()).then(nw.col("value")) if open_first else nw.col("value")
+    before = truthy(old).join(groups, on=SUBJECT_PROPERTY, how="semi").with_columns(first=first)
     before = before.group_by(*TRIPLE_KEY).agg(nw.col("first").max()).group_by(*SUBJECT_PROPERTY)
     before = before.agg(nw.col("first").min(), any=nw.col("value").min(), previous_count=nw.len())
     before = before.with_columns(previous=nw.coalesce("first", "any")).drop("first", "any")
