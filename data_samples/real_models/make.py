@@ -2,14 +2,16 @@
 
     python data_samples/real_models/make.py run ROWS -m MODEL -e EMBEDDER -o FOLDER [--device cuda] [--texts FILE]
     python data_samples/real_models/make.py run … -o FOLDER-2 --order 2 --like FOLDER --editors grace,ultraedit
+    python data_samples/real_models/make.py run … -o FOLDER-ALONE --alone 20
     python data_samples/real_models/make.py keep FOLDER
 
 ROWS holds the published rows in the form in which editing code ships them (prompt, target_new, subject, …). Rows 301 to
 1,300 become ten timesteps of a hundred edits; rows 1 to 300 are for tuning alone. MODEL and EMBEDDER are folders, as
 `make real` writes them. TEXTS holds paragraphs whose perplexity is measured, one a line. `run` may be stopped and
 repeated, also with more timesteps. `--order N` shuffles rows 301 to 1,300 with a seed; `--like` takes what tuning has
-chosen in another folder. `keep` adds to what is stored here each run that was asked after a timestep, or puts it in the
-place of one of its name.
+chosen in another folder. `--alone N` makes each of the first N edits on the unedited model, with what tuning has chosen
+for the runs that are stored here. `keep` adds to what is stored here each run that was asked after an edit, or puts it
+in the place of one of its name.
 """
 
 import argparse
@@ -49,18 +51,22 @@ def run(args):
     if not (args.output / "rows.jsonl").exists():
         write_rows(args.rows, args.output / "rows.jsonl", args.order)
     common = dict(benchmark=str(args.output / "rows.jsonl"), model=args.model, timesteps=f"2-{args.timesteps + 1}")
-    common |= {} if args.like else dict(tune=args.tune)
+    common |= {} if args.like or args.alone else dict(tune=args.tune)
+    common |= dict(schedule="each", max_edits=args.alone) if args.alone else {}
     common |= dict(axes=["update", "rephrase", "locality"], generate=["update", "rephrase", "locality"])
     common |= dict(sample=30, ask_lasting=200, threads=1, device=args.device, dtype="float32")
     common |= dict(texts=args.texts) if args.texts else {}
     tag = Path(args.model).name
     after = f"-{args.order}" if args.order > 1 else ""
+    stored = json.loads((HERE / "runs.json").read_text(encoding="utf-8")) if args.alone else {}
     lines = [f"folder = {json.dumps(str(args.output / 'runs'))}", "[common]"]
     lines += [f"{name} = {json.dumps(value)}" for name, value in common.items()]
-    for editor in args.editors.split(","):
+    for editor in [e for e in args.editors.split(",") if not (args.alone and e == "none")]:
         lines += ["[[run]]", f'editor = "{editor}"', f'name = "{editor}-{tag}{after}"']
         given = dict(embedder=args.embedder, index="exact") if editor == "rag" else {}
-        if args.like:
+        if args.alone:
+            given |= (stored[f"{editor}-{tag}"]["tuned"] or {}).get("chosen", {})
+        elif args.like:
             config = json.loads((args.like / "runs" / f"{editor}-{tag}" / "config.json").read_text(encoding="utf-8"))
             given |= (config.get("tuned") or {}).get("chosen", {})
         lines += [f"hparams.{name} = {json.dumps(value)}" for name, value in given.items()]
@@ -81,13 +87,25 @@ def kept_scores(run) -> pd.DataFrame:
 def keep(args):
     from wbe.runs.records import load_runs
 
-    runs = [r for folder in args.folder for r in load_runs(folder) if (r.scores.moment != "before").any()]
+    runs = [r for f in args.folder for r in load_runs(f, ["timesteps", "each"]) if (r.scores.moment != "before").any()]
+    alone, runs = [r for r in runs if r.kind == "each"], [r for r in runs if r.kind != "each"]
+    if alone:
+        add("alone", pd.concat(map(kept_scores, alone)))
+    if runs:
+        keep_in_sequence(runs)
+
+
+def add(name: str, frame: pd.DataFrame):
+    "Put the rows of runs into a stored table, in the place of those of the same runs."
+    path = HERE / f"{name}.parquet"
+    stored = pd.read_parquet(path) if path.exists() else frame.iloc[:0]
+    pd.concat([stored[~stored.run.isin(frame.run)], frame], ignore_index=True).to_parquet(path, compression="zstd")
+
+
+def keep_in_sequence(runs: list):
     lasting = pd.concat([r.ability.assign(run=r.name) for r in runs]).drop(columns="part", errors="ignore")
-    for name, frame in (("scores", pd.concat(map(kept_scores, runs))), ("lasting", lasting)):
-        path = HERE / f"{name}.parquet"
-        stored = pd.read_parquet(path)
-        others = stored[~stored.run.isin(frame.run)]
-        pd.concat([others, frame], ignore_index=True).to_parquet(path, compression="zstd")
+    add("scores", pd.concat(map(kept_scores, runs)))
+    add("lasting", lasting)
     about = json.loads((HERE / "runs.json").read_text(encoding="utf-8"))
     for r in runs:
         model = {
@@ -113,6 +131,7 @@ def main():
     run_parser.add_argument("--timesteps", type=int, default=10, help="how many timesteps of a hundred edits")
     run_parser.add_argument("--order", type=int, default=1, help="of the edits: 1, that of the file, or a seed")
     run_parser.add_argument("--like", type=Path, help="a folder whose tuning is taken")
+    run_parser.add_argument("--alone", type=int, help="make only so many edits, each on the unedited model")
     run_parser.add_argument("--tune", type=int, default=32, help="edits on which hyper-parameters are chosen")
     run_parser.add_argument("--editors", default=",".join(EDITORS))
     run_parser.add_argument("--device", default="auto", help="cpu, cuda, …")

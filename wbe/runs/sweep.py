@@ -24,7 +24,7 @@ import wbe
 from ..plugins import adopt_import_path, export_import_path
 from ..progress import progress_bar
 from ..records import BadArgument, WbeError, check_choice, check_least
-from .plan import RunPlan, _safe_name, check_plan, parse_timesteps, plan_settings
+from .plan import SCHEDULES, RunPlan, _safe_name, check_plan, parse_timesteps, plan_settings
 from .questions import near_facts, planned_moments, step_questions
 from .records import Run
 from .schedule import different_settings, planned_edits
@@ -75,7 +75,7 @@ def _run_name(
     "The name of a run's folder."
     if template is None:
         return plan.name
-    settings = {f.name: getattr(plan, f.name) for f in fields(RunPlan)} | plan.hparams
+    settings = {f.name: getattr(plan, f.name) for f in fields(RunPlan)} | plan.hparams | dict(schedule=plan.schedule)
     values = {k: "-".join(map(str, v)) if isinstance(v, (list, tuple)) else v for k, v in settings.items()}
     try:
         return _safe_name(template.format(**values))
@@ -96,13 +96,20 @@ def _read_toml(path: Path) -> dict:
         check_choice(key, ("folder", "common", "run"), f"{path}: section")
     return sweep
 
+# %% ../../nbs/10_runs/08_sweep.ipynb #57052631
+def _plan_of(settings: dict) -> RunPlan:
+    "The plan of a run on a benchmark, in the schedule that the settings name."
+    schedules = [name for name, s in SCHEDULES.items() if s.file == "benchmark"]
+    schedule = check_choice(settings.get("schedule", "timesteps"), schedules, "schedule of a sweep")
+    return SCHEDULES[schedule].plan_class.from_config({k: v for k, v in settings.items() if k != "schedule"})
+
 # %% ../../nbs/10_runs/08_sweep.ipynb #cell-017
 def _make_plan(settings: dict, where: str) -> RunPlan:  # where: file and number of the table, for messages
     "A plan from the settings of one run."
     if "benchmark" not in settings:
         raise BadArgument(f"{where} has no benchmark; give it once under [common]")
     try:
-        plan = RunPlan.from_config(settings)
+        plan = _plan_of(settings)
         check_plan(plan)
     except WbeError as e:
         raise BadArgument(f"{where}: {e}") from e
@@ -150,7 +157,7 @@ def _run_in_this_process():
 
     adopt_import_path(json.loads(sys.argv[3]))
     try:
-        run_lifelong(RunPlan.from_config(json.loads(sys.argv[1])), sys.argv[2], progress=False)
+        run_lifelong(_plan_of(json.loads(sys.argv[1])), sys.argv[2], progress=False)
     except StoreError:
         if _running_process(sys.argv[2]):
             sys.exit(_BUSY_EXIT_CODE)
@@ -178,7 +185,8 @@ def _start_process(
     "Start the process of a run; its output goes into the run's folder."
     output = open(make_folder(folder) / "output.txt", "a", encoding="utf-8")  # closed with the process
     code = "from wbe.runs.sweep import _run_in_this_process; _run_in_this_process()"
-    words = [sys.executable, "-c", code, json.dumps(asdict(plan)), str(folder), json.dumps(export_import_path())]
+    settings = json.dumps(asdict(plan) | dict(schedule=plan.schedule))
+    words = [sys.executable, "-c", code, settings, str(folder), json.dumps(export_import_path())]
     environment = os.environ | _shared_cores(processes)
     process = subprocess.Popen(words, stdout=output, stderr=subprocess.STDOUT, env=environment)
     process.output_start = (folder / "output.txt").stat().st_size  # what comes before is of earlier processes
