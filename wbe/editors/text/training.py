@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
+from itertools import count, islice
 
 import torch
 
@@ -217,9 +218,9 @@ def _shuffled(rows: list, *seeds) -> list:
     return [rows[i] for i in order]
 
 # %% ../../../nbs/09_editors/text/02_training.ipynb #cell-019
-def _count_steps(rows: int, h: TextHParams) -> int:
+def _count_steps(rows_of: Callable, h: TextHParams) -> int:  # rows_of: from the number of an epoch to its rows
     "How many steps the optimiser makes."
-    return h.steps or h.epochs * math.ceil(rows / h.batch_size)
+    return h.steps or sum(math.ceil(len(rows_of(epoch)) / h.batch_size) for epoch in range(h.epochs))
 
 # %% ../../../nbs/09_editors/text/02_training.ipynb #cell-020
 def _row_batches(
@@ -227,16 +228,9 @@ def _row_batches(
     h: TextHParams,
 ) -> Iterator[list[list[int]]]:
     "The rows of each step."
-    made, epoch = 0, 0
-    while True:
-        rows = _shuffled(rows_of(epoch), h.seed, epoch)
-        steps = _count_steps(len(rows), h)
-        for i in range(0, len(rows), h.batch_size):
-            if made == steps:
-                return
-            yield rows[i : i + h.batch_size]
-            made += 1
-        epoch += 1
+    epochs = (_shuffled(rows_of(epoch), h.seed, epoch) for epoch in count())
+    batches = (rows[i : i + h.batch_size] for rows in epochs for i in range(0, len(rows), h.batch_size))
+    return islice(batches, _count_steps(rows_of, h))
 
 # %% ../../../nbs/09_editors/text/02_training.ipynb #cell-023
 def summed_loss(lm: LM, rows: list[list[int]]) -> torch.Tensor:
@@ -323,7 +317,7 @@ def train_on_rows(
     "Train parameters of a model on rows of tokens."
     context, weights, losses = lambda mode=_autocast(lm, h): mode, list(named.values()), []
     _to_float32(weights)
-    adam, steps = optimiser(named, h), _count_steps(len(rows_of(0)), h)
+    adam, steps = optimiser(named, h), _count_steps(rows_of, h)
     scaler = torch.amp.GradScaler(lm.device.type, enabled=h.mixed == "float16")
     torch.manual_seed(h.seed + process_rank(lm)[0])  # dropout must differ between the shares of processes
     lm.model.train()
