@@ -231,6 +231,8 @@ def tune(
     if len(grid) == 1:
         return about | dict(trials=[], chosen={})
     trials, batches = _read_trials(keep, about), _sequence_batches(list(requests.values()), size)
+    made = {question_key(r.question): i for i, r in requests.items()}.values()  # the others are in no batch
+    questions = questions[questions.edit_id.isin(made)]
     left, start = grid[len(trials) :], time.perf_counter()
     _, unedited = _shares(lm, questions, protocol)
     asked = time.perf_counter() - start
