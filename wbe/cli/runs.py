@@ -857,7 +857,7 @@ def _print_judged(runs: list, out: TableOutput):
     for line, part in _by_protocol(runs, out).items():
         out.line(line) if line else None
         plain = judged_table(part).reset_index()
-        shown = plain.drop(columns=["prompt", "moment"])
+        shown = plain.drop(columns=["prompt", *(c for c in ("moment", "axis") if plain[c].nunique() == 1)])
         table = shown.rename(columns={m: about.name for m, about in MEASURES.items() if m != "judged"} | _JUDGED_NAMES)
         formats = {c: ".2f" if c.startswith("κ") else ".1%" for c in table}
         asked = {r.name: _asked_how(r) | dict(decoding="greedy") for r in part}

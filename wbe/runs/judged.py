@@ -81,23 +81,28 @@ def judge_runs(
     return tables
 
 # %% ../../nbs/10_runs/11_judged.ipynb #cell-024
-def _judged_row(run: Run) -> dict:
-    "One row of `judged_table`."
-    s = run.scores[run.scores.judged.notna()]
-    judge = main_judge(run.verdicts)
-    rows = run.verdicts[run.verdicts.judge == judge]
-    row = dict(judge=judge, answers=len(s), no_verdict=int(rows.verdict.isna().sum()))
+def _judged_row(
+    rows,  # verdicts of a judge
+    s,  # the scores of the answers that have one
+) -> dict:
+    "What a row of `judged_table` has of one axis and moment."
+    row = dict(answers=len(s), no_verdict=int(rows.verdict.isna().sum()))
     row |= {m: s[m].astype(float).mean() for m in ("judged", "exact_match", "normalised_match")}
     row |= {f"kappa_{m}": cohen_kappa(s.judged, s[m]) for m in ("exact_match", "normalised_match")}
     both = rows[rows.verdict.notna()]
-    steady = reading_agreement(both["first"], both.turned) if len(both) else None
-    row |= dict(same_readings=steady.agree if steady else float("nan"))
-    return row | dict(prompt=", ".join(sorted({*rows.prompt})), moment=", ".join(s.moment.unique()))
+    agree = reading_agreement(both["first"], both.turned).agree if len(both) else float("nan")
+    return row | dict(same_readings=agree, prompt=", ".join(sorted({*rows.prompt})))
 
 # %% ../../nbs/10_runs/11_judged.ipynb #cell-025
 def judged_table(runs: list[Run]):
-    "A row for each judged run: the judge's share of right answers beside two measures, and how they agree."
-    rows = {r.name: _judged_row(r) for r in runs if len(r.verdicts)}
-    if not rows:
+    "A row for each run, axis and moment: a judge's share of right answers beside two measures, and how they agree."
+    out = []
+    for run in (r for r in runs if len(r.verdicts)):
+        judge = main_judge(run.verdicts)
+        known = dict(list(run.scores[run.scores.judged.notna()].groupby(["moment", "axis"])))
+        for (moment, axis), rows in run.verdicts[run.verdicts.judge == judge].groupby(["moment", "axis"]):
+            row = _judged_row(rows, known.get((moment, axis), run.scores[:0]))
+            out.append(dict(run=run.name, judge=judge) | row | dict(moment=moment, axis=axis))
+    if not out:
         raise BadArgument("none of the runs is judged; `wbe judge RUN --model NAME` asks a judge")
-    return pd.DataFrame.from_dict(rows, "index").rename_axis("run")
+    return pd.DataFrame(out).set_index("run")
