@@ -9,6 +9,7 @@ __all__ = ['SMALL_EMBEDDER', 'PAPER_EMBEDDER', 'CONTRIEVER', 'EMBEDDER_CLASSES',
 
 # %% ../../../nbs/09_editors/memory/01_embed.ipynb #cell-002
 import re
+import unicodedata
 import zlib
 from contextlib import suppress
 from functools import cache
@@ -45,7 +46,8 @@ def _word_hashes(word: str) -> np.ndarray:
 # %% ../../../nbs/09_editors/memory/01_embed.ipynb #cell-013
 def _text_hashes(text: str) -> np.ndarray:
     "The numbers of the n-grams of all words of a text."
-    found = [_word_hashes(w) for w in _WORD_PATTERN.findall(text.lower())]
+    text = unicodedata.normalize("NFC", text.lower())  # an accent may be a character of its own
+    found = [_word_hashes(w) for w in _WORD_PATTERN.findall(text)]
     return np.concatenate(found) if found else np.zeros(0, np.uint64)
 
 # %% ../../../nbs/09_editors/memory/01_embed.ipynb #cell-015
