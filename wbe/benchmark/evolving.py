@@ -375,7 +375,7 @@ def _new_texts(diffset: Diffset, titles) -> dict[str, str]:  # titles: a set of 
 # %% ../../nbs/06_benchmark/15_evolving.ipynb #3bd9cd4a
 def _stayed_texts(snapshot: WikipediaSnapshot, comparison: WikipediaComparison, titles) -> dict[str, str]:
     "The text that stayed in some articles, by title."
-    out, differs = {}, set()
+    out, differs = {}, set(comparison.unread())  # of those nobody knows what stayed
     for article in comparison.rows():
         if article.status != "removed":
             differs.add(article.title)
