@@ -7,7 +7,6 @@ __all__ = ['evolving_table', 'EvolvingSettings', 'evolve_benchmark']
 
 # %% ../../nbs/06_benchmark/16_evolving_series.ipynb #cell-002
 import heapq
-import shutil
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from datetime import date
@@ -21,17 +20,17 @@ from .evolving import changed_passages, evolving_facts, filter_questions, split_
 from .evolving import unchanged_facts_in, unchanged_passages
 from .questions import BenchmarkRow
 from .release import WIKIDATA_SOURCE, Release, add_timestep, finish_release
-from .series import Series, SeriesStep
-from .series import _build_facts, _no_log, _Work, find_retired, public_writer, write_lasting_facts
+from .series import Series, SeriesStep, _build_facts, _copy_whole
+from .series import _no_log, _Work, find_retired, public_writer, write_lasting_facts
 from ..engine import ENGINES
 from ..records import BadArgument, Fact, check_choice, check_least, patch, read_table, to_table
-from ..store import Manifest, Stage, StoreError, atomic_write, lock, make_folder, stored_rows, write_table
+from ..store import Manifest, Stage, StoreError, lock, make_folder, stored_rows, write_table
 from ..texts import package_text, stable_hash
 from ..wikidata.build import check_pair
 from ..wikidata.entities import FALLBACK
 from ..wikidata.filters import ENDED
 from ..wikipedia.diffs import CHANGED_CHARACTERS, ChangedText, changed_set
-from ..wikipedia.comparison import WikipediaComparison, compare_wikipedia
+from ..wikipedia.comparison import COMPARISON_VERSION, WikipediaComparison, compare_wikipedia
 from ..wikipedia.texts import DumpsOfDay, dumps_by_day, parse_articles
 from ..wikipedia.pages import WikipediaSnapshot
 from ..wikipedia.texts import changed_source, snapshot_articles, write_in_pieces, write_texts
@@ -85,10 +84,13 @@ def _write_step_texts(series: _EvolvingSeries, step: SeriesStep, work: _Work = _
     changed = _write_changed(series, step, compare_wikipedia(*snapshots.values(), step.work / "compared", **how))
     texts = map(changed_source, stored_rows(changed, record=ChangedText))
     write_texts(release / f"wiki_texts_{step.name}.parquet", texts)
-    for day, snapshot in snapshots.items():
+    kept = {day for other in series.steps if other.released for day in (other.old, other.new)}
+    for day, snapshot in snapshots.items() if series.settings["articles"] else ():
         path = release / f"wiki_articles_{day:%Y%m%d}.parquet"
-        if series.settings["articles"] and not path.exists():
-            write_texts(path, snapshot_articles(snapshot))
+        stage = Stage(_pages(series, day), "articles", dict(version=COMPARISON_VERSION), [snapshot.path])
+        if not (path.exists() and (day in kept or stage.done)):
+            with stage:
+                write_texts(path, snapshot_articles(snapshot))
     return changed
 
 # %% ../../nbs/06_benchmark/16_evolving_series.ipynb #cell-020
@@ -206,12 +208,6 @@ def _write_unchanged(series: _EvolvingSeries, writer, checker=None, work: _Work 
         _copy_whole(out / f"{name}.parquet", series.folder / "release" / f"{name}.parquet")
     if s["source"] == "facts":
         _copy_whole(out / "lasting_facts.parquet", series.folder / "lasting_facts.parquet")
-
-# %% ../../nbs/06_benchmark/16_evolving_series.ipynb #cell-036
-def _copy_whole(source: Path, path: Path):
-    "Copy a file, whole or not at all."
-    with atomic_write(path) as part:
-        shutil.copyfile(source, part)
 
 # %% ../../nbs/06_benchmark/16_evolving_series.ipynb #cell-038
 def _add_month(series: _EvolvingSeries, step: SeriesStep, writer, checker, memory, progress: bool):

@@ -226,6 +226,12 @@ def _build_questions(series: Series, step: SeriesStep, writer, use: dict, progre
     write_questions(*inputs, out, writer, seed, **use, progress=progress, **keep)
     return out / "questions.parquet"
 
+# %% ../../nbs/06_benchmark/10_series.ipynb #3b10cca8
+def _copy_whole(source: Path, path: Path):
+    "Copy a file, whole or not at all."
+    with atomic_write(path) as part:
+        shutil.copyfile(source, part)
+
 # %% ../../nbs/06_benchmark/10_series.ipynb #cell-031
 def _build_chains(series: Series, step: SeriesStep, writer, use: dict):  # use: engine and memory
     "The chains of a timestep, in the release before its edits, so that a released timestep has both."
@@ -240,8 +246,7 @@ def _build_chains(series: Series, step: SeriesStep, writer, use: dict):  # use: 
     find_chains(*step.facts, out, step.older / "statements.parquet", seed=series.settings["seed"], **use, **limit)
     write_chains(out / "chains.parquet", labels, out, writer, **use)
     for style in CHAIN_STYLES:
-        with atomic_write(series.folder / "release" / f"chains_{step.name}_{style}.json") as part:
-            shutil.copyfile(out / f"chains_{style}.json", part)
+        _copy_whole(out / f"chains_{style}.json", series.folder / "release" / f"chains_{step.name}_{style}.json")
 
 # %% ../../nbs/06_benchmark/10_series.ipynb #cell-034
 _EDIT_KEY = ["subject_id", "relation_id", "object_id"]

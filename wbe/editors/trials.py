@@ -166,11 +166,6 @@ def _shares(
             shares[axis] = float(got.means()["token_accuracy"])
     return shares, answers
 
-
-def _trial_score(shares: dict) -> float:
-    "The harmonic mean of shares."
-    return harmonic_mean(list(shares.values()))
-
 # %% ../../nbs/09_editors/06_trials.ipynb #34f11695
 def _with_values(ed: Editor, values: dict) -> Editor:
     "A copy of an editor with other hyper-parameters; those that were given to it stay."
@@ -195,7 +190,7 @@ def _try_setting(lm: LM, ed: Editor, values: dict, batches: list, ask: Callable)
             shares = ask()
     except (BadArgument, EditError, ArithmeticError, torch.linalg.LinAlgError) as e:  # full memory decides nothing
         return dict(values=values, score=0.0, reason=f"{type(e).__name__}: {e}", seconds=time.perf_counter() - start)
-    return dict(values=values, **shares, score=_trial_score(shares), seconds=time.perf_counter() - start)
+    return dict(values=values, **shares, score=harmonic_mean(shares.values()), seconds=time.perf_counter() - start)
 
 # %% ../../nbs/09_editors/06_trials.ipynb #a90f2926
 def _tuning_seconds(

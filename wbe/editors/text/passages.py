@@ -196,8 +196,5 @@ class TextPassages(TextLearner):
 
     def _learn(self, lm: LM, texts: TextStep, hparams: PassageHParams, progress: bool) -> PassageEdit:
         passages = [p for article in texts.articles for p in article_passages(article, hparams.words)]
-        dense = hparams.search == "dense" and passages
-        vectors = _cached_embedder(hparams.embedder).embed(passages) if dense else None
-        if hparams.search == "dense" and vectors is None:
-            vectors = np.empty((0, _cached_embedder(hparams.embedder).size), np.float32)
+        vectors = _cached_embedder(hparams.embedder).embed(passages) if hparams.search == "dense" else None
         return PassageEdit(passages=passages, vectors=vectors, work=dict(texts=len(texts.articles)))
