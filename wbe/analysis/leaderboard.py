@@ -23,7 +23,7 @@ from .report import _image_html, _made_now, page_files, page_note
 from .tables import edits_planned, labelled_runs, last_in_time, match_unedited
 from .tables import mean_by, runs_by_protocol, text_measure, verdicts_by
 from .timesteps import ability_table
-from ..benchmark.reader import STATEMENT_AXES, fetch_dataset
+from ..benchmark.reader import fetch_dataset
 from ..metrics.answers import MEASURES, normalised_matches
 from ..metrics.intervals import bootstrap_interval
 from ..records import question_columns
@@ -31,7 +31,7 @@ from ..runs.plan import SCHEDULES
 from ..runs.records import left_out_line, reached_end, short_model_name
 from ..store import StoreError, write_text
 from ..texts import package_table
-from ..benchmark.near_probes import FORMS
+from ..benchmark.near_probes import BARE_AXES
 
 # %% ../../nbs/11_analysis/17_leaderboard.ipynb #cell-013
 def _each_once(run) -> bool:
@@ -56,8 +56,7 @@ def _recomputed(run) -> tuple[pd.DataFrame, float]:
     told = s[s.answer.notna()]
     asked = told[[*keys, "answer"]].merge(run.questions[names].drop_duplicates(keys), on=keys, how="left")
     pairs = zip(asked.answer.str.strip(), asked.expected.astype(str).str.strip(), asked.axis)
-    bare = {*STATEMENT_AXES, *(axis for axis, form in FORMS.items() if form.bare)}
-    exact = np.array([a.startswith(e) if axis in bare else a == e for a, e, axis in pairs])
+    exact = np.array([a.startswith(e) if axis in BARE_AXES else a == e for a, e, axis in pairs])
     match = normalised_matches(asked.answer, asked.expected, asked.get("aliases"), exact)
     wrong = float((exact != told.exact_match.astype(bool).to_numpy()).mean())
     out = s.assign(exact_match=s.exact_match.astype(bool), normalised_match=np.nan)

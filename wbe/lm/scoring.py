@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['decode_first_line', 'process_rank', 'ProcessError', 'Scores', 'score', 'ask', 'probe_table', 'BenchmarkAnswers',
-           'unaskable_reasons', 'describe_set_aside', 'ask_benchmark']
+           'unaskable_reasons', 'describe_set_aside', 'by_format', 'ask_benchmark']
 
 # %% ../../nbs/07_lm/09_scoring.ipynb #cell-002
 import json
@@ -22,6 +22,7 @@ from pathlib import Path
 import pandas as pd
 import torch.distributed as dist
 
+from ..benchmark.near_probes import BARE_AXES
 from ..benchmark.reader import Benchmark
 from ..benchmark.release import retired_probes
 from .models import LM, as_lm
@@ -54,7 +55,7 @@ class _AnswerScore:
 
 # %% ../../nbs/07_lm/09_scoring.ipynb #cell-006
 def _answer_score(item: QAItem, c: EncodedItem, row: ForcedAnswer, clean, protocol: str) -> dict:
-    "The scores of one item; `clean` are the tokens that may end an answer."
+    "The scores of one item; `clean` are the tokens that may end an answer; None: it need not end."
     right = [a == b for a, b in zip(c.answer, row.argmax)] if row.finite else [False] * len(c.answer)
     total = math.fsum(row.logps) if row.finite else math.nan
     mean = total / len(c.answer)
@@ -63,7 +64,7 @@ def _answer_score(item: QAItem, c: EncodedItem, row: ForcedAnswer, clean, protoc
         protocol=protocol,
         tokens=len(c.answer),
         token_accuracy=sum(right) / len(right),
-        exact_match=all(right) and row.argmax[-1] in clean,
+        exact_match=all(right) and (clean is None or row.argmax[-1] in clean),
         log_probability=total,
         perplexity=math.exp(min(-mean, 700)) if mean == mean else math.nan,
         finite=row.finite,
@@ -311,6 +312,7 @@ def score(
     padding: str = "right",  # or left; the scores are the same
     share: str = "tree",  # what is computed once: tree (all that prompts share), prefix, or nothing
     too_long: str = "error",  # or truncate: leave out the beginning of prompts that do not fit
+    open_end: bool = False,  # an exact answer may go on, as the sentence that a statement begins
     progress: bool = True,
 ) -> Scores:
     "How a model answers questions."
@@ -328,7 +330,7 @@ def score(
 
     with _evaluation_mode(lm, tokens_at_once):
         results = _split_over_processes(lm, encoded, work)
-    clean, scores = stop_tokens(lm).clean, []
+    clean, scores = None if open_end else stop_tokens(lm).clean, []
     for x, n in zip(items, which):
         row, text = results[n]
         scores.append(_answer_score(x, encoded[n], row, clean, protocol.key) | text)
@@ -454,9 +456,9 @@ def load(cls: BenchmarkAnswers, folder) -> BenchmarkAnswers:
     return cls(pd.read_parquet(Path(folder) / "answers.parquet"), about)
 
 # %% ../../nbs/07_lm/09_scoring.ipynb #06fd2a2d
-def _answer_frame(probes, scores: Scores, scored_at: int, edited_at):
+def _answer_frame(probes, got, scored_at: int, edited_at):  # got: their answers and scores
     "The probes with their answers and scores."
-    got = scores.measured()
+    probes, got = probes.loc[got.index].reset_index(drop=True), got.reset_index(drop=True)
     normalised = normalised_matches(got.answer, probes.expected, probes.aliases, got.exact_match)
     when = probes.edit_id.map(edited_at or {}).astype("Int64")
     frame = probes.assign(answer=got.answer, edited_at=when, scored_at=scored_at, normalised_match=normalised)
@@ -522,6 +524,26 @@ def _score_askable(lm: LM, items: list[QAItem], options: dict) -> tuple[Scores, 
                 raise
     return score(lm, good, **options), reasons
 
+# %% ../../nbs/07_lm/09_scoring.ipynb #0bf55a7d
+def by_format(
+    probes,  # a data frame with axis
+    protocol,  # of questions: a protocol, or its name
+) -> list[tuple]:  # rows that are asked in the same way, with the options of `score` that say how
+    "How probes are asked: questions in a protocol, statements as they stand."
+    how = {False: dict(protocol=protocol), True: dict(protocol="plain", open_end=True)}
+    return [(part, how[bare]) for bare, part in probes.groupby(probes.axis.isin(BARE_AXES))]
+
+
+def _score_probes(lm: LM, probes, protocol, options: dict):
+    "The answers to probes, by their rows; why others cannot be asked; seconds."
+    parts, reasons, seconds = [], [], 0.0
+    for part, how in by_format(probes, protocol):
+        items = [QAItem(q, a, id=str(i)) for i, q, a in zip(part.index, part.question, part.expected)]
+        scores, why = _score_askable(lm, items, how | options)
+        parts.append(scores.measured().set_index(part.index[[not reason for reason in why]]))
+        reasons, seconds = reasons + why, seconds + scores.seconds
+    return pd.concat(parts).sort_index(), reasons, seconds
+
 # %% ../../nbs/07_lm/09_scoring.ipynb #244e3afb
 def ask_benchmark(
     lm: LM,
@@ -544,26 +566,24 @@ def ask_benchmark(
         raise BadArgument("there are no such questions in this benchmark")
     if cutoff:
         cutoff_slices(probes, cutoff)  # an error comes before the model is asked
-    items = [QAItem(q, a, id=str(i)) for i, (q, a) in enumerate(zip(probes.question, probes.expected))]
-    options = dict(protocol=protocol, generate=generate, too_long=too_long, progress=progress)
-    scores, reasons = _score_askable(lm, items, options)
-    probes = probes[[not reason for reason in reasons]].reset_index(drop=True)
+    options = dict(generate=generate, too_long=too_long, progress=progress)
+    got, reasons, seconds = _score_probes(lm, probes, protocol, options)
     about = dict(
-        model=scores.model,
-        revision=scores.revision,
-        numbers=scores.dtype,
-        protocol=scores.protocol,
+        model=lm.name,
+        revision=lm.revision,
+        numbers=str(lm.dtype).removeprefix("torch."),
+        protocol=get_protocol(protocol).key,
         benchmark=bench.name,
         timesteps=list(bench.timesteps),
         most=max_edits,
         seed=seed,
         cutoff=cutoff,
-        questions=len(probes),
-        seconds=round(scores.seconds, 2),
+        questions=len(got),
+        seconds=round(seconds, 2),
         set_aside=describe_set_aside(reasons),
         chat_template=bool(getattr(lm.tokenizer, "chat_template", None)),
         source=bench.source.about() if bench.source else None,
         release_rows=bench.rows_set_aside(),
         **(dict(backend=lm.backend.about()) if lm.backend else {}),
     )
-    return BenchmarkAnswers(_answer_frame(probes, scores, scored_at, edited_at), about)
+    return BenchmarkAnswers(_answer_frame(probes, got, scored_at, edited_at), about)

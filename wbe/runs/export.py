@@ -15,7 +15,7 @@ from ..editors.results import EditResult
 from ..editors.weights.moments import KeyValueEditor, model_fingerprint, write_moments
 from ..lm.models import LM
 from ..lm.tokens import Protocol, get_protocol
-from ..lm.scoring import probe_table
+from ..lm.scoring import by_format, probe_table
 from ..metrics.answers import to_list
 from ..records import BadArgument, check_choice
 from .checkpoints import Checkpoint
@@ -140,7 +140,7 @@ def export_moments(
     return write_moments(editor.moments(lm, layers, editor.hparams.samples), lm, out)
 
 # %% ../../nbs/10_runs/12_export.ipynb #34d0c8e5
-def _task_rows(probes, protocol: Protocol):  # probes: a data frame
+def _task_rows(probes, protocol: Protocol, open_end: bool = False):  # probes: a data frame; open_end: as in `score`
     "The lines of a task's file: prompt, answer, its names, and how it is asked."
     others = [() if a is None or isinstance(a, float) else a for a in to_list(probes.aliases)]
     names = [list(map(one_line, (name, *more))) for name, more in zip(probes.expected, others)]
@@ -149,6 +149,7 @@ def _task_rows(probes, protocol: Protocol):  # probes: a data frame
         answer=[known[0] for known in names],
         names=names,
         protocol=protocol.key,
+        open_end=open_end,
     )
 
 # %% ../../nbs/10_runs/12_export.ipynb #30bc58b7
@@ -171,14 +172,18 @@ def export_tasks(
     if probes.empty:
         raise BadArgument("there are no such questions in this benchmark")
     group, parts = "wbe_" + re.sub(r"\W+", "_", bench.name).strip("_").lower(), probes.groupby("axis", sort=False)
-    about = dict(title=bench.name, benchmark=json.dumps(bench.name), protocol=asked.key, join=asked.join, group=group)
-    each = [about | dict(axis=axis, name=f"{group}_{axis.replace('-', '_')}") for axis in parts.groups]
+    about = dict(title=bench.name, benchmark=json.dumps(bench.name), protocol=asked.key, group=group)
+    each, lines = [], {}
+    for axis, rows in parts:
+        [(_, how)] = by_format(rows, asked)
+        form, name = get_protocol(how.pop("protocol")), f"{group}_{axis.replace('-', '_')}"
+        each.append(about | dict(axis=axis, name=name, protocol=form.key, join=form.join))
+        lines[axis] = _task_rows(rows, form, **how).to_json(orient="records", lines=True, force_ascii=False)
     about |= {piece: "".join(text.format(**x) for x in each) for piece, text in files["pieces"].items()}
     about |= dict(axes=", ".join(x["name"] for x in each), questions=len(probes), folder=out)
     with new_folder(out) as folder:
-        for axis, rows in parts:
-            lines = _task_rows(rows, asked).to_json(orient="records", lines=True, force_ascii=False)
-            write_text(folder / f"{axis}.jsonl", lines)
+        for axis, text in lines.items():
+            write_text(folder / f"{axis}.jsonl", text)
         texts = [(file, text, x) for file, text in files["each"].items() for x in each]
         for file, text, x in texts + [(file, text, about) for file, text in files["all"].items()]:
             write_text(folder / file.format(**x), text.format(**x))

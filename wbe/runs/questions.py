@@ -21,7 +21,7 @@ from ..benchmark.reader import STATEMENT_AXES, Benchmark, Timestep, sample_ids
 from ..benchmark.release import retired_probes
 from ..lm.ability import lasting_facts, static_items
 from ..lm.models import LM
-from ..lm.scoring import score, unaskable_reasons
+from ..lm.scoring import by_format, score, unaskable_reasons
 from ..lm.tokens import QAItem
 from ..records import AXES, BadArgument, Probe, patch
 from .plan import SCHEDULES, RunPlan
@@ -107,12 +107,15 @@ def near_facts(
 # %% ../../nbs/10_runs/03_questions.ipynb #cell-025
 def why_unaskable(
     lm: LM,
-    questions,  # a frame with edit_id, question, expected
+    questions,  # a frame with edit_id, axis, question, expected
     protocol: str,
 ) -> list[str]:
     "For each question, why the model cannot be asked it; empty if it can."
-    items = [QAItem(q, a, id=i) for q, a, i in zip(questions.question, questions.expected, questions.edit_id)]
-    return unaskable_reasons(lm, items, protocol)
+    reasons = pd.Series("", questions.index)
+    for part, how in by_format(questions, protocol):
+        items = [QAItem(q, a, id=i) for q, a, i in zip(part.question, part.expected, part.edit_id)]
+        reasons[part.index] = unaskable_reasons(lm, items, how["protocol"])
+    return list(reasons)
 
 # %% ../../nbs/10_runs/03_questions.ipynb #cell-028
 def _superseded(bench: Benchmark, scored_at: int) -> set[tuple[str, str]]:  # ids of edits and axes
@@ -311,22 +314,16 @@ def _noted_contexts(lm: LM):
 def _score_part(
     lm: LM,
     part,  # questions of one kind
-    protocol: str,
+    how: dict,  # of `by_format`
     text: bool,  # whether the answers are generated
     progress: bool,
 ):
     "The scores of questions that are asked in the same way, with the index of the questions."
     items = [QAItem(q, a, id=i) for q, a, i in zip(part.question, part.expected, part.edit_id)]
     with _noted_contexts(lm) as contexts:
-        scores = score(lm, items, protocol, generate=text, too_long="truncate", progress=progress)
+        scores = score(lm, items, **how, generate=text, too_long="truncate", progress=progress)
     retrieved = [_context_text(c) if text else None for c in contexts]
     return scores.measured().assign(retrieved=pd.Series(retrieved, dtype=object)).set_index(part.index)
-
-# %% ../../nbs/10_runs/03_questions.ipynb #cell-062
-def _score_statements(lm: LM, part, text: bool, progress: bool):
-    "The scores of statements that the model completes."
-    scores = _score_part(lm, part, "plain", text, progress)
-    return scores.assign(exact_match=scores.token_accuracy == 1)
 
 # %% ../../nbs/10_runs/03_questions.ipynb #cell-063
 def score_questions(
@@ -337,13 +334,11 @@ def score_questions(
     progress: bool = True,
 ):
     "The frame with the scores of its questions, in their order."
-    bare, parts = questions.axis.isin([*STATEMENT_AXES, *(n for n, form in FORMS.items() if form.bare)]), []
-    for text in (False, True):
-        said = questions.axis.isin(list(generate)) == text
-        if (said & ~bare).any():
-            parts.append(_score_part(lm, questions[said & ~bare], protocol, text, progress))
-        if (said & bare).any():
-            parts.append(_score_statements(lm, questions[said & bare], text, progress))
+    parts = [
+        _score_part(lm, part, how, text, progress)
+        for text, some in questions.groupby(questions.axis.isin(list(generate)))
+        for part, how in by_format(some, protocol)
+    ]
     return pd.concat([questions, pd.concat(parts).sort_index()], axis=1)
 
 # %% ../../nbs/10_runs/03_questions.ipynb #cell-075
