@@ -272,7 +272,7 @@ def test_the_command_runs_mello_with_a_budget_and_bad_options_are_clear(chains, 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with FaultyServer(reply=obedient) as server:
         words = ["run", chains, "--schedule", "mquake", "-e", "mello", "-m", "scripted"]
-        words += ["--set", f"endpoint={server.url}", "--set", "mquake.k=2", "--set", "cot=yes"]
+        words += ["--set", f"endpoint={server.url}", "--set", "mquake.k=2"]
         words += ["--set", "prices=1,4", "--runs", str(tmp_path / "runs"), "--table", str(tmp_path / "out.json")]
         bad = CliRunner().invoke(app, words)
         assert bad.exit_code != 0 and "give a budget in dollars" in str(bad.exception)
@@ -280,6 +280,8 @@ def test_the_command_runs_mello_with_a_budget_and_bad_options_are_clear(chains, 
         assert result.exit_code == 0, (result.output, result.exception)
     rows = {r["k"]: r for r in json.loads((tmp_path / "out.json").read_text())["k"]}
     assert (rows[2]["multi_hop"], rows[2]["retrieved"]) == (100, 100)
+    vain = CliRunner().invoke(app, [*words, "--set", "cot=yes", "--set", "demonstrations=2", "--set", "edits=cloze"])
+    assert str(vain.exception).endswith("leave out cot, demonstrations, edits")
     lost = CliRunner().invoke(app, ["run", chains, "--schedule", "mquake", "--set", "budget=5"])
     assert lost.exit_code != 0 and "behind an endpoint" in str(lost.exception)
 

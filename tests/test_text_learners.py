@@ -167,8 +167,8 @@ def test_a_run_grows_by_a_timestep(tmp_path, texts, whole):
     [
         (dict(texts_dir=None), "takes texts: name their folder with texts_dir (--set texts_dir=…)"),
         (dict(texts_dir="nowhere"), "there is no such folder of texts"),
-        (dict(every=5), "leave out every (--set every=…)"),
-        (dict(batch=5), "leave out batch (--set batch=…)"),
+        (dict(every=5, tune=2), "text-diff takes all texts of a timestep at once; leave out every, tune"),
+        (dict(batch=5), "leave out batch"),
         (dict(hparams=dict(stpes=5)), "did you mean 'steps'"),
     ],
 )

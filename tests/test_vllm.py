@@ -127,8 +127,8 @@ def refused(*words) -> str:
     "words, message",
     [
         (("-e", "wise"), "wise changes weights or activations"),
-        (("-e", "rag", "--set", "norms=yes"), "norms: the norm of a matrix needs the model's weights"),
-        (("-e", "rag", "--set", "broken=10"), "broken: perplexity after batches of edits needs"),
+        (("-e", "rag", "--set", "norms=yes"), "need the model's weights, which are in vllm; leave out norms"),
+        (("-e", "rag", "--set", "broken=10"), "leave out broken"),
         (("-e", "rag", "--ability", "world-text"), "world-text: this calls the model itself"),
         (("-e", "rag", "--set", "backend_options=4096"), "backend_options=4096: give it as NAME=VALUE"),
         (("-e", "rag", "--set", "backend_options=dtype=half"), "the option dtype of vLLM is set by wbe"),

@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['VALUE_TYPES', 'AXES', 'ASKED_AXES', 'PROBE_COLUMNS', 'QUESTION_KEY', 'patch', 'WbeError', 'BadArgument',
-           'check_choice', 'check_least', 'is_missing', 'install_command', 'MissingPackage', 'require_package', 'col',
-           'schema', 'time_text', 'quantity_text', 'monolingual_text', 'coordinate_text', 'Statement', 'Label', 'Fact',
-           'Axis', 'choose_axes', 'choose_names', 'order_axes', 'Edit', 'Score', 'Probe', 'question_columns',
-           'SchemaError', 'check_table', 'to_table', 'read_table']
+           'check_choice', 'check_least', 'check_unused', 'is_missing', 'install_command', 'MissingPackage',
+           'require_package', 'col', 'schema', 'time_text', 'quantity_text', 'monolingual_text', 'coordinate_text',
+           'Statement', 'Label', 'Fact', 'Axis', 'choose_axes', 'choose_names', 'order_axes', 'Edit', 'Score', 'Probe',
+           'question_columns', 'SchemaError', 'check_table', 'to_table', 'read_table']
 
 # %% ../nbs/00_core/01_records.ipynb #cell-002
 import builtins
@@ -71,6 +71,16 @@ def check_least(
     for name, n in numbers.items():
         if n is not None and not (isinstance(n, kind) and n >= least):
             raise BadArgument(f"{name} is {n!r}, but it must be {what}, at least {least}")
+
+# %% ../nbs/00_core/01_records.ipynb #d5a806f0
+def check_unused(
+    why: str,  # they would have no effect
+    /,
+    **settings,  # by their names: the value, or whether one was given
+):
+    "Raise a `BadArgument` for settings that were given in vain."
+    if names := [name for name, v in settings.items() if v not in (None, ()) and v is not False]:
+        raise BadArgument(f"{why}; leave out {', '.join(names)}")
 
 # %% ../nbs/00_core/01_records.ipynb #516616b3
 def is_missing(value) -> bool:

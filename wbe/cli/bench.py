@@ -14,7 +14,7 @@ import typer
 
 from .app import command, take
 from .tables import TableOutput, print_step
-from ..records import BadArgument, check_choice
+from ..records import BadArgument, check_choice, check_unused
 
 # %% ../../nbs/12_app/04_bench.ipynb #966c6130
 OFFER_COLUMNS = ("kind", "date", "bytes", "state")
@@ -364,12 +364,6 @@ def _build_two(folder: Path, dumps: tuple, settings: dict, out: TableOutput):
     settings = dict(kind="auto") | take(settings, _FACTS)
     _print_built(build_facts(*dumps, folder, on_step=print_step, **settings), folder, out)
 
-
-def _check_early(until: str, **given):  # given: flags of a whole benchmark
-    "Raise an error for what has no meaning before questions are written."
-    if names := [name for name, v in given.items() if v not in (None, ()) and v is not False]:
-        raise BadArgument(f"--until {until} stops before questions are written: leave out {', '.join(names)}")
-
 # %% ../../nbs/12_app/04_bench.ipynb #03806780
 @command("benchmark", _BENCHMARK, _FACTS, _PARSED, _CRITERIA)
 def _benchmark(
@@ -407,7 +401,8 @@ def _benchmark(
     settings["language"] = language
     if until != "release":
         paid = dict(model=model, base_url=base_url, prices=prices, budget=budget, yes=yes)
-        _check_early(until, world=world, world_seed=world_seed, writer=writer, chains=chains, **paid)
+        paid |= dict(world=world, world_seed=world_seed, writer=writer, chains=chains)
+        check_unused(f"--until {until} stops before questions are written", **paid)
         return dict(parsed=_parse_one, facts=_build_two)[until](folder, dumps, settings, out)
     make = _maker(folder, dumps, world, world_seed, settings.get("mirror"))
     by, how = _checked_writer(_writer_settings(writer or [], model, base_url), _spending(budget, prices, yes))

@@ -19,7 +19,7 @@ import typer
 from .app import Setting, _json_or_text, command, read_settings, settings_of, take
 from .bench import _parse_prices, _spending
 from .tables import TableOutput, fits_terminal, print_step
-from ..records import AXES, BadArgument, check_choice
+from ..records import AXES, BadArgument, check_choice, check_unused
 from ..runs.plan import PLAN_FLAGS, PLAN_PARTS, SCHEDULES, read_plan
 
 # %% ../../nbs/12_app/05_runs.ipynb #c37fab11
@@ -507,10 +507,9 @@ def _train(
     if kind == "tiny":
         from wbe.tiny.training import train_tiny
 
-        unfit = dict(benchmark=benchmark, timesteps=timesteps, updates=updates)
-        unfit |= dict(model=model != "wbe-tiny", dtype=dtype != "auto")
-        if names := [name for name, given in unfit.items() if given]:
-            raise BadArgument(f"{', '.join(names)}: not for the tiny model, which learns from worlds of its own")
+        given = dict(benchmark=benchmark, timesteps=timesteps, updates=updates)
+        given |= dict(model=model != "wbe-tiny", dtype=dtype != "auto")
+        check_unused("the tiny model learns from worlds of its own", **given)
         device = "cpu" if device == "auto" else device
         check_load_options("wbe-tiny", device=device)
         return out.line(f"The model: {train_tiny(output, seed, device=device, **settings)}")

@@ -134,10 +134,6 @@ def _tune_editor(self: BenchmarkStudy):
     "Choose the editor's hyper-parameters, where the plan says so and no run was begun."
     if not self.plan.tune or (self.folder / "config.json").exists():
         return
-    if self.texts:
-        raise BadArgument(
-            f"tune chooses hyper-parameters by edits, and {self.plan.editor} learns from texts; leave it out"
-        )
     keep = self.folder / "tuning.json" if self.rank == 0 else None
     tell = lambda text: self.notify("tuning", text=text)
     together = min(max(self.planned.values()), self.batch_size or 10**12)

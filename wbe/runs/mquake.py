@@ -22,7 +22,7 @@ from ..lm.models import LM
 from ..lm.scoring import ask
 from ..lm.tokens import Protocol, QAItem, get_protocol
 from ..metrics.answers import alias_match, normalise_answer
-from ..records import BadArgument, check_choice, check_least, patch
+from ..records import BadArgument, check_choice, check_least, check_unused, patch
 from .plan import ModelSettings, Plan
 from .schedule import Part, Study, edit_batches
 from ..store import write_text
@@ -422,6 +422,9 @@ class MquakeStudy(Study):
         self.editor = None
         if plan.editor != "none":
             self.editor = editor(plan.editor, protocol=plan.protocol, **plan.hparams)
+            shown, cloze = plan.demonstrations > 0 and not plan.recall, plan.edits == "cloze"
+            given = dict(cot=plan.cot, demonstrations=shown, edits=cloze) if self.editor.own_answers else {}
+            check_unused(f"{plan.editor} asks in its own way, and chains alone", **given)
         self.conflicts = find_conflicts(self.instances)
         self.examples = _relation_examples(self.instances, plan.seed)  # facts of all instances of the file
 

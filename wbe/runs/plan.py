@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from importlib import import_module
 from pathlib import Path
 
-from ..records import BadArgument, check_choice, check_least, patch
+from ..records import BadArgument, check_choice, check_least, check_unused, patch
 from ..store import explain_read_errors, sha256_of
 
 # %% ../../nbs/10_runs/01_plan.ipynb #cell-005
@@ -186,10 +186,8 @@ def _check_schedule(plan: RunPlan):
         raise BadArgument(
             f"batch is {plan.batch}, but the schedule {plan.schedule} makes edits {at_once}; leave it out"
         )
-    if schedule.restore and (plan.every or plan.editor == "none"):
-        without = "there is nothing to ask without edits: name an editor"
-        what = "no edits add up: leave out every" if plan.every else without
-        raise BadArgument(f"in the schedule {plan.schedule} {what}")
+    if schedule.restore and plan.editor == "none":
+        raise BadArgument(f"in the schedule {plan.schedule} there is nothing to ask without edits: name an editor")
 
 # %% ../../nbs/10_runs/01_plan.ipynb #87df2a78
 OLD_SETTINGS = dict(under="protocol", say="generate", ask="limit")  # words of recorded runs, and today's
@@ -261,9 +259,6 @@ def _check_file(path: str | None, what: str):
                 raise BadArgument(f"{path}: the file of {what} is empty")
 
 # %% ../../nbs/10_runs/01_plan.ipynb #d577f033
-_NEED_WEIGHTS = dict(texts="perplexity", broken="perplexity after batches of edits", norms="the norm of a matrix")
-
-
 def _check_for_backend(plan: RunPlan):
     "Raise an error if a plan needs more than its back end gives."
     from wbe.lm.ability import ability_task, check_abilities_in
@@ -272,10 +267,21 @@ def _check_for_backend(plan: RunPlan):
     BACKENDS.place(plan.backend)
     if editor := plan_editor(plan):
         editor.check_backend(plan.backend)
-    for name, what in _NEED_WEIGHTS.items():
-        if getattr(plan, name):
-            raise BadArgument(f"{name}: {what} needs the model's weights, which are in {plan.backend}; leave it out")
+    given = dict(texts=plan.texts, broken=plan.broken, norms=plan.norms)
+    check_unused(f"perplexity and norms need the model's weights, which are in {plan.backend}", **given)
     check_abilities_in(plan.backend, [ability_task(name, plan.ability_size) for name in plan.ability])
+
+# %% ../../nbs/10_runs/01_plan.ipynb #6c8f6185
+def _check_effects(plan: RunPlan, editor):  # editor: None for the unedited model
+    "Raise an error for settings that would have no effect."
+    if editor is not None and editor.takes == "texts":
+        given = dict(batch=plan.batch, every=plan.every, tune=plan.tune, unknown=plan.unknown)
+        check_unused(f"{plan.editor} takes all texts of a timestep at once", **given)
+    if plan.schedule != "timesteps" and not getattr(editor, "takes_corpus", False):
+        check_unused(f"{plan.editor} uses no corpus", corpus=plan.corpus)
+    if SCHEDULES[plan.schedule].restore:
+        given = dict(every=plan.every, sample=plan.sample != RunPlan.sample, norms=plan.norms)
+        check_unused(f"in the schedule {plan.schedule} no edits add up", **given)
 
 # %% ../../nbs/10_runs/01_plan.ipynb #cell-015
 def check_plan(plan: RunPlan):
@@ -299,7 +305,8 @@ def check_plan(plan: RunPlan):
         TASKS.get(task)
     for task in plan.ability:
         ability_task(task, plan.ability_size)
-    if editor := plan_editor(plan):
+    _check_effects(plan, editor := plan_editor(plan))
+    if editor:
         editor.check_installed()
 
 # %% ../../nbs/10_runs/01_plan.ipynb #cell-021

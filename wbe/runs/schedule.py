@@ -150,9 +150,6 @@ def _check_text_plan(plan: RunPlan, editor: Editor, folder: str | None):
         raise BadArgument(f"{editor.name} takes texts: name their folder with texts_dir (--set texts_dir=…)")
     if SCHEDULES[plan.schedule].size:
         raise BadArgument(f"{editor.name} takes texts, not single edits; leave out the schedule {plan.schedule}")
-    for name in ("batch", "every"):
-        if getattr(plan, name) is not None:
-            raise BadArgument(f"{editor.name} takes all texts of a timestep at once; leave out {name} (--set {name}=…)")
 
 # %% ../../nbs/10_runs/04_schedule.ipynb #5dfc062b
 def _run_texts(

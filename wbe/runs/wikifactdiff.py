@@ -22,7 +22,7 @@ from ..lm.scoring import score
 from ..lm.sharing import greedy_decode
 from ..lm.tokens import Protocol, QAItem, StopTokens, encode_items
 from ..metrics.answers import ngram_entropy, tokenise_words
-from ..records import BadArgument, check_choice, check_least
+from ..records import BadArgument, check_choice, check_least, check_unused
 from .plan import ModelSettings, Plan
 from .records import Run
 from .schedule import Part, Study
@@ -198,6 +198,8 @@ class WikiFactDiffStudy(Study):
 
     def read(self):
         self.updates, self.editors = _planned_updates(self.plan), {"none": None} | self.plan.make_editors()
+        if not any(getattr(made, "takes_corpus", False) for made in self.editors.values()):
+            check_unused("none of the editors uses a corpus", corpus=self.plan.corpus)
 
     def config(self) -> dict:
         "All that describes a run."
