@@ -105,8 +105,7 @@ def _cost_bound(self: TextEndpoint, body: dict, version: str) -> float:
 @patch
 def _text_key(self: TextEndpoint, prompt: TextPrompt) -> str:
     "The key of a prompt in the cache."
-    content = json.dumps([self.model, "text", self.temperature, self.max_tokens, prompt.stop, prompt.messages])
-    return hashlib.sha256(content.encode()).hexdigest()[:32]
+    return self._cache_key("text", self.temperature, self.max_tokens, prompt.stop, prompt.messages)
 
 # %% ../../nbs/07_lm/14_endpoint.ipynb #cell-019
 @patch

@@ -7,6 +7,8 @@ __all__ = ['RESPONSE_FORMATS', 'split_parameters', 'redact_key', 'CallOutcome', 
            'Endpoint', 'is_cached']
 
 # %% ../../nbs/03_writers/07_endpoint.ipynb #cell-002
+import hashlib
+import json
 import os
 import random
 import re
@@ -427,6 +429,17 @@ def _prepare(self: Endpoint):
     self._limit, self._limiter = None, None  # a SpendingLimit and a RateLimiter
     self.stats, self._stats_lock = _WriterStats(dollars=self.price and 0.0), threading.Lock()
     self._failed_in_a_row = 0
+
+# %% ../../nbs/03_writers/07_endpoint.ipynb #f25b643e
+@patch
+def _cache_key(
+    self: Endpoint,
+    *parts,  # what an answer depends on, beside model and server
+) -> str:
+    "The key of an answer in the cache."
+    url = self.client.base_url
+    server = [] if url.host == "api.openai.com" else [url.host, url.port, url.path]
+    return hashlib.sha256(json.dumps([self.model, *parts, *server]).encode()).hexdigest()[:32]
 
 # %% ../../nbs/03_writers/07_endpoint.ipynb #cell-022
 @patch

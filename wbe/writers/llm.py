@@ -6,7 +6,6 @@
 __all__ = ['ENDED_STATES', 'CHAT_ENDPOINT', 'OpenAIWriter', 'TextCost']
 
 # %% ../../nbs/03_writers/08_llm.ipynb #cell-002
-import hashlib
 import json
 import re
 import threading
@@ -199,8 +198,7 @@ def key(self: OpenAIWriter) -> dict:
 def _request_key(self: OpenAIWriter, request: Request) -> str:
     "The key of a request in the cache."
     p = self._prompt(request)
-    content = json.dumps([self.model, p.version, self.temperature, p.messages[-1]["content"]])
-    return hashlib.sha256(content.encode()).hexdigest()[:32]
+    return self._cache_key(p.version, self.temperature, p.messages[-1]["content"])
 
 # %% ../../nbs/03_writers/08_llm.ipynb #cell-014
 @patch
