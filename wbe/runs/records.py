@@ -300,7 +300,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        return self.folder.name
+        return self.folder.name if self.folder.name.strip(".") else self.folder.resolve().name  # of . and ..
 
     @property
     def editor(self) -> str:
