@@ -280,17 +280,15 @@ def _check_effects(plan: RunPlan, editor):  # editor: None for the unedited mode
     if plan.schedule != "timesteps" and not getattr(editor, "takes_corpus", False):
         check_unused(f"{plan.editor} uses no corpus", corpus=plan.corpus)
     if SCHEDULES[plan.schedule].restore:
-        given = dict(every=plan.every, sample=plan.sample != RunPlan.sample, norms=plan.norms)
-        check_unused(f"in the schedule {plan.schedule} no edits add up", **given)
+        check_unused(f"in the schedule {plan.schedule} no edits add up", every=plan.every, norms=plan.norms)
 
 # %% ../../nbs/10_runs/01_plan.ipynb #cell-015
 def check_plan(plan: RunPlan):
     "Raise an error if a plan cannot be carried out on this machine; no model is loaded."
     from wbe.records import ASKED_AXES
-    from wbe.lm.ability import ability_task
+    from wbe.lm.ability import TASKS, ability_task
     from wbe.lm.models import check_load_options
     from wbe.lm.tokens import get_protocol
-    from wbe.lm.ability import TASKS
 
     get_protocol(plan.protocol)
     for axis in plan.generate:
