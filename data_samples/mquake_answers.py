@@ -21,8 +21,8 @@ import torch
 from wbe.benchmark.series import make_benchmark
 from wbe.lm.models import load
 from wbe.runs.loop import carry_out
-from wbe.runs.mquake import MquakePlan, instance_groups, read_instances
-from wbe.tiny.corpus import TrainingCorpus, sample_told_chain
+from wbe.runs.mquake import MquakePlan, _instance_groups, read_instances
+from wbe.tiny.corpus import TrainingCorpus, _sample_told_chain
 from wbe.tiny.training import train_tiny
 from wbe.world.cast import SeededRandom
 
@@ -52,7 +52,7 @@ def edited(x: dict) -> set[tuple]:
 def one_per_edit(instances: list[dict], n: int, seen: set) -> list[dict]:
     "Instances in random order that share no edited fact with each other, or with those seen."
     out, taken = [], set(seen)
-    for (x,) in instance_groups(instances, 1):
+    for (x,) in _instance_groups(instances, 1):
         if len(out) < n and not edited(x) & taken:
             out, taken = [*out, x], taken | edited(x)
     return out
@@ -76,7 +76,7 @@ def chains_of_training() -> dict[tuple, set]:
     corpus, read = TrainingCorpus(0, chains=True, begun=True), {}
     for rng in [SeededRandom(0, "document", step, i) for step in range(640) for i in range(32)]:
         if corpus.sample_kind(rng) == "chain_reading":
-            facts = sample_told_chain(corpus.told_chains, rng, rng.pick((2, 2, 3, 4))).facts
+            facts = _sample_told_chain(corpus.told_chains, rng, rng.pick((2, 2, 3, 4))).facts
             read.setdefault((facts[0].subject_id, *(f.property_id for f in facts)), set()).add(facts[-1].answer)
     return read
 

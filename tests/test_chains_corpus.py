@@ -10,11 +10,11 @@ pytest.importorskip("torch")
 
 from wbe.tiny.corpus import (
     CONTINUED_STAGE,
-    ChainPool,
+    _ChainPool,
     TrainingCorpus,
     chain_reading_document,
     is_chain_withheld,
-    two_hop_document,
+    _two_hop_document,
 )
 from wbe.tiny.facts import FactPool, facts_at
 from wbe.tiny.training import _Training, train_tiny
@@ -81,14 +81,14 @@ def test_no_question_over_facts_that_change_is_asked_and_no_withheld_one_from_me
     later = asked_later([FactPool(*facts_at(WORLD, t)) for t in (0, 2, LAST)])
     assert len(later) > 1000
     corpus = corpora[True].set_progress(0.6)
-    met = questions_in(two_hop_document, corpus.known) | questions_in(chain_reading_document, corpus.told_chains)
+    met = questions_in(_two_hop_document, corpus.known) | questions_in(chain_reading_document, corpus.told_chains)
     assert len(met) > 500 and not later & met
     plain = corpora[False].set_progress(0.6)
-    assert later & questions_in(two_hop_document, plain.known)  # without the switch some are met: the test can fail
+    assert later & questions_in(_two_hop_document, plain.known)  # without the switch some are met: the test can fail
     withheld = questions_over(c for c in corpus.known.chains if is_chain_withheld(*c))
     withheld -= questions_over(c for c in corpus.known.chains if not is_chain_withheld(*c))  # other people of one name
-    assert withheld and not withheld & questions_in(two_hop_document, corpus.known)
-    told = questions_in(chain_reading_document, ChainPool(corpus.known))  # without the changing facts, some are met
+    assert withheld and not withheld & questions_in(_two_hop_document, corpus.known)
+    told = questions_in(chain_reading_document, _ChainPool(corpus.known))  # without the changing facts, some are met
     assert later & told
 
 

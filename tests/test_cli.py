@@ -382,10 +382,10 @@ def test_every_help_fits_80_columns():
 def test_words_of_earlier_versions_are_read(old, new):
     from typer.main import get_command
 
-    from wbe.cli.app import todays_words
+    from wbe.cli.app import _todays_words
     from wbe.cli.main import app
 
-    got = todays_words(get_command(app), old.split())
+    got = _todays_words(get_command(app), old.split())
     assert [w for w in new.split() if w not in got] == [] and got[0] == new.split()[0]
     name = got[:2] if got[0] == "data" else got[:1]
     command = get_command(app)

@@ -226,7 +226,7 @@ def test_tensorboard_reads_what_was_logged(tmp_path):
 @pytest.mark.extra("harness")
 def test_the_harness_on_a_task_of_a_local_file(tmp_path):
     "Its accuracy is that of the log-probabilities that wbe computes."
-    from wbe.lm.ability import run_harness
+    from wbe.lm.ability import _run_harness
     from wbe.lm.models import load
 
     lm, endings = load("wbe-tiny", device="cpu"), [" is a", " zq", " 77"]
@@ -246,7 +246,7 @@ def test_the_harness_on_a_task_of_a_local_file(tmp_path):
         metric_list=[dict(metric="acc", aggregation="mean", higher_is_better=True)],
         metadata=dict(version=1.0),
     )
-    found = run_harness(lm.model, lm.tokenizer, [task])
+    found = _run_harness(lm.model, lm.tokenizer, [task])
     assert found.loc[("endings", "acc"), "value"] == np.mean([best(lm, row) == row["label"] for row in rows])
     assert found.loc[("endings", "acc"), "n"] == len(rows)
 

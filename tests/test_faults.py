@@ -228,12 +228,12 @@ def test_a_full_disk_under_a_query(tmp_path, full, message):
 
 
 def test_scratch_can_be_moved(tmp_path, monkeypatch):
-    from wbe.cli.app import use_temp
+    from wbe.cli.app import _use_temp
     from wbe.engine import DuckDB
 
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", tempfile.tempdir)
     (tmp_path / "elsewhere").mkdir()
-    use_temp(tmp_path / "elsewhere")
+    _use_temp(tmp_path / "elsewhere")
     with DuckDB("100MiB") as e:
         assert e.spill.parent == tmp_path / "elsewhere"

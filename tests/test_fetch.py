@@ -26,7 +26,7 @@ import pytest
 from wbe import http, store
 from wbe.http import FetchError, RetryPolicy
 from wbe.store import StoreError, find_manifests
-from wbe.wikidata.dumps import Mirror, latest_dump, list_mirror
+from wbe.wikidata.dumps import Mirror, _latest_dump, list_mirror
 from wbe.wikidata.transfer import fetch_dump, fetched_dump
 
 DAY = date(2024, 2, 1)
@@ -485,7 +485,7 @@ def test_snapshots_and_the_latest(server, mirror, tmp_path):
         "wikidatawiki/entities/dcatap.rdf"
     ] = b""
     assert [f"{d:%m%d}" for d in mirror.snapshots()] == ["0201", "0220", "0301", "0401", "0501"]
-    assert latest_dump(mirror).date == date(2024, 3, 1) and latest_dump(mirror, verify=False).date == date(2024, 4, 1)
+    assert _latest_dump(mirror).date == date(2024, 3, 1) and _latest_dump(mirror, verify=False).date == date(2024, 4, 1)
     assert fetch_dump("latest", tmp_path, mirror=mirror, progress=False).name == "wikidata-20240301-all.json.gz"
     with pytest.raises(
         FetchError, match=r"this snapshot has no json.gz dump \(yet\?\); it holds wikidata-20240501-lexemes.json.gz"

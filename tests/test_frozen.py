@@ -251,14 +251,14 @@ def recorded_sections(shown: dict, modules: list[ModuleType]):
 
 def report_of(folder: Path, only: tuple = ()) -> dict:
     "What the report on some runs shows; `only`: of these sections."
-    from wbe.analysis.report import notebook_sections, results_notebook
+    from wbe.analysis.report import _notebook_sections, _results_notebook
 
-    nb, space, shown = results_notebook(sorted(p for p in folder.iterdir() if p.is_dir())), {}, dict(now="begin")
+    nb, space, shown = _results_notebook(sorted(p for p in folder.iterdir() if p.is_dir())), {}, dict(now="begin")
     exec(nb.cells[1].source, space)
     exec(nb.cells[2].source.partition("\n\nruns, trouble")[0], space)
     with recorded_sections(shown, [m for m in space.values() if isinstance(m, ModuleType)]):
         exec(nb.cells[2].source, space)
-        for key, _, _, section in notebook_sections(nb):
+        for key, _, _, section in _notebook_sections(nb):
             if only and key not in only:
                 continue
             shown["now"] = key

@@ -7,7 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from wbe.analysis.report import results_notebook
+from wbe.analysis.report import _results_notebook
 from wbe.analysis.headline import open_corpus, open_views
 from wbe.http import FetchError
 
@@ -63,7 +63,7 @@ def test_answers_are_kept_for_the_next_report(services, tmp_path):
 
 
 def test_the_notebook_is_given_them():
-    nb = results_notebook(["runs/rome"], corpus="infini-gram", views=["wikimedia"], cache="kept", contact="me@x.org")
+    nb = _results_notebook(["runs/rome"], corpus="infini-gram", views=["wikimedia"], cache="kept", contact="me@x.org")
     source = next(c.source for c in nb.cells if c.metadata.get("wbe") == "parameters")
     given = {}
     exec(source, given)

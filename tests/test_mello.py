@@ -12,7 +12,7 @@ pytest.importorskip("openai")
 from openai_server import FaultyServer
 
 from wbe.editors.memory import mello
-from wbe.editors.memory.mello import FACT_LABEL, MELLO_INSTRUCTION, answer_in_rounds, continue_turns
+from wbe.editors.memory.mello import FACT_LABEL, MELLO_INSTRUCTION, _answer_in_rounds, _continue_turns
 from wbe.editors.protocol import editor
 from wbe.lm.endpoint import EndpointLM, TextEndpoint
 from wbe.lm.toys import toy_lm
@@ -160,13 +160,13 @@ def test_a_repeated_run_asks_nothing_and_a_killed_one_pays_nothing_twice(chains,
         calls.append(len(transcripts))
         if len(calls) == 8:
             raise KeyboardInterrupt
-        return continue_turns(lm, transcripts, *how)
+        return _continue_turns(lm, transcripts, *how)
 
     with FaultyServer(reply=obedient) as server:
-        monkeypatch.setattr(mello, "continue_turns", dying)
+        monkeypatch.setattr(mello, "_continue_turns", dying)
         with pytest.raises(KeyboardInterrupt):
             run(chains, tmp_path, server)
-        monkeypatch.setattr(mello, "continue_turns", continue_turns)
+        monkeypatch.setattr(mello, "_continue_turns", _continue_turns)
         frame = run(chains, tmp_path, server)
         seen = [json.dumps(b["messages"]) for b in server.bodies]
         assert len(seen) == len(set(seen))
@@ -243,9 +243,9 @@ def test_a_local_model_writes_its_lines_and_gets_the_facts(monkeypatch):
 
 
 def test_nothing_is_asked_without_questions_and_without_edits_nothing_is_found():
-    assert answer_in_rounds([], lambda t: pytest.fail(), lambda t: None) == []
+    assert _answer_in_rounds([], lambda t: pytest.fail(), lambda t: None) == []
     said = iter(["Subquestion: Who?\nTentative answer: Ida", "Final answer: Ida"])
-    [trace] = answer_in_rounds(["Who?"], lambda t: [next(said)], lambda t: None)
+    [trace] = _answer_in_rounds(["Who?"], lambda t: [next(said)], lambda t: None)
     assert (trace.answer, trace.facts) == ("Ida", []) and f"{FACT_LABEL} none" in trace.text
 
 

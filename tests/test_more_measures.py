@@ -8,7 +8,7 @@ from toy_runs import made_up, write
 
 from wbe.analysis import rankings, report
 from wbe.analysis.leakage import leakage_items
-from wbe.analysis.report import notebook_sections, results_notebook
+from wbe.analysis.report import _notebook_sections, _results_notebook
 from wbe.records import BadArgument, WbeError
 from wbe.runs.records import load_runs
 from wbe.benchmark.near_probes import FORMS
@@ -63,10 +63,10 @@ def sections_of(paths, monkeypatch, keys=NEW) -> dict:
     "What the sections of the results notebook show, or their error."
     shown, errors, now = {}, {}, None
     monkeypatch.setattr(report, "_display", lambda data, **about: shown.setdefault(now, []).append((about, data)))
-    nb, space = results_notebook(sorted(paths)), {}
+    nb, space = _results_notebook(sorted(paths)), {}
     for cell in nb.cells[1:3]:
         exec(cell.source, space)
-    for key, _, _, cell in notebook_sections(nb):
+    for key, _, _, cell in _notebook_sections(nb):
         if key in keys:
             now = key
             try:

@@ -14,7 +14,7 @@ from wbe.lm.toys import toy_lm
 from wbe.records import BadArgument
 from wbe.runs import mquake
 from wbe.runs.loop import carry_out
-from wbe.runs.mquake import MquakePlan, find_conflicts, read_instances, summarise_mquake
+from wbe.runs.mquake import MquakePlan, _find_conflicts, read_instances, summarise_mquake
 
 CHAINS = Path(__file__).parents[2] / "shared" / "data" / "mquake_real_120.json"
 
@@ -182,7 +182,7 @@ def test_published_instances_are_read_and_run(tmp_path):
     for x in instances:
         for s, p, o in x["orig"]["edit_triples"]:
             edits.setdefault((s, p), set()).add(o)
-    assert bool(find_conflicts(instances)) == any(len(o) > 1 for o in edits.values())
+    assert bool(_find_conflicts(instances)) == any(len(o) > 1 for o in edits.values())
     plan = MquakePlan(str(CHAINS), editor="graph", k=(2,), protocol="zero-shot", sample=2, questions=1)
     frame = carry_out(plan, tmp_path / "run", toy_lm("gpt2", n_positions=512), progress=False)
     assert len(frame) == 4 and set(frame.hops) == {4}
@@ -267,9 +267,9 @@ def test_each_file_of_chains_is_free_of_contradictions(tmp_path):
     counts = write_chains(tmp_path / "chains.parquet", tmp_path / "labels.parquet", tmp_path).counts
     assert (counts["instances"], counts["T"], counts["CF"]) == (2, 1, 1)
     parts = [read_instances(MquakePlan(str(tmp_path), style=style).chains) for style in ("T", "CF")]
-    assert [find_conflicts(part) for part in parts] == [[], []]
+    assert [_find_conflicts(part) for part in parts] == [[], []]
     both = parts[0] + parts[1]
-    assert [(c["case"], c["other"]) for c in find_conflicts(both)] == [(1, 2)]
+    assert [(c["case"], c["other"]) for c in _find_conflicts(both)] == [(1, 2)]
     (tmp_path / "one.json").write_text(json.dumps(both))  # a file of an older build
     assert [x["case_id"] for x in read_instances(tmp_path / "one.json")] == [1, 2]
     assert [x["case_id"] for x in read_instances(tmp_path / "one.json", "CF")] == [2]

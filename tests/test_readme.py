@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 from conftest import SAMPLE_BENCHMARK
 
-from wbe.demo import Demo, timestep_table
+from wbe.demo import Demo, _timestep_table
 
 ROOT = Path(__file__).parents[1]
 CELLS = json.loads((ROOT / "nbs" / "guide.ipynb").read_text(encoding="utf-8"))["cells"]
@@ -31,7 +31,7 @@ def cells(kind: str) -> list[list[str]]:
 
 def test_the_guide_shows_the_numbers_of_this_code(small_world):
     shown = [row for row in cells("td") if row and re.fullmatch(r"T\d", row[0])]
-    table = timestep_table(small_world)
+    table = _timestep_table(small_world)
     assert shown == [[str(x) for x in row] for row in table.values.tolist()], MAKE
     causes = ["the world changed", "heard late", "only the wiki"]
     assert list(table["new"] + table["update"]) == list(table[causes].sum(axis=1))

@@ -90,10 +90,12 @@ def test_retrieval_on_published_rows():
 @pytest.mark.skipif(not ROWS.exists(), reason="no published rows at hand")
 def test_subjects_of_published_rows_against_a_search_for_each_of_them():
     "Names with at least one word that no question form has; the oracle is one regular expression for each name."
-    from wbe.editors.requests import SubjectIndex, question_words
+    from wbe.editors.requests import SubjectIndex, _question_words
 
     rows = json.loads(ROWS.read_text(encoding="utf-8"))[:300]
-    names = list(dict.fromkeys(r["subject"] for r in rows if not set(r["subject"].lower().split()) <= question_words()))
+    names = list(
+        dict.fromkeys(r["subject"] for r in rows if not set(r["subject"].lower().split()) <= _question_words())
+    )
     index = SubjectIndex()
     for n, name in enumerate(names):
         index.add(n, [name])

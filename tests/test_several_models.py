@@ -145,7 +145,7 @@ def mixed(tmp_path_factory):
 
 def shown_tables(folder, files) -> dict:
     "The tables of a report by name: what is displayed, and what is said of their numbers; figures are not drawn."
-    nb, space, shown, real = report.results_notebook(sorted(folder.iterdir()), files=files), {}, {}, report.show_table
+    nb, space, shown, real = report._results_notebook(sorted(folder.iterdir()), files=files), {}, {}, report.show_table
     exec(nb.cells[1].source, space)
     exec(nb.cells[2].source.partition("\n\nruns, trouble")[0], space)
     modules = [m for m in space.values() if isinstance(m, ModuleType) and m.__name__.startswith("wbe.")]
@@ -154,7 +154,7 @@ def shown_tables(folder, files) -> dict:
     report.set_output_folder(files)
     with recorded_sections(dict(now=""), modules), patch.multiple(report, show_table=named, _display=keep):
         exec(nb.cells[2].source, space)
-        for _, _, _, section in report.notebook_sections(nb):
+        for _, _, _, section in report._notebook_sections(nb):
             try:
                 exec(section.source, space)
             except WbeError:

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['logger', 'WRITE_REMEDIES', 'StoreError', 'explain_write_errors', 'explain_read_errors', 'make_folder',
            'process_is_running', 'atomic_write', 'write_text', 'scratch_folder', 'new_folder', 'write_table',
-           'stored_rows', 'stream_to_parquet', 'sha256_of', 'describe_file', 'versions', 'Manifest', 'stored_inputs',
-           'Stage', 'lock', 'StageFolder', 'find_manifests', 'format_bytes', 'check_disk_space']
+           'stored_rows', 'stream_to_parquet', 'sha256_of', 'describe_file', 'versions', 'Manifest', 'Stage', 'lock',
+           'StageFolder', 'find_manifests', 'format_bytes', 'check_disk_space']
 
 # %% ../nbs/00_core/02_store.ipynb #cell-002
 import errno
@@ -300,7 +300,7 @@ def _stored_input(path, folder) -> str:  # folder: of the stage
     return relative.as_posix() if relative.parts[0] == ".." else f"./{relative.as_posix()}"
 
 # %% ../nbs/00_core/02_store.ipynb #cell-047
-def stored_inputs(
+def _stored_inputs(
     paths,
     folder,  # of the stage
 ) -> list[str]:
@@ -486,7 +486,7 @@ def __exit__(self: Stage, kind, *error):
             outputs = {str(Path(p).relative_to(self.folder)): describe_file(p) for p in self.outputs}
             self._remove_replaced(outputs)
             seconds = round(time.perf_counter() - self._start, 3)
-            inputs = dict(zip(stored_inputs(self.inputs, self.folder), self.inputs.values()))
+            inputs = dict(zip(_stored_inputs(self.inputs, self.folder), self.inputs.values()))
             m = Manifest(self.name, self.params, inputs, outputs, self.counts, seconds, versions())
             write_text(self.path, json.dumps(asdict(m), indent=1, ensure_ascii=False) + "\n")
             self.manifest = m

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from transformers import AutoModel, AutoTokenizer
 
-from wbe.editors.memory.embed import MeanPooledEmbedder, mean_of_tokens
+from wbe.editors.memory.embed import MeanPooledEmbedder, _mean_of_tokens
 from wbe.lm.models import builtin_folder
 from wbe.tiny.facts import facts_at, sample_question
 from wbe.tiny.training import learning_rate_share
@@ -54,7 +54,7 @@ def asked_passages(passages: dict[str, list[str]]) -> list[tuple]:
 def vectors(model, tokenizer, texts: list[str]) -> torch.Tensor:
     "Unit vectors of texts."
     inputs = tokenizer(texts, padding=True, truncation=True, max_length=LENGTH, return_tensors="pt")
-    return F.normalize(mean_of_tokens(model(**inputs).last_hidden_state, inputs["attention_mask"]), dim=-1)
+    return F.normalize(_mean_of_tokens(model(**inputs).last_hidden_state, inputs["attention_mask"]), dim=-1)
 
 
 def train_retriever(folder: Path, passages: dict[str, list[str]], steps: int = STEPS):

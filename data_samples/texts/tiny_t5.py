@@ -21,12 +21,12 @@ from transformers import PreTrainedTokenizerFast, T5Config, T5ForConditionalGene
 from wbe.benchmark.evolving_series import EvolvingQuestion
 from wbe.editors.training.lora import answer_cross_entropy
 from wbe.lm.models import builtin_folder, load
-from wbe.editors.text.training import masked_loss, salient_row
+from wbe.editors.text.training import masked_loss, _salient_row
 from wbe.lm.tokens import QAItem, encode_items
 from wbe.records import read_table
-from wbe.tiny.corpus import excerpt_document
+from wbe.tiny.corpus import _excerpt_document
 from wbe.tiny.facts import FactPool, facts_at, sample_question
-from wbe.tiny.training import Muon, learning_rate_share
+from wbe.tiny.training import _Muon, learning_rate_share
 from wbe.wikipedia.diffs import SENTINEL
 from wbe.world.files import World
 from wbe.world.cast import SeededRandom
@@ -68,8 +68,8 @@ def step_rows(lm, facts: list, pool: FactPool, rng: SeededRandom) -> tuple[list,
     "Questions with their answers, and parts of articles with gaps."
     some = [rng.pick(facts) for _ in range(QUESTIONS)]
     asked = answered_items(lm, [dict(question=sample_question(f, rng), answer=f.answer) for f in some])
-    excerpts = ("".join(text for text, _ in excerpt_document(pool, rng)).strip() for _ in range(EXCERPTS))
-    return asked, [row for text in excerpts if (row := salient_row(lm, text))]
+    excerpts = ("".join(text for text, _ in _excerpt_document(pool, rng)).strip() for _ in range(EXCERPTS))
+    return asked, [row for text in excerpts if (row := _salient_row(lm, text))]
 
 
 def right_answers(lm, facts: list, n: int = 200) -> float:
@@ -86,11 +86,11 @@ def right_answers(lm, facts: list, n: int = 200) -> float:
 
 
 def make_optimisers(model) -> list:
-    "Muon for the matrices of the blocks, AdamW for everything else."
+    "_Muon for the matrices of the blocks, AdamW for everything else."
     is_matrix = lambda name, p: "block" in name and p.dim() == 2 and "relative" not in name
     matrices = [p for name, p in model.named_parameters() if is_matrix(name, p)]
     others = [p for name, p in model.named_parameters() if not is_matrix(name, p)]
-    return [Muon(matrices, RATE), torch.optim.AdamW(others, RATE, betas=(0.9, 0.98), weight_decay=0.0)]
+    return [_Muon(matrices, RATE), torch.optim.AdamW(others, RATE, betas=(0.9, 0.98), weight_decay=0.0)]
 
 
 def train_step(lm, optimisers: list, asked: list, masked: list, share: float) -> list[float]:

@@ -142,13 +142,13 @@ def larger_world(results: Results, stage) -> tuple[Path, dict] | None:
 
 def serve(results: Results, stage) -> bool:
     "Whether the result of a stage was there, and is now in its folder."
-    from wbe.store import Manifest, stored_inputs, write_text
+    from wbe.store import Manifest, _stored_inputs, write_text
 
     stored, about = stored_result(results, stage) or (None, None)
     if stored is None or was_begun(stage, about["files"]):
         return False
     copy_files(about["files"], stored / "files", stage.folder)
-    inputs = dict(zip(stored_inputs(stage.inputs, stage.folder), stage.inputs.values()))
+    inputs = dict(zip(_stored_inputs(stage.inputs, stage.folder), stage.inputs.values()))
     manifest = about["manifest"] | dict(inputs=inputs)
     write_text(stage.path, json.dumps(manifest, indent=1, ensure_ascii=False) + "\n")
     stage.manifest = Manifest.load(stage.path)

@@ -14,7 +14,7 @@ import torch
 from wbe.benchmark.reader import Benchmark
 from wbe.editors.memory.routing import shard_mask
 from wbe.editors.memory.routing import Shard, activation_score, prompt_positions
-from wbe.editors.memory.wise import WiseEdit, _margin_loss, unrelated_prompts
+from wbe.editors.memory.wise import WiseEdit, _margin_loss, _unrelated_prompts
 from wbe.editors.protocol import editor, frozen_model
 from wbe.editors.requests import requests_from_rows
 from wbe.editors.training.finetune import answer_nll, answer_positions
@@ -52,7 +52,7 @@ def plain_wise(lm, request, h, delta, mask, made: int) -> float:
     coded = [c for p in h.protocols for c in encode_items(lm, [QAItem(request.question, request.answer)], p)]
     positions, answer, weight = answer_positions(coded)
     rows, columns = zip(*positions)
-    unrelated = [QAItem(q, "?") for q in unrelated_prompts(request, h.draws, h.unrelated, 7919 * h.seed + made)]
+    unrelated = [QAItem(q, "?") for q in _unrelated_prompts(request, h.draws, h.unrelated, 7919 * h.seed + made)]
     ways, far = len(h.protocols), []
     for k, p in enumerate(h.protocols):
         far += [c.ids[: c.prompt_length] for c in encode_items(lm, unrelated[k::ways] or unrelated[:1], p)]

@@ -4,8 +4,7 @@
 
 # %% auto #0
 __all__ = ['set_output_folder', 'show_figure', 'show_table', 'show_text', 'show_missing', 'show_code', 'show_model',
-           'show_groups', 'each_protocol', 'results_notebook', 'notebook_sections', 'page_note', 'page_files',
-           'make_report']
+           'show_groups', 'each_protocol', 'page_note', 'page_files', 'make_report']
 
 # %% ../../nbs/11_analysis/14_report.ipynb #cell-002
 import base64
@@ -136,7 +135,7 @@ def each_protocol(
 _RESULTS_NOTEBOOK = "results.ipynb"  # beside this module
 
 
-def results_notebook(
+def _results_notebook(
     paths,  # folders of runs
     mquake=(),  # folders of runs of the schedule mquake
     **given,  # other parameters, in small letters: files, and as for `make_report`
@@ -164,7 +163,7 @@ def _only_mquake(nb):
     return nb
 
 # %% ../../nbs/11_analysis/14_report.ipynb #cell-028
-def notebook_sections(nb) -> list[tuple]:
+def _notebook_sections(nb) -> list[tuple]:
     "The key, title, text and cell of each section of a results notebook."
     out = []
     for text, cell in zip(nb.cells, nb.cells[1:]):
@@ -358,7 +357,7 @@ def _shows_something(cell) -> bool:
 def _sections_html(nb) -> tuple[dict[str, str], str]:
     "The titles of the sections by key, and their HTML."
     titles, body, needs, reasons = {}, [], [], {}
-    for key, title, intro, cell in notebook_sections(nb):
+    for key, title, intro, cell in _notebook_sections(nb):
         error = next((o for o in cell.outputs if o.output_type == "error"), None)
         if error is not None and error.ename == "SourceNotGiven":
             needs.append(error.evalue)
@@ -504,7 +503,7 @@ def make_report(
     kept = cache or Path(out).with_suffix(".answers.sqlite")
     given = dict(files=folder and Path(folder).absolute(), benchmark=benchmark, corpus=corpus, views=views, ask=ask)
     given |= dict(cache=kept, contact=contact, audits=audits, cutoff=cutoff, most=most)
-    nb = results_notebook(found, mquake, **given)
+    nb = _results_notebook(found, mquake, **given)
     nb = _execute_notebook(nb, Path.cwd(), log)
     if notebook:
         write_text(notebook, nbformat.writes(nb))

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['EditRequest', 'subject_span', 'check_requests', 'requests_from_rows', 'request_columns', 'requests_from_mquake',
-           'name_words', 'question_words', 'SubjectMention', 'SubjectIndex']
+           'name_words', 'SubjectMention', 'SubjectIndex']
 
 # %% ../../nbs/09_editors/01_requests.ipynb #cell-002
 import re
@@ -249,7 +249,7 @@ def name_words(text: str) -> tuple[str, ...]:
 
 # %% ../../nbs/09_editors/01_requests.ipynb #ff019cf1
 @cache
-def question_words() -> frozenset[str]:
+def _question_words() -> frozenset[str]:
     "The words of wbe's question forms: those that a name should not be confused with."
     from wbe.writers.properties import ITEM_PHRASES
 
@@ -327,7 +327,7 @@ def _mentions(self: SubjectIndex, text: str) -> list[SubjectMention]:
             name = words[i : i + length]
             if len(name) == length and name in self.owners:
                 owners = self.owners[name]
-                if question_words().issuperset(name):
+                if _question_words().issuperset(name):
                     owners = [n for n, forms in owners.items() if i and _is_written(forms, text)]
                 if owners:
                     found.append(SubjectMention(i, i + length, tuple(owners)))

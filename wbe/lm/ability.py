@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['ABILITIES', 'TASKS', 'score_held_out', 'lasting_facts', 'static_items', 'AbilityTask', 'answer_rows', 'QuestionTask',
-           'run_harness', 'HarnessTask', 'ability_task', 'check_abilities_in', 'check_abilities_for', 'measure_ability',
+           'HarnessTask', 'ability_task', 'check_abilities_in', 'check_abilities_for', 'measure_ability',
            'general_knowledge']
 
 # %% ../../nbs/07_lm/11_ability.ipynb #cell-002
@@ -313,7 +313,7 @@ def _harness_frame(results: dict):
     return pd.DataFrame(rows, columns=columns).set_index(["task", "metric"])
 
 # %% ../../nbs/07_lm/11_ability.ipynb #cell-034
-def run_harness(
+def _run_harness(
     model,
     tokenizer,
     tasks: list,  # names of its tasks, or task configurations
@@ -375,7 +375,7 @@ def measure(self: HarnessTask, lm: LM, protocol: str) -> list[dict]:
     if lm.item_hooks:
         note = "the harness does not see what the editor puts in front of questions"
         return [dict(metric="not measured", value=float("nan"), n=0, note=note)]
-    found = run_harness(lm.model, lm.tokenizer, [self.own_name], ceil(self.size / self.parts))
+    found = _run_harness(lm.model, lm.tokenizer, [self.own_name], ceil(self.size / self.parts))
     rows = found.loc[[self.own_name]].reset_index().to_dict("records")
     out = []
     for r in rows:

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['TINY_SIZES', 'TRAINING_STEPS', 'ROWS_PER_STEP', 'LEARNING_RATE', 'tiny_tokenizer', 'packed_rows', 'tiny_model',
-           'Muon', 'make_optimizers', 'learning_rate_share', 'train_tiny']
+           'make_optimizers', 'learning_rate_share', 'train_tiny']
 
 # %% ../../nbs/08_tiny/03_training.ipynb #cell-002
 import json
@@ -207,7 +207,7 @@ def _orthogonalise(g: torch.Tensor, steps: int = 5) -> torch.Tensor:
     return x if is_wide else x.T
 
 # %% ../../nbs/08_tiny/03_training.ipynb #cell-038
-class Muon(torch.optim.Optimizer):
+class _Muon(torch.optim.Optimizer):
     "Momentum, then a step to the nearest orthogonal matrix, as large as AdamW's steps."
 
     def __init__(self, params, lr: float, momentum: float = 0.95):
@@ -224,13 +224,13 @@ class Muon(torch.optim.Optimizer):
 
 # %% ../../nbs/08_tiny/03_training.ipynb #cell-041
 def make_optimizers(model, lr: float) -> list[torch.optim.Optimizer]:
-    "Muon for the matrices of the blocks, AdamW for embeddings, norms and biases; positions learn slowly."
+    "_Muon for the matrices of the blocks, AdamW for embeddings, norms and biases; positions learn slowly."
     named = list(model.named_parameters())
     matrices = [p for n, p in named if ".h." in n and p.dim() == 2]
     positions = [p for n, p in named if "wpe" in n]
     other = [p for n, p in named if not (".h." in n and p.dim() == 2) and "wpe" not in n]
     groups = [dict(params=other, share=1.0), dict(params=positions, share=0.1)]
-    return [Muon(matrices, lr), torch.optim.AdamW(groups, lr, betas=(0.9, 0.98), weight_decay=0.0)]
+    return [_Muon(matrices, lr), torch.optim.AdamW(groups, lr, betas=(0.9, 0.98), weight_decay=0.0)]
 
 # %% ../../nbs/08_tiny/03_training.ipynb #cell-044
 def learning_rate_share(

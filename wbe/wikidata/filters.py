@@ -4,8 +4,7 @@
 
 # %% auto #0
 __all__ = ['FILTERS', 'NON_ROMAN', 'SIX_WORDS', 'WIKI_PAGE_LABELS', 'OPEN_PROPERTIES', 'VALUE_KINDS', 'STATEMENT_DATES',
-           'SUBJECT_DATES', 'ENDED', 'LIVING_PROPERTIES', 'filter_conditions', 'is_over', 'count_values',
-           'filter_facts']
+           'SUBJECT_DATES', 'ENDED', 'LIVING_PROPERTIES', 'is_over', 'count_values', 'filter_facts']
 
 # %% ../../nbs/04_wikidata/10_filters.ipynb #cell-002
 from pathlib import Path
@@ -46,7 +45,7 @@ WIKI_PAGE_LABELS = r"^(Category:|Template:|Wikipedia:|Portal:|Module:|[Ll]ist of
 OPEN_PROPERTIES = tuple(package_table("wikidata/tables.toml")["open"].split())
 
 
-def filter_conditions(
+def _filter_conditions(
     kinds=("item",),  # types of values that are kept
 ) -> dict:
     "The condition of each filter: true for facts that it removes."
@@ -223,7 +222,7 @@ def _add_filter_columns(
 # %% ../../nbs/04_wikidata/10_filters.ipynb #cell-033
 def _apply_filters(facts, kinds=("item",)):  # facts: with `_add_filter_columns`
     "Facts with the name of the first filter that removes them (null for those that stay), and a flag per filter."
-    conditions = filter_conditions(kinds)
+    conditions = _filter_conditions(kinds)
     flags = {f"out_{i}": conditions[f.name].fill_null(False) for i, f in enumerate(FILTERS)}
     return facts.with_columns(**flags, reason=first_case(conditions))
 

@@ -5,8 +5,7 @@
 # %% auto #0
 __all__ = ['CREATION_PROPERTIES', 'RULES', 'NO_RULE', 'PAIR_RULE', 'RULES_BY_NAME', 'FAR_DAY', 'DEATH_PROPERTIES', 'SCENARIOS',
            'POPULATION_PROPERTY', 'RULES_VERSION', 'RULE_OUTPUTS', 'CLASSIFIED_COLUMNS', 'UPDATE_COLUMNS',
-           'rule_conditions', 'update_scenarios', 'read_page_views', 'page_view_batches', 'entity_popularity',
-           'classify']
+           'update_scenarios', 'read_page_views', 'page_view_batches', 'entity_popularity', 'classify']
 
 # %% ../../nbs/04_wikidata/09_rules.ipynb #cell-002
 import bz2
@@ -98,7 +97,7 @@ class _RuleTerms:
         return (x > self.old) & (x < self.new)
 
 # %% ../../nbs/04_wikidata/09_rules.ipynb #cell-024
-def rule_conditions(f: _RuleTerms) -> dict:
+def _rule_conditions(f: _RuleTerms) -> dict:
     "The condition of each rule, in the order of the table."
     only_death = f.added & (f.n == 1) & f.within(f.day)
     swap = f.swap & f.added & f.within(f.start)
@@ -139,7 +138,7 @@ def _rule_features(triples, fresh, known):  # fresh, known: the ids of new and o
 # %% ../../nbs/04_wikidata/09_rules.ipynb #cell-028
 def _apply_rules(triples, t_old: date, t_new: date):  # triples: with `_rule_features`
     "Triples with the `rule` that decided and the class `klass` that it gives."
-    conditions = rule_conditions(_RuleTerms(t_old, t_new))
+    conditions = _rule_conditions(_RuleTerms(t_old, t_new))
     return triples.with_columns(rule=first_case(conditions, NO_RULE.name)).with_columns(klass=_class_of_rule())
 
 # %% ../../nbs/04_wikidata/09_rules.ipynb #cell-029

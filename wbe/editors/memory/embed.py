@@ -4,8 +4,7 @@
 
 # %% auto #0
 __all__ = ['SMALL_EMBEDDER', 'PAPER_EMBEDDER', 'CONTRIEVER', 'EMBEDDER_CLASSES', 'EMBEDDERS', 'HashedEmbedder',
-           'SentenceEmbedder', 'mean_of_tokens', 'MeanPooledEmbedder', 'InnerProductEmbedder', 'check_embedder',
-           'embedder']
+           'SentenceEmbedder', 'MeanPooledEmbedder', 'InnerProductEmbedder', 'check_embedder', 'embedder']
 
 # %% ../../../nbs/09_editors/memory/01_embed.ipynb #cell-002
 import re
@@ -210,7 +209,7 @@ def _load_sentence_model(name: str, **options):
         raise _EmbedderError(f"the embedder {name} cannot be loaded: {why} {_WITHOUT_NETWORK}") from e
 
 # %% ../../../nbs/09_editors/memory/01_embed.ipynb #cell-041
-def mean_of_tokens(
+def _mean_of_tokens(
     hidden,  # (texts, tokens, width)
     mask,  # (texts, tokens): 1 for tokens, 0 for padding
 ):
@@ -259,7 +258,7 @@ class MeanPooledEmbedder:
             inputs = self.tokenizer(texts[i : i + 64], **options).to(self.model.device)
             with torch.inference_mode():
                 hidden = self.model(**inputs).last_hidden_state
-            out.append(mean_of_tokens(hidden, inputs["attention_mask"]).float().cpu().numpy())
+            out.append(_mean_of_tokens(hidden, inputs["attention_mask"]).float().cpu().numpy())
         return _unit_vectors(np.concatenate(out)) if self.unit else np.concatenate(out)
 
 # %% ../../../nbs/09_editors/memory/01_embed.ipynb #361d2157

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['LowRankLayer', 'ShapeNetwork', 'EditNetwork', 'MendNetwork', 'mend_matrices', 'save_network', 'read_network',
-           'NetworkHParams', 'network_folder', 'NetworkEditor', 'Mend']
+           'NetworkHParams', 'NetworkEditor', 'Mend']
 
 # %% ../../../nbs/09_editors/training/03_mend.ipynb #cell-002
 import json
@@ -275,7 +275,7 @@ class NetworkHParams(HParams):
         return HParams.trained_under(self, "plain" if get_protocol(protocol).name == "plain" else "zero-shot")
 
 # %% ../../../nbs/09_editors/training/03_mend.ipynb #cell-042
-def network_folder(
+def _network_folder(
     kind: type[EditNetwork],
     lm: LM,
     given: str | None = None,  # by default it is looked for beside the model
@@ -311,7 +311,7 @@ class NetworkEditor(Editor):
 
     def network_for(self, lm: LM, hparams) -> EditNetwork:
         "The trained network; an error if it does not fit the model."
-        folder = network_folder(self.network_class, lm, hparams.network)
+        folder = _network_folder(self.network_class, lm, hparams.network)
         if getattr(self, "_read_from", None) != folder:
             network, self._about = read_network(self.network_class, folder)
             self._network, self._read_from = network.to(lm.device), folder
