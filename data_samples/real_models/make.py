@@ -10,8 +10,8 @@ ROWS holds the published rows in the form in which editing code ships them (prom
 `make real` writes them. TEXTS holds paragraphs whose perplexity is measured, one a line. `run` may be stopped and
 repeated, also with more timesteps. `--order N` shuffles rows 301 to 1,300 with a seed; `--like` takes what tuning has
 chosen in another folder. `--alone N` makes each of the first N edits on the unedited model, with what tuning has chosen
-for the runs that are stored here. `keep` adds to what is stored here each run that was asked after an edit, or puts it
-in the place of one of its name.
+for the runs that are stored here, or with `--stronger` with more steps and higher rates. `keep` adds to what is stored
+here each run that was asked after an edit, or puts it in the place of one of its name.
 """
 
 import argparse
@@ -29,6 +29,9 @@ FIELDS = dict(prompt="question", target_new="answer", subject="subject", rephras
 FIELDS |= dict(locality_prompt="locality", locality_ground_truth="locality_answer")
 EDITORS = ("none", "oracle", "rag", "ultraedit", "grace", "horen", "lora", "lora-merge", "locft", "memit", "alphaedit")
 EDITORS += ("ft", "wise", "rome", "r-rome")  # these take longest
+STRONGER = dict(ft=dict(lr=5e-4, steps=50), locft=dict(lr=5e-4, epochs=50), lora=dict(epochs=50))  # for an edit alone
+STRONGER |= {"lora-merge": dict(epochs=50, weight=1.0)}
+STRONGER |= dict(ultraedit=dict(lr=0.01), wise=dict(lr=1.0, steps=70), horen=dict(steps=200))
 KEPT = ["run", "row", "axis", "moment", "asked_of", "scored_at", "edits_done"]
 KEPT += ["token_accuracy", "exact_match", "normalised_match", "log_probability", "natural_end", "same"]
 
@@ -61,10 +64,14 @@ def run(args):
     stored = json.loads((HERE / "runs.json").read_text(encoding="utf-8")) if args.alone else {}
     lines = [f"folder = {json.dumps(str(args.output / 'runs'))}", "[common]"]
     lines += [f"{name} = {json.dumps(value)}" for name, value in common.items()]
-    for editor in [e for e in args.editors.split(",") if not (args.alone and e == "none")]:
-        lines += ["[[run]]", f'editor = "{editor}"', f'name = "{editor}-{tag}{after}"']
+    chosen = [e for e in args.editors.split(",") if e in STRONGER or not args.stronger]
+    for editor in [e for e in chosen if not (args.alone and e == "none")]:
+        name = f"{editor}-stronger" if args.stronger else editor
+        lines += ["[[run]]", f'editor = "{editor}"', f'name = "{name}-{tag}{after}"']
         given = dict(embedder=args.embedder, index="exact") if editor == "rag" else {}
-        if args.alone:
+        if args.stronger:
+            given |= STRONGER[editor]
+        elif args.alone:
             given |= (stored[f"{editor}-{tag}"]["tuned"] or {}).get("chosen", {})
         elif args.like:
             config = json.loads((args.like / "runs" / f"{editor}-{tag}" / "config.json").read_text(encoding="utf-8"))
@@ -132,6 +139,7 @@ def main():
     run_parser.add_argument("--order", type=int, default=1, help="of the edits: 1, that of the file, or a seed")
     run_parser.add_argument("--like", type=Path, help="a folder whose tuning is taken")
     run_parser.add_argument("--alone", type=int, help="make only so many edits, each on the unedited model")
+    run_parser.add_argument("--stronger", action="store_true", help="with --alone: more steps and higher rates")
     run_parser.add_argument("--tune", type=int, default=32, help="edits on which hyper-parameters are chosen")
     run_parser.add_argument("--editors", default=",".join(EDITORS))
     run_parser.add_argument("--device", default="auto", help="cpu, cuda, …")
