@@ -11,7 +11,7 @@ from wbe.runs.records import VERDICT_KEY, PartitionedTable, Run, reached_end
 
 pytest.importorskip("torch")
 from wbe.runs import loop, moments
-from wbe.runs.schedule import planned_edits
+from wbe.runs.study import planned_edits
 from wbe.runs.judged import _write_verdicts
 
 

@@ -142,7 +142,7 @@ def run_demo(
 def _finished_run(folder: Path, plan):  # plan: a RunPlan
     "The run in a folder if it is that of the plan and finished, else None; a run with other settings makes room."
     from wbe.runs.records import Run
-    from wbe.runs.schedule import different_settings
+    from wbe.runs.study import different_settings
 
     try:
         run = Run.load(folder)

@@ -242,7 +242,7 @@ class Label:
 # %% ../nbs/00_core/01_records.ipynb #cell-046
 @dataclass
 class Fact:
-    "A fact between two entities that is new or changed between two snapshots."
+    "A fact that is new, changed or the same in two snapshots; its object is an entity, a date or a quantity."
 
     subject_id: str = col("Q-id")
     property_id: str = col("P-id")
@@ -384,7 +384,7 @@ class Score:
     subject_id: str | None = col("what edits of one subject have in common", added=True)
     moment: str | None = col("before, current, past, curve, ahead or after", added=True)
     scored_at: int = col("timestep after which the question was asked; 0 is the unedited model")
-    edits_done: int | None = col("edits made so far", added=True)
+    edits_done: int | None = col("edits so far, with those that were refused", added=True)
     edited_at: int | None = col("timestep in which the fact was edited; empty before any edit")
     token_accuracy: float = col("share of the answer's tokens that are the arg max under teacher forcing")
     exact_match: bool = col("whether greedy decoding gives exactly the answer")

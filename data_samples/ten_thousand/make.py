@@ -33,7 +33,7 @@ from wbe.lm.scoring import score
 from wbe.lm.tokens import QAItem
 from wbe.lm.ability import static_items
 from wbe.metrics.answers import normalised_match
-from wbe.runs.schedule import edit_batches, step_requests
+from wbe.runs.study import edit_batches, step_requests
 from wbe.runs.checkpoints import Checkpoint
 from wbe.world.files import World
 

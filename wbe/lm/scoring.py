@@ -187,7 +187,7 @@ def _split_over_processes(
 class Scores:
     "One row for every question, and how they were obtained."
 
-    table: object  # an Arrow table of AnswerScore
+    table: object  # an Arrow table, see `_AnswerScore`
     protocol: str
     model: str
     revision: str | None

@@ -25,7 +25,7 @@ from ..progress import progress_bar
 from ..lm.scoring import score
 from ..records import BadArgument, patch
 from .records import broken_after, no_effect_line
-from .schedule import Study, edit_batches
+from .study import Study, edit_batches
 from ..store import StoreError, explain_read_errors, make_folder, sha256_of, write_text
 
 # %% ../../nbs/10_runs/05_checkpoints.ipynb #cell-005

@@ -19,7 +19,7 @@ from ..lm.scoring import by_format, probe_table
 from ..metrics.answers import to_list
 from ..records import BadArgument, check_choice
 from .checkpoints import Checkpoint
-from .schedule import load_planned
+from .study import load_planned
 from .plan import SCHEDULES, RunPlan, plan_editor, plan_settings
 from .records import Run
 from ..store import StoreError, new_folder, versions, write_text

@@ -30,9 +30,9 @@ from .moments import Asker
 from .plan import SCHEDULES, RunPlan, check_plan, plan_editor
 from .questions import lasting_items, near_facts
 from .records import RUN_TABLES, Run, recorded_plan
-from .schedule import Study, different_settings, estimate_seconds, planned_edits, step_requests, utc_now
-from .schedule import _adopt_editor_source, _check_editable, _describe_benchmark, _describe_run
-from .schedule import _run_texts, _tuning_edits
+from .study import Study, different_settings, estimate_seconds, planned_edits, step_requests, utc_now
+from .study import _adopt_editor_source, _check_editable, _describe_benchmark, _describe_run
+from .study import _run_texts, _tuning_edits
 from ..store import lock, make_folder, write_text
 
 # %% ../../nbs/10_runs/07_loop.ipynb #45f48a99

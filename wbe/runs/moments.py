@@ -27,7 +27,7 @@ from .questions import QuestionTable, _ahead
 from .questions import planned_moments, score_questions, select_questions
 from .questions import step_questions, store_questions, why_unaskable
 from .records import with_normalised_match, with_probe_column, write_frame
-from .schedule import Study
+from .study import Study
 from ..store import explain_read_errors
 
 # %% ../../nbs/10_runs/06_moments.ipynb #deabef85

@@ -24,7 +24,7 @@ from ..lm.tokens import Protocol, QAItem, get_protocol
 from ..metrics.answers import alias_match, normalise_answer
 from ..records import BadArgument, check_choice, check_least, check_unused, patch
 from .plan import ModelSettings, Plan
-from .schedule import Part, Study, edit_batches
+from .study import Part, Study, edit_batches
 from ..store import write_text
 from ..texts import package_text
 from ..writers.endpoint import split_parameters

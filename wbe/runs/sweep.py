@@ -27,7 +27,7 @@ from ..records import BadArgument, WbeError, check_choice, check_least
 from .plan import SCHEDULES, RunPlan, _safe_name, check_plan, parse_timesteps, plan_settings
 from .questions import near_facts, planned_moments, step_questions
 from .records import Run
-from .schedule import different_settings, planned_edits
+from .study import different_settings, planned_edits
 from ..store import StoreError, explain_read_errors, make_folder
 
 # %% ../../nbs/10_runs/08_sweep.ipynb #cell-005

@@ -25,7 +25,7 @@ from ..metrics.answers import ngram_entropy, tokenise_words
 from ..records import BadArgument, check_choice, check_least, check_unused
 from .plan import ModelSettings, Plan
 from .records import Run
-from .schedule import Part, Study
+from .study import Part, Study
 
 # %% ../../nbs/10_runs/13_wikifactdiff.ipynb #cell-007
 def _update_request(u: FactUpdate) -> EditRequest:
