@@ -188,8 +188,9 @@ def _start_process(
     settings = json.dumps(asdict(plan) | dict(schedule=plan.schedule))
     words = [sys.executable, "-c", code, settings, str(folder), json.dumps(export_import_path())]
     environment = os.environ | _shared_cores(processes)
+    before = os.fstat(output.fileno()).st_size  # what earlier processes have written
     process = subprocess.Popen(words, stdout=output, stderr=subprocess.STDOUT, env=environment)
-    process.output_start = (folder / "output.txt").stat().st_size  # what comes before is of earlier processes
+    process.output_start = before
     return process
 
 # %% ../../nbs/10_runs/08_sweep.ipynb #cell-030

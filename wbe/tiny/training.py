@@ -224,7 +224,7 @@ class _Muon(torch.optim.Optimizer):
 
 # %% ../../nbs/08_tiny/03_training.ipynb #cell-041
 def make_optimizers(model, lr: float) -> list[torch.optim.Optimizer]:
-    "_Muon for the matrices of the blocks, AdamW for embeddings, norms and biases; positions learn slowly."
+    "Muon for the matrices of the blocks, AdamW for embeddings, norms and biases; positions learn slowly."
     named = list(model.named_parameters())
     matrices = [p for n, p in named if ".h." in n and p.dim() == 2]
     positions = [p for n, p in named if "wpe" in n]

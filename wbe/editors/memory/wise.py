@@ -216,7 +216,7 @@ class _WiseTraining:
             self.tail.run(self._keep_inputs)
         ends = [len(c.ids) if h.over == "text" else c.prompt_length for c in coded]
         self.edited = self._measured_positions(self.inputs, ends)
-        self.unrelated = self._unrelated_inputs(lm, self._unrelated_prompts(lm, requests, seed))
+        self.unrelated = self._unrelated_inputs(lm, self._encode_unrelated(lm, requests, seed))
 
     def _keep_inputs(self, x, out):
         self.inputs = x.detach().float()
@@ -250,7 +250,7 @@ def _activations(self: _WiseTraining, given: tuple, delta: torch.Tensor) -> torc
 
 # %% ../../../nbs/09_editors/memory/06_wise.ipynb #cell-047
 @patch
-def _unrelated_prompts(self: _WiseTraining, lm: LM, requests: list[EditRequest], seed: int) -> list[list[int]]:
+def _encode_unrelated(self: _WiseTraining, lm: LM, requests: list[EditRequest], seed: int) -> list[list[int]]:
     "The tokens of unrelated prompts; they are spread over the protocols."
     h, count = self.h, len(self.h.protocols)
     prompts = [q for n, r in enumerate(requests) for q in _unrelated_prompts(r, h.draws, h.unrelated, seed + n)]
