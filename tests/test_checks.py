@@ -15,7 +15,7 @@ from wbe.records import WbeError
 pytest.importorskip("torch")
 import torch
 
-from wbe.runs import loop, moments, schedule
+from wbe.runs import loop, moments, study
 from wbe.editors.memory.retrieval import _warn_once
 from wbe.editors.protocol import editor
 from wbe.editors.requests import EditRequest
@@ -83,7 +83,7 @@ BEFORE_LOADING = [
 @pytest.mark.parametrize("settings,message", BEFORE_LOADING)
 def test_refused_before_a_model_is_loaded(settings, message, tmp_path, monkeypatch, never_asked):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(schedule, "load", lambda *a, **k: pytest.fail("the model was loaded"))
+    monkeypatch.setattr(study, "load", lambda *a, **k: pytest.fail("the model was loaded"))
     assert message in refusal(plan(**settings), tmp_path)
 
 
@@ -141,7 +141,7 @@ def test_edits_without_a_subject_are_refused_where_all_lack_it(tmp_path, never_a
     rows = [r | dict(subject="Nobody at all") for r in table.slice(0, 3).to_pylist()]
     path = tmp_path / "wiki_big_edit_20240201_20240220.json"
     path.write_text(json.dumps(rows, default=str))
-    monkeypatch.setattr(schedule, "load", lambda *a, **k: pytest.fail("the model was loaded"))
+    monkeypatch.setattr(study, "load", lambda *a, **k: pytest.fail("the model was loaded"))
     assert "rome can make none of the edits" in refusal(plan(benchmark=str(path), editor="rome"), tmp_path)
 
 

@@ -238,10 +238,10 @@ def test_a_run_on_a_data_frame_is_resumable_and_describes_itself(toy, tmp_path):
 
 def test_without_subjects_an_editor_that_needs_them_refuses_before_anything(tmp_path, monkeypatch):
     pytest.importorskip("torch")
-    from wbe.runs import loop, schedule
+    from wbe.runs import loop, study
     from wbe.runs.plan import RunPlan
 
-    monkeypatch.setattr(schedule, "load_planned", lambda plan: pytest.fail("the model was loaded"))
+    monkeypatch.setattr(study, "load_planned", lambda plan: pytest.fail("the model was loaded"))
     rows = PARAPHRASED.drop(columns="subject").head(2)
     with pytest.raises(BadArgument, match="rome .*subject"):
         loop.run_lifelong(RunPlan(benchmark=rows, editor="rome"), tmp_path / "r", progress=False)
