@@ -38,6 +38,7 @@ class FaultyServer:
         transformers=False,
         only_model=None,
         refused_fields=(),
+        port=0,  # a free one; answers in a cache belong to the address of a server
     ):
         self.plan = {part: list([what] if isinstance(what, str) else what) for part, what in (plan or {}).items()}
         self.structured = structured  # schema, json or text
@@ -45,6 +46,7 @@ class FaultyServer:
         self.batch_polls, self.batch_plan, self.lose_create = batch_polls, list(batch_plan), lose_create
         self.transformers, self.only_model, self.refused_fields = transformers, only_model, refused_fields
         self.reply = reply  # a function from the body of a call to a text, instead of questions as JSON
+        self.port = port
         self.asked, self.answered, self.outcomes = Counter(), Counter(), defaultdict(list)
         self.times, self.keys, self.bodies = [], set(), []
         self.input_tokens = self.output_tokens = self.batch_input_tokens = self.batch_output_tokens = 0
@@ -54,7 +56,7 @@ class FaultyServer:
     def __enter__(self):
         owner = self
         handler = type("Handler", (_Handler,), {"owner": owner})
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        self.http = ThreadingHTTPServer(("127.0.0.1", self.port), handler)
         self.http.daemon_threads = True
         self.url = f"http://127.0.0.1:{self.http.server_port}/v1"
         self.thread = threading.Thread(target=self.http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)

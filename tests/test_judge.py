@@ -129,7 +129,7 @@ def test_a_job_that_was_stopped_continues_and_pays_for_nothing_twice(runs, tmp_p
             judge_runs(runs, judge(server, tmp_path, concurrency=1), progress=False)
         done = sum(server.answered.values())
     assert "judge.sqlite" in str(stopped.value) and not list(tmp_path.glob("*/verdicts.parquet")) and done > 0
-    with FaultyServer(reply=good) as server:
+    with FaultyServer(reply=good, port=server.http.server_port) as server:
         again = judge(server, tmp_path)
         judge_runs(runs, again, progress=False)
         assert again.stats.calls == 24 - done

@@ -190,7 +190,7 @@ def _try_setting(lm: LM, ed: Editor, values: dict, batches: list, ask: Callable)
             shares = ask()
     except (BadArgument, EditError, ArithmeticError, torch.linalg.LinAlgError) as e:  # full memory decides nothing
         return dict(values=values, score=0.0, reason=f"{type(e).__name__}: {e}", seconds=time.perf_counter() - start)
-    return dict(values=values, **shares, score=harmonic_mean(shares.values()), seconds=time.perf_counter() - start)
+    return dict(values=values, **shares, score=harmonic_mean([*shares.values()]), seconds=time.perf_counter() - start)
 
 # %% ../../nbs/09_editors/06_trials.ipynb #a90f2926
 def _tuning_seconds(
