@@ -73,11 +73,7 @@ def check_least(
             raise BadArgument(f"{name} is {n!r}, but it must be {what}, at least {least}")
 
 # %% ../nbs/00_core/01_records.ipynb #d5a806f0
-def check_unused(
-    why: str,  # they would have no effect
-    /,
-    **settings,  # by their names: the value, or whether one was given
-):
+def check_unused(why: str, /, **settings):  # why they would have no effect; settings by their names
     "Raise a `BadArgument` for settings that were given in vain."
     if names := [name for name, v in settings.items() if v not in (None, ()) and v is not False]:
         raise BadArgument(f"{why}; leave out {', '.join(names)}")

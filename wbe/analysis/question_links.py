@@ -363,11 +363,6 @@ def _score_parts(run: int, scores: pd.DataFrame, measures: list[str], pool: _Tex
     return out
 
 # %% ../../nbs/11_analysis/13_question_links.ipynb #fa77133c
-def _known_measures(runs) -> list[str]:
-    "The measures that at least one run has for its questions, the headline first."
-    return [m for m in MEASURES if any(m in r.scores and r.scores[m].notna().any() for r in runs)]
-
-
 def _run_fields(name: str, run) -> dict:
     "A run's text on the page."
     model, bench = run.config["model"], run.config["benchmark"]
@@ -389,7 +384,7 @@ def _payload(runs, questions: pd.DataFrame, numbers: list, chosen: np.ndarray | 
         questions = questions.iloc[chosen]
     columns = {f: questions[f].fillna(-1).astype(int).tolist() for f in _QUESTION_NUMBERS if f in questions}
     columns |= {f: pool.add(questions[f]) for f in questions if f not in columns}
-    measures, parts = _known_measures(runs), []
+    measures, parts = [m for m in MEASURES if any(m in r.scores and r.scores[m].notna().any() for r in runs)], []
     for i, (run, of_run) in enumerate(zip(runs, numbers)):
         rows = run.scores.merge(of_run, on=question_columns(run.scores))
         rows = rows.assign(number=new[rows.number])

@@ -329,16 +329,11 @@ def _chain_key(c: Chain) -> str:
     "The id of a chain, from its path."
     return "/".join((c.style, c.subject_id, *(x for pair in zip(c.property_ids, c.after_ids) for x in pair)))
 
-# %% ../../nbs/06_benchmark/05_chains.ipynb #0ba0b4dd
-def _names_of(ids, labels, names: dict) -> tuple[str, ...]:  # names: Q-id -> label and aliases
-    "All names of some entities, and their labels."
-    return (*(x for i in ids for x in names.get(i, ())), *labels)
-
 # %% ../../nbs/06_benchmark/05_chains.ipynb #7357908d
 def _chain_requests(c: Chain, names: dict) -> list[Request]:  # names: Q-id -> label and aliases
     "A request for each wording of a chain's question; no object of before or after may be named."
     both = zip(zip(c.before_ids, c.after_ids), zip(c.before, c.after))
-    hidden = [_names_of(ids, labels, names) for ids, labels in both]
+    hidden = [(*(x for i in ids for x in names.get(i, ())), *labels) for ids, labels in both]
     path = zip(c.property_ids, c.properties, c.after_ids, c.after, hidden)
     hops = tuple(Hop(p, name, x, object_kind(p), "", i, own) for p, name, i, x, own in path)
     return [Request(f"{_chain_key(c)}/{i}", "multihop", c.subject, hops) for i in range(1, _CHAIN_WORDINGS + 1)]

@@ -235,11 +235,6 @@ def _column_pairs(values: list, answers: list) -> Iterator[_NestedPair]:
 # %% ../../nbs/06_benchmark/11_own.ipynb #cell-023
 _NATURAL_QUESTION = "nq question: "  # how zsRE marks its locality questions
 
-
-def _probe_axis(axis: str, group: str) -> str:
-    "The axis of a question in a group of EasyEdit."
-    return "rephrase" if axis == "multi-hop" and group.casefold() == "subject_aliasing" else axis
-
 # %% ../../nbs/06_benchmark/11_own.ipynb #cell-024
 def _row_probes(data: dict, match: ColumnMatch, answer: str | None) -> Iterator[tuple[str, str | None, str | None]]:
     "The questions of a row beside that of its edit."
@@ -249,7 +244,8 @@ def _row_probes(data: dict, match: ColumnMatch, answer: str | None) -> Iterator[
         values, answers = ([data.get(c) for c in match.fields.get(f, ())] for f in fields)
         for group, question, own in _column_pairs(values, answers):
             question = question and question.removeprefix(_NATURAL_QUESTION)
-            yield _probe_axis(axis, group), question, own if of.own_answer else own or answer
+            asks = "rephrase" if axis == "multi-hop" and group.casefold() == "subject_aliasing" else axis
+            yield asks, question, own if of.own_answer else own or answer
 
 # %% ../../nbs/06_benchmark/11_own.ipynb #cell-029
 @dataclass

@@ -102,19 +102,15 @@ def write_checked(
 _AXIS_OF_KIND = {axis.replace("-", ""): axis for axis in ASKED_AXES}  # of a request
 _GATHERED = package_table("benchmark/tables.toml")["gathered"]  # by axis: field of a row, column of a gathered edit
 
-
-def _answer_column(kind: str) -> str:
-    "The column of a gathered edit that holds the answer to a kind of request."
-    return _GATHERED.get(_AXIS_OF_KIND[kind], {}).get("answer", "object")
-
 # %% ../../nbs/06_benchmark/06_questions.ipynb #cell-026
 _NAMESAKE_CHECK, _FAME_CHECK = "several right answers", "a well known namesake"  # the checks that need no text
 
 # %% ../../nbs/06_benchmark/06_questions.ipynb #cell-027
 def _dropped_namesake(row: dict, kind: str, check: str) -> Dropped:
     "The record of a question that was not written."
-    who, answer = row["probe_subject" if kind == "locality" else "subject"], row[_answer_column(kind)]
-    return Dropped(*(row[k] for k in EDIT_KEY_COLUMNS), kind, check, None, who, answer, None)
+    who = "probe_subject" if kind == "locality" else "subject"
+    answer = _GATHERED.get(_AXIS_OF_KIND[kind], {}).get("answer", "object")
+    return Dropped(*(row[k] for k in EDIT_KEY_COLUMNS), kind, check, None, row[who], row[answer], None)
 
 # %% ../../nbs/06_benchmark/06_questions.ipynb #cell-028
 def _ambiguous(row: dict, who: str = "") -> str | None:  # who: nothing for the edit, or probe_

@@ -365,12 +365,6 @@ def _delimiter(text: str) -> str:
     header = io.StringIO(text, newline="").readline()
     return max(_DELIMITERS, key=lambda d: len(next(csv.reader([header], delimiter=d), [])))
 
-# %% ../../nbs/06_benchmark/04_rows.ipynb #407ecbc2
-def _header_fault(header: list[str]) -> str:
-    "What is wrong with the names of the columns, if anything is."
-    twice = [c for i, c in enumerate(header) if c in header[:i]]
-    return f"two columns are named {twice[0]!r}: rename one" if twice else ""
-
 # %% ../../nbs/06_benchmark/04_rows.ipynb #a77607bd
 def _csv_lines(text: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     "The cells of each row, with the line where the row begins; rows without any text are left out."
@@ -403,8 +397,8 @@ def _csv_rows(path) -> Iterator[JsonRow]:  # path: a CSV or TSV file in UTF-8
         for line, cells in lines:
             if header is None:
                 header = [c.strip() or f"column {i}" for i, c in enumerate(cells, 1)]
-                if fault := _header_fault(header):
-                    yield JsonRow(None, line, None, "not a table", fault)
+                if twice := [c for i, c in enumerate(header) if c in header[:i]]:
+                    yield JsonRow(None, line, None, "not a table", f"two columns are named {twice[0]!r}: rename one")
                     return
                 continue
             number += 1

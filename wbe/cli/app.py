@@ -337,10 +337,6 @@ def _parameter(s: Setting, info, has_default: bool = True) -> inspect.Parameter:
     return inspect.Parameter(s.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, info])
 
 
-def _argument(s: Setting) -> inspect.Parameter:
-    return _parameter(s, typer.Argument(help=_help(s), show_default=bool(s.shown_default)))
-
-
 def _flag(s: Setting, panel: str | None = None, has_default: bool = True) -> inspect.Parameter:
     names = [f"--{s.name.replace('_', '-')}", *filter(None, [SHORT.get(s.name)])]
     text = _help(s) + ("" if has_default or not s.shown_default else f" \\[default: {s.shown_default}]")
@@ -422,7 +418,8 @@ _TABLE = Setting(
 @patch
 def function(self: _Command) -> Callable:
     "A function with the signature that Typer reads."
-    words = [_argument(s) for s in self.positional_only]
+    argument = lambda s: typer.Argument(help=_help(s), show_default=bool(s.shown_default))
+    words = [_parameter(s, argument(s)) for s in self.positional_only]
     words += [_flag(s, part.capitalize(), False) for part, flags in self.plan.items() for s in flags]
     words += [_flag(s) for s in self.positional_or_keyword]
     words += [_flag(_SET)] if self.settings or self.keyword_only else []

@@ -79,11 +79,6 @@ def _scores_table(run: Run) -> str:
     rows = [[axis, *(f"{x:.1%}" if x == x else "" for x in means.loc[axis])] for axis in means.index]
     return "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows))
 
-# %% ../../nbs/10_runs/12_export.ipynb #cell-015
-def _settings_lines(hparams: dict) -> str:
-    "The hyper-parameters of a run, one on each line."
-    return "\n".join(f"- {name}: {value}" for name, value in hparams.items() if name != "source")
-
 # %% ../../nbs/10_runs/12_export.ipynb #cell-016
 _CARD = package_text("runs/card.md")
 
@@ -106,7 +101,7 @@ def _model_card(run: Run) -> str:
         protocol=config["protocol"] if isinstance(config["protocol"], str) else plan_settings(plan)["protocol"],
         scores=_scores_table(run),
         source=config["hparams"].get("source", "not recorded"),
-        settings=_settings_lines(config["hparams"]),
+        settings="\n".join(f"- {k}: {v}" for k, v in config["hparams"].items() if k != "source"),
     )
 
 # %% ../../nbs/10_runs/12_export.ipynb #cell-020

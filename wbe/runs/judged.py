@@ -81,10 +81,7 @@ def judge_runs(
     return tables
 
 # %% ../../nbs/10_runs/11_judged.ipynb #cell-024
-def _judged_row(
-    rows,  # verdicts of a judge
-    s,  # the scores of the answers that have one
-) -> dict:
+def _judged_row(rows, s) -> dict:  # verdicts of a judge, and the scores of the answers that have one
     "What a row of `judged_table` has of one axis and moment."
     row = dict(answers=len(s), no_verdict=int(rows.verdict.isna().sum()))
     row |= {m: s[m].astype(float).mean() for m in ("judged", "exact_match", "normalised_match")}

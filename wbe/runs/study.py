@@ -370,11 +370,6 @@ class Study:
         "What is left to do when all was edited and asked."
 
 # %% ../../nbs/10_runs/04_study.ipynb #9763d8c1
-def _union(old, new):
-    "A list or a dict, with what is new at the end."
-    return old | new if isinstance(old, dict) else list(dict.fromkeys([*old, *new]))
-
-
 @patch
 def describe(
     self: Study,
@@ -405,7 +400,8 @@ def accept(
         what = f"this run was begun with {different}" if different else f"{changed[0]} this run was begun"
         remedy = "choose another name for another run (--name), or repeat the first settings"
         raise BadArgument(f"{self.folder}: {what}; {remedy}")
-    longer = {k: _union(old["plan"][k], new["plan"][k]) for k in self.plan.grows}
+    union = lambda a, b: a | b if isinstance(a, dict) else list(dict.fromkeys([*a, *b]))
+    longer = {k: union(old["plan"][k], new["plan"][k]) for k in self.plan.grows}
     same = longer == {k: old["plan"][k] for k in longer}
     return old if same else old | dict(plan=old["plan"] | longer, hparams=new["hparams"] | old["hparams"])
 

@@ -80,10 +80,6 @@ def packed_rows(corpus: TrainingCorpus, tokenizer, step: int, batch: int, length
             used[row] += len(tokens)
     return ids, weights
 
-# %% ../../nbs/08_tiny/03_training.ipynb #cell-012
-def _random_orthonormal(n: int, generator: torch.Generator) -> torch.Tensor:
-    return torch.linalg.qr(torch.randn(n, n, generator=generator))[0]
-
 # %% ../../nbs/08_tiny/03_training.ipynb #cell-013
 def _one_step_back(angles: torch.Tensor) -> torch.Tensor:
     "The rotation that turns the encoding of a position into that of the position before it."
@@ -113,7 +109,7 @@ def _init_induction_heads(model, seed: int = 0, size: float = 0.03):
     waves = torch.arange(_ROW_LENGTH)[:, None] * angles
     t.wte.weight.normal_(0, size, generator=rng)[:, position] = 0
     t.wpe.weight.zero_()[:, position] = math.sqrt(2) * size * torch.cat([waves.sin(), waves.cos()], 1)
-    own, before, copied = (_random_orthonormal(n, rng) for _ in range(3))
+    own, before, copied = (torch.linalg.qr(torch.randn(n, n, generator=rng))[0] for _ in range(3))
     first, second = t.h[0].attn, t.h[1].attn
     for h in range(min(2, n // d)):
         code = slice(h * d, (h + 1) * d)

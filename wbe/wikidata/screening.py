@@ -131,15 +131,11 @@ def _screen_statements(statements, labels, properties):
     f = mark_members(mark_members(f, relevant, "subject", "subject_ok"), relevant, "value", "object_ok")
     return f.with_columns(dropped=first_case(_screen_conditions()))
 
-# %% ../../nbs/04_wikidata/08_screening.ipynb #cell-038
-def _temporal_functional_ids(properties):
-    "The ids of the properties that have one value at a time."
-    return properties.filter(nw.col("functional") | nw.col("temporal")).select("id")
-
 # %% ../../nbs/04_wikidata/08_screening.ipynb #cell-039
 def _mark_current(kept, properties):  # kept: the statements that no step dropped
     "The statements with two flags: `temporal` (one value at a time) and `current` (not outdated)."
-    f = mark_members(kept, _temporal_functional_ids(properties), "property", "temporal")
+    single = properties.filter(nw.col("functional") | nw.col("temporal"))
+    f = mark_members(kept, single.select("id"), "property", "temporal")
     f = f.with_columns(point=period_start(nw.col("point_in_time")), best=nw.col("rank") == "preferred")
     f = f.with_columns(undated=nw.col("point").is_null().cast(nw.Int64), preferred=nw.col("best").cast(nw.Int64))
     f = f.with_columns(newest=nw.col("point") * 2 + nw.col("preferred"))

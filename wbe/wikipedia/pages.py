@@ -309,11 +309,6 @@ def _batches(sources: list[DumpText], size: int, bar):
             yield batch
         before += source.size
 
-# %% ../../nbs/05_wikipedia/01_pages.ipynb #650cf2a9
-def _what_is_wrong(source: DumpText) -> str | None:
-    "Why a file may lack pages that the dump has."
-    return source.damage or ("it ends without its closing tag, so it was cut" if source.unclosed else None)
-
 # %% ../../nbs/05_wikipedia/01_pages.ipynb #8587c4a2
 def _append_pages(files: PieceFiles, sources: list[DumpText], size: int, piece, how: dict, progress: bool):
     "Read and append what is not there yet."
@@ -323,7 +318,8 @@ def _append_pages(files: PieceFiles, sources: list[DumpText], size: int, piece, 
         todo = islice(_batches(sources, size, bar), files.done, None)
         for made in parallel_map(piece, todo, **how):
             files.add(made["parquet"], made["counts"], made["others"])
-    damage = [(s.path.name, wrong) for s in sources if (wrong := _what_is_wrong(s))]
+    cut = "it ends without its closing tag, so it was cut"
+    damage = [(s.path.name, s.damage or cut) for s in sources if s.damage or s.unclosed]
     files.end(damage="; ".join(f"{name}: {wrong}" if len(sources) > 1 else wrong for name, wrong in damage) or None)
 
 # %% ../../nbs/05_wikipedia/01_pages.ipynb #d71f1aff

@@ -224,11 +224,6 @@ def _without_simple_templates(text: str) -> str:
         text, n = _SIMPLE_TEMPLATE.subn(_simple_template_text, text)
     return text
 
-# %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-041
-def _template_values(template) -> dict:
-    "The values of a parsed template as plain text."
-    return {str(p.name).strip(): _plain_line(str(p.value), keep_lines=True)[0] for p in template.params}
-
 # %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-042
 def _add_node(builder: _TextBuilder, node, after: str) -> int:
     "Add a node of a parsed text; how many characters of the text after it belong to it."
@@ -237,7 +232,8 @@ def _add_node(builder: _TextBuilder, node, after: str) -> int:
         label = str(node.title).lstrip(": ") if node.text is None else _plain_line(str(node.text))[0].rpartition("|")[2]
         return 0 if _DROPPED_LINK.match(str(node)) else builder.add_link(str(node.title), label, after)
     if kind == "Template":
-        builder.add(template_text(str(node.name), _template_values(node)) or "")
+        values = {str(p.name).strip(): _plain_line(str(p.value), keep_lines=True)[0] for p in node.params}
+        builder.add(template_text(str(node.name), values) or "")
     elif kind == "ExternalLink":
         builder.add(_plain_line(str(node.title))[0] if node.title else "" if node.brackets else str(node.url))
     elif kind == "Tag" and node.contents is not None:

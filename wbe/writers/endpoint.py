@@ -432,10 +432,7 @@ def _prepare(self: Endpoint):
 
 # %% ../../nbs/03_writers/07_endpoint.ipynb #f25b643e
 @patch
-def _cache_key(
-    self: Endpoint,
-    *parts,  # what an answer depends on, beside model and server
-) -> str:
+def _cache_key(self: Endpoint, *parts) -> str:  # parts: what an answer depends on, beside model and server
     "The key of an answer in the cache."
     url = self.client.base_url
     server = [] if url.host == "api.openai.com" else [url.host, url.port, url.path]
