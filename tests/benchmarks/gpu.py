@@ -119,11 +119,11 @@ def editing(lm: LM, step, device: str) -> list[dict]:
     moments = dict(corpus=texts, samples=len(texts), cache=cache, ridge=1e-2)
     small = dict(layers=(2, 3, 4)) if lm.layers < 12 else {}
     for name, batch, options in (
+        ("ultraedit", hundred, dict(in_layers=(), out_layers=(4, 5)) if small else {}),
         ("rome", requests[:1], {}),
         ("rome", requests[1:4], {}),
-        ("memit", hundred, moments | small),
-        ("ultraedit", hundred, dict(in_layers=(), out_layers=(4, 5)) if small else {}),
         ("lora", hundred, {}),
+        ("memit", hundred, moments | small),  # the longest is the last
     ):
         ed = editor(name, **options)
         ed.prepare(lm)
