@@ -15,6 +15,7 @@ import json
 import platform
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -111,10 +112,10 @@ def scoring(lm: LM, step, device: str) -> list[dict]:
     return [*rows, dict(what="scoring and eight tokens of text, zero-shot", count=len(items), seconds=seconds)]
 
 
-def editing(lm: LM, step, device: str) -> list[dict]:
+def editing(lm: LM, step, device: str) -> Iterator[dict]:
     "One edit by ROME, a hundred together by MEMIT, UltraEdit and LoRA: seconds and peak memory."
     requests = list({r.question: r for r in requests_from_rows(step.edits, step.edit_ids)}.values())
-    texts, cache, rows = [f"{r.question} {r.answer}" for r in requests], tempfile.mkdtemp(), []
+    texts, cache = [f"{r.question} {r.answer}" for r in requests], tempfile.mkdtemp()
     hundred = requests[:100] if device != "cpu" else requests[:8]
     moments = dict(corpus=texts, samples=len(texts), cache=cache, ridge=1e-2)
     small = dict(layers=(2, 3, 4)) if lm.layers < 12 else {}
@@ -130,10 +131,9 @@ def editing(lm: LM, step, device: str) -> list[dict]:
         with measure_peak_memory(lm) as memory:
             seconds, result = timed(device, lambda ed=ed, batch=batch: ed.edit(lm, batch))
         about = dict(what=f"{name}, {len(batch)} edits", count=len(batch), seconds=seconds)
-        rows.append(about | dict(memory=format_bytes(memory.bytes)))
         del result
         gc.collect()
-    return rows
+        yield about | dict(memory=format_bytes(memory.bytes))
 
 
 def retrieval(device: str) -> list[dict]:
@@ -178,7 +178,8 @@ def four_bits(name: str, step, device: str) -> list[dict]:
 
 def main(args):
     transformers.logging.set_verbosity_error()
-    step, rows = Benchmark.load(SAMPLES / "benchmark")[0], []
+    step, rows, begun = Benchmark.load(SAMPLES / "benchmark")[0], [], time.perf_counter()
+    since = lambda: f"[{time.perf_counter() - begun:.0f} s]"
     if args.device == "cpu":
         torch.set_num_threads(1)
     device, what = args.device, args.what or ("scoring", "editing", "retrieval", "training", "4bit")
@@ -188,11 +189,12 @@ def main(args):
     def note(shape, found):
         for row in found:
             rows.append(dict(shape=shape, **row))
-            print({k: round(v, 4) if isinstance(v, float) else v for k, v in rows[-1].items()}, flush=True)
+            print(since(), {k: round(v, 4) if isinstance(v, float) else v for k, v in rows[-1].items()}, flush=True)
 
     for shape in args.shapes.split(","):
         if {"scoring", "editing"} & set(what):
             lm = shaped(shape, device)
+            print(since(), f"the model of {shape} is made", flush=True)
             for part in ("scoring", "editing"):
                 if part in what:
                     note(shape, dict(scoring=scoring, editing=editing)[part](lm, step, device))

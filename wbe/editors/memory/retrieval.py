@@ -25,12 +25,13 @@ from ...benchmark.reader import row_probes
 from .embed import PAPER_EMBEDDER, _is_sentence_model, check_embedder, embedder
 from .index import INDEX_CLASSES, top_k, vector_index
 from ..protocol import Editor, HParams, hp
-from ..requests import EditRequest, SubjectIndex, subject_span
+from ..requests import EditRequest, SubjectIndex
 from ..results import EditError, EditResult
 from ...lm.models import LM
 from ...lm.tokens import QAItem
 from ...records import AXES, BadArgument, Probe, check_choice, install_command, patch
 from ...texts import one_line, question_key
+from ...writers.checks import mentions
 
 # %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #1ff08808
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +76,7 @@ class PromptEdit(EditResult):
         "The facts for a question, as its context."
         facts, most = self.facts, self.hparams.get("most")
         if self.hparams.get("which") == "subject":
-            facts = [r for r in facts if subject_span(r.subject, question)]
+            facts = [r for r in facts if mentions(question, r.subject)]
         return [format_fact(r, self.hparams.get("form", "statement")) for r in (facts[-most:] if most else facts)]
 
     def _add_facts(self, items: list[QAItem]) -> list[QAItem]:
