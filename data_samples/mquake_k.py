@@ -38,7 +38,9 @@ def main(folder, editor, which="recalled", ks="1,100,all", sample="200"):
 
 if __name__ == "__main__":
     if sys.argv[2] == "--merge":
-        found = [pd.read_csv(p) for p in sorted(Path(sys.argv[1]).glob("*.csv"))]
-        pd.concat(found).to_csv(HERE / "mquake_k.csv", index=False)
+        new = pd.concat([pd.read_csv(p) for p in sorted(Path(sys.argv[1]).glob("*.csv"))])
+        stored, key = pd.read_csv(HERE / "mquake_k.csv"), ["editor", "which"]  # rows of the same runs are replaced
+        kept = stored[~stored.set_index(key).index.isin(new.set_index(key).index)]
+        pd.concat([kept, new]).sort_values(key, kind="stable").to_csv(HERE / "mquake_k.csv", index=False)
     else:
         main(*sys.argv[1:])

@@ -310,6 +310,7 @@ def _save_tiny(folder: Path, model, tokenizer, log: list[dict], params: dict):
     from safetensors.torch import save_file
 
     half = {n: p.detach().to("cpu", torch.float16).contiguous() for n, p in model.named_parameters()}
+    (folder / "training.json").unlink(missing_ok=True)  # written last: it says that the rest is whole
     with atomic_write(folder / "model.safetensors") as part:
         save_file(half, part, {"format": "pt"})
     tokenizer.backend_tokenizer.save(str(folder / "tokenizer.json"), pretty=False)
@@ -373,11 +374,11 @@ class _Training:
 
     def is_done(self) -> bool:
         "Whether the folder holds the model of this very training."
-        done = self.folder / "training.json"
-        if not done.exists():
+        files = [self.folder / name for name in ("training.json", "model.safetensors")]
+        if not all(f.exists() for f in files):
             return False
         usual = {"chains": False, "size": "full", "start": None, "kept": 0.0}
-        about = usual | json.loads(done.read_text())
+        about = usual | json.loads(files[0].read_text())
         return all(about.get(k) == v for k, v in (usual | self.params).items())
 
 # %% ../../nbs/08_tiny/03_training.ipynb #cell-072

@@ -276,12 +276,12 @@ def _repr_html_(self: WorldFiles) -> str:
 # %% ../../nbs/02_world/12_files.ipynb #cell-039
 def _snapshot_dates(wanted) -> tuple:
     "The snapshots that were asked for, in order; all for None."
-    if wanted is None:
-        return SNAPSHOTS
-    dates = [parse_date(d) for d in wanted]
-    for d in dates:
-        if d not in SNAPSHOTS:
-            raise BadArgument(f"the world has no snapshot of {d}; it has {', '.join(map(str, SNAPSHOTS))}")
+    given = SNAPSHOTS if wanted is None else [wanted] if isinstance(wanted, (str, date)) else wanted
+    dates = [parse_date(d) for d in given]
+    if not dates:
+        raise BadArgument("dates: name a snapshot at least, or leave it out for all")
+    if missing := [d for d in dates if d not in SNAPSHOTS]:
+        raise BadArgument(f"the world has no snapshot of {missing[0]}; it has {', '.join(map(str, SNAPSHOTS))}")
     return tuple(sorted(set(dates)))
 
 # %% ../../nbs/02_world/12_files.ipynb #cell-040
