@@ -281,3 +281,12 @@ def test_several_values_are_several_in_the_dump(small_world, read_by_qwikidata):
         several = {key for key, ranks in groups.items() if len(ranks.get("preferred") or ranks.get("normal") or ()) > 1}
         listed = set(zip(traps.subject_id, traps.property_id))
         assert several <= listed and len(several) > 50
+
+
+def test_every_change_has_an_event_of_its_own_timestep(small_world):
+    "Also where a value that had ended is overwritten later; and what was never true has no day from which it was."
+    changes, events = small_world.truth("changes"), small_world.truth("events").set_index("id")
+    assert changes.event.map(events.timestep).tolist() == changes.timestep.tolist()
+    assert (changes.tag == "ended").sum() > 100
+    statements = small_world.truth("statements")
+    assert not (statements.true_from.notna() & ~statements.true).any() and not statements.true.all()

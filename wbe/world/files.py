@@ -31,7 +31,7 @@ from .state import NEVER, SNAPSHOTS, CountryState
 from .truth import TRUTH_TABLES, truth_rows
 
 # %% ../../nbs/02_world/12_files.ipynb #cell-005
-WORLD_VERSION = 2  # the same seed, size and version give the same bytes; raised with every change that alters them
+WORLD_VERSION = 3  # the same seed, size and version give the same bytes; raised with every change that alters them
 DUMP_FORMATS = {
     "json.gz": "wikidata-{:%Y%m%d}-all.json.gz",
     "json.bz2": "wikidata-{:%Y%m%d}-all.json.bz2",

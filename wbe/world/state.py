@@ -93,7 +93,8 @@ class WorldClaim:
     event: str = ""  # id of the event that added it
     removed: int = NEVER  # snapshot
     ended: int = NEVER  # snapshot in which the wiki notes its end
-    end_event: str = ""
+    end_event: str = ""  # id of the event that ended it
+    removal: str = ""  # id of the event that took it away or marked it as wrong
     json: str | None = None  # as last written to a dump
 
     @property
@@ -395,7 +396,7 @@ def end_claim(
 # %% ../../nbs/02_world/04_state.ipynb #cell-065
 def remove_claim(s: CountryState, e: Entity, c: WorldClaim, event: str):
     "Remove a claim."
-    c.removed, c.end_event = s.t, event
+    c.removed, c.removal = s.t, c.removal or event
     e.claims[c.pid].remove(c)
     if not e.claims[c.pid]:
         del e.claims[c.pid]
@@ -405,7 +406,7 @@ def remove_claim(s: CountryState, e: Entity, c: WorldClaim, event: str):
 # %% ../../nbs/02_world/04_state.ipynb #cell-066
 def deprecate_claim(s: CountryState, e: Entity, c: WorldClaim, event: str):
     "Keep a wrong claim, marked as wrong."
-    c.end_event = event
+    c.removal = c.removal or event
     set_rank(s, e, c, "deprecated")
     add_qualifier(s, e, c, "P2241", WIKIDATA_QIDS["error"])
 

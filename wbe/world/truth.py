@@ -150,9 +150,8 @@ INNATE_PROPERTIES = set(
 
 def _true_since(e: Entity, c: WorldClaim) -> date | None:
     "The day from which a claim is true."
-    if c.since:
-        return c.since
-    return e.death if c.pid in ("P570", "P20") else _inception_date(e) if c.pid in INNATE_PROPERTIES else None
+    since = e.death if c.pid in ("P570", "P20") else _inception_date(e) if c.pid in INNATE_PROPERTIES else None
+    return (c.since or since) if c.true else None
 
 # %% ../../nbs/02_world/11_truth.ipynb #cell-028
 def _claims_by_property(e: Entity):
@@ -178,7 +177,7 @@ def _statement_row(e: Entity, c: WorldClaim, ranks: str, truthy: str) -> tuple:
     "A row of the table of statements."
     snak = c.value.snaktype if isinstance(c.value, MissingValue) else "value"
     what = (c.guid, e.qid, c.pid, _value_text_form(c.value), _value_type(c), snak)
-    return *what, ranks, truthy, c.true, _true_since(e, c), c.until, c.event or None, c.end_event or None
+    return *what, ranks, truthy, c.true, _true_since(e, c), c.until, c.event or None, c.end_event or c.removal or None
 
 # %% ../../nbs/02_world/11_truth.ipynb #cell-033
 def _change_row(t: int, e: Entity, c: WorldClaim, tag: str, before, event, replaced=None) -> tuple:
@@ -192,17 +191,18 @@ def _change_row(t: int, e: Entity, c: WorldClaim, tag: str, before, event, repla
 def _change_rows(e: Entity, claims, ranks, truthy, events: dict):  # claims: as of `_claims_by_property`
     "The rows of the table of changes for one subject and property."
     rows = [x for x in zip(map(_value_text_form, (c.value for c in claims)), claims, ranks, truthy) if x[0] is not None]
+    ends = [(x.end_event, v) for v, x, _, _ in rows] + [(x.removal, v) for v, x, _, _ in rows]
     best = [{v for v, _, _, tr in rows if tr[t] == "t"} for t in range(LAST_SNAPSHOT + 1)]
     stated = [{v for v, _, r, _ in rows if r[t] in "np"} for t in range(LAST_SNAPSHOT + 1)]
     for t in range(1, LAST_SNAPSHOT + 1):
         before = sorted(best[t - 1])
         for v in sorted(best[t] - stated[t - 1]):
             c = next(c for value, c, _, tr in rows if value == v and tr[t] == "t")
-            replaced = next((old for old, x, _, _ in rows if x.end_event == c.event and old != v), None)
+            replaced = next((old for event, old in ends if event == c.event and old != v), None)
             yield _change_row(t, e, c, "update" if before else "new", before, events[c.event], replaced)
         for v in sorted(best[t - 1] - stated[t]):
             c = next(c for value, c, _, tr in rows if value == v and tr[t - 1] == "t")
-            reason = f"end of {e.qid}" if e.removed == t else c.end_event
+            reason = f"end of {e.qid}" if e.removed == t else c.removal
             yield _change_row(t, e, c, "removed", before, events[reason])
         for _, c, r, _ in rows:
             if c.ended == t > c.added and r[t] in "np":
@@ -236,8 +236,7 @@ def _name_traps(e: Entity, labels: Counter):  # labels: of the country
 # %% ../../nbs/02_world/11_truth.ipynb #cell-042
 def _is_stated(e: Entity, pid: str, value) -> bool:
     "Whether an entity ever had a claim with this property and value."
-    gone = any(c.pid == pid and c.value == value for c in e.gone)
-    return gone or any(c.value == value for c in e.claims.get(pid, ()))
+    return any(c.pid == pid and c.value == value for c in [*e.gone, *e.claims.get(pid, ())])
 
 # %% ../../nbs/02_world/11_truth.ipynb #cell-043
 def _nested_traps(e: Entity, c: WorldClaim, merged: set):  # merged: ids of events that merged pages
@@ -284,7 +283,7 @@ def _has_changed(e: Entity, claims) -> bool:
 def _event_traps(s: CountryState):
     "The rows of traps that events recorded."
     for kind, t, e, c, note in s.traps:
-        last = t if kind == "transient" else min(e.removed - 1, LAST_SNAPSHOT)
+        last = t if kind == "transient" else min(e.removed - 1, (c or e).removed - 1, LAST_SNAPSHOT)
         about = (c.pid, _value_text_form(c.value), c.guid) if c else (None, None, None)
         yield kind, t, last, e.qid, *about, note
 
