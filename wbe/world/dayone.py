@@ -398,11 +398,11 @@ def _person_facts(s: CountryState, e: Entity):
         add_claim(s, e, "P40", NOVALUE)
 
 # %% ../../nbs/02_world/06_dayone.ipynb #cell-068
-def add_parents(s: CountryState, couple, child: Entity, event: str = ""):
+def add_parents(s: CountryState, couple, child: Entity):
     "State who a child's parents are, on all three pages."
     for parent, pid in zip(couple, ("P25", "P22") if couple[0].gender == "female" else ("P22", "P25")):
-        add_claim(s, child, pid, parent.id, since=child.birth, dated=0, event=event)
-        add_claim(s, parent, "P40", child.id, since=child.birth, dated=0, event=event)
+        add_claim(s, child, pid, parent.id, since=child.birth, dated=0)
+        add_claim(s, parent, "P40", child.id, since=child.birth, dated=0)
 
 # %% ../../nbs/02_world/06_dayone.ipynb #cell-069
 def _marry(s: CountryState, a: Entity, b: Entity) -> bool:

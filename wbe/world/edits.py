@@ -7,40 +7,39 @@ __all__ = ['simulate_history']
 
 # %% ../../nbs/02_world/08_edits.ipynb #cell-002
 from ..texts import package_table
-from .cast import WIKIDATA_QIDS, Cast, label_trap, name_stock, person_name
+from .cast import WIKIDATA_QIDS, Cast, label_trap, person_name
 from .dayone import INITIAL_FACTS, initial_state
-from .events import EVENT_TYPES, event_type, given_name, new_entity
+from .events import EVENT_TYPES, country_names, event_type, new_entity
 from .state import NOVALUE, SNAPSHOTS, SOMEVALUE, TIMESTEPS, CountryState, Entity, WorldClaim
-from .state import add_claim, add_qualifier, deprecate_claim, event_date, introduce_entity, is_alive, log_event
+from .state import add_claim, add_qualifier, deprecate_claim, introduce_entity, is_alive, log_event
 from .state import pick_entity, random_core_id, remove_claim, set_biography, set_labels, set_rank
 
 # %% ../../nbs/02_world/08_edits.ipynb #cell-005
-def _log_wiki_event(s: CountryState, name: str, e: Entity, note: str = "") -> str:
+def _log_wiki_event(s: CountryState, name: str, e: Entity, note: str = ""):
     "Record an event that only the wiki knows."
-    return log_event(s, name, event_date(s), e, note, real=False)
+    log_event(s, name, e, note, real=False)
 
 # %% ../../nbs/02_world/08_edits.ipynb #cell-006
 @event_type(1.0, real=False)
-def _newcomer(s: CountryState) -> bool:
+def _newcomer(s: CountryState):
     "The wiki gets a page about a person who has existed all along; nothing about the person is new in the world."
-    gender, culture = s.rng.pick(["female", "male"]), s.cast.culture(s.block)
-    p = new_entity(s, "person", person_name(s.rng, name_stock(s.cast.seed, s.block, culture), culture, gender), gender)
+    gender = s.rng.pick(["female", "male"])
+    p = new_entity(s, "person", person_name(s.rng, country_names(s), s.cast.culture(s.block), gender), gender)
     p.index = s.rng.below(10)
     set_biography(s, p)
-    s.event = _log_wiki_event(s, "newcomer", p, p.job)
+    _log_wiki_event(s, "newcomer", p, p.job)
     introduce_entity(s, p)
     INITIAL_FACTS["person"](s, p)
-    s.event = ""
-    return True
 
 # %% ../../nbs/02_world/08_edits.ipynb #cell-008
 @event_type(4.2, real=False)
-def _late_addition(s: CountryState) -> bool:
+def _late_addition(s: CountryState):
     "A fact that has long been true is added."
     while s.withheld:
         e, pid, value, how = s.withheld.pop(s.rng.below(len(s.withheld)))
         if e.exists and not e.claims.get(pid) and s.free(e, pid):
-            add_claim(s, e, pid, value, event=_log_wiki_event(s, "late_addition", e, pid), **how)
+            _log_wiki_event(s, "late_addition", e, pid)
+            add_claim(s, e, pid, value, **how)
             return True
     return False
 
@@ -51,148 +50,141 @@ def _is_correctable(s: CountryState, e: Entity, wrong: WorldClaim) -> bool:
 
 # %% ../../nbs/02_world/08_edits.ipynb #cell-013
 @event_type(1.6, real=False)
-def _correction(s: CountryState) -> bool:
+def _correction(s: CountryState):
     "A wrong value is replaced by the right one; it is removed or kept as deprecated."
     fit = [w for w in s.wrong_claims if _is_correctable(s, *w[:2])]
     if not fit:
         return False
     e, wrong, value, how = found = s.rng.pick(fit)
     s.wrong_claims.remove(found)
-    event = _log_wiki_event(s, "correction", e, wrong.pid)
-    (deprecate_claim if s.rng.chance(0.4) else remove_claim)(s, e, wrong, event)
-    add_claim(s, e, wrong.pid, value, event=event, **how)
-    return True
+    _log_wiki_event(s, "correction", e, wrong.pid)
+    (deprecate_claim if s.rng.chance(0.4) else remove_claim)(s, e, wrong)
+    add_claim(s, e, wrong.pid, value, **how)
 
 # %% ../../nbs/02_world/08_edits.ipynb #cell-016
-@event_type(0.6, real=False)
-def _retraction(s: CountryState) -> bool:
+_RETRACTED = ("P166", "P551", "P69")
+
+
+def _can_retract(s: CountryState, p: Entity) -> bool:
+    "Whether there is a statement to delete, and none of its kind was edited."
+    return any(p.claims.get(pid) for pid in _RETRACTED) and s.free(p, *_RETRACTED)
+
+
+@event_type(0.6, "person", _can_retract, fair=True, real=False)
+def _retraction(s: CountryState, p: Entity):
     "A statement without a good source is deleted."
-    pids = ("P166", "P551", "P69")
-    e = pick_entity(
-        s, "person", lambda p: any(len(p.claims.get(pid, ())) for pid in pids) and s.free(p, *pids), fair=True
-    )
-    if not e:
-        return False
-    pid = s.rng.pick([pid for pid in pids if e.claims.get(pid)])
-    remove_claim(s, e, e.claims[pid][0], _log_wiki_event(s, "retraction", e, pid))
-    return True
+    pid = s.rng.pick([pid for pid in _RETRACTED if p.claims.get(pid)])
+    _log_wiki_event(s, "retraction", p, pid)
+    remove_claim(s, p, p.claims[pid][0])
 
 # %% ../../nbs/02_world/08_edits.ipynb #cell-018
-def _unimportant_entity(s: CountryState, *kinds) -> Entity | None:
-    "A little-known entity of one of the kinds that no other country refers to."
-    kind = s.rng.pick(kinds)
-    half = len(s.cast.numbers(s.block, kind)) // 2 + 1
-    lonely = lambda e: e.added == 0 and e.index > half and e.touched < s.t and not e.spouse
-    return pick_entity(s, kind, lambda e: lonely(e) and not label_trap(kind, e.index), fair=True)
+def _is_minor(s: CountryState, e: Entity) -> bool:
+    "Whether no other country refers to an entity, and its name is no trap."
+    half = len(s.cast.numbers(s.block, e.kind)) // 2 + 1
+    return e.added == 0 and e.index > half and not label_trap(e.kind, e.index)
+
+
+def _is_lonely(s: CountryState, e: Entity) -> bool:
+    "Whether a page may go: nobody would miss it, and it was not edited."
+    return e.touched < s.t and not e.spouse and _is_minor(s, e)
 
 # %% ../../nbs/02_world/08_edits.ipynb #cell-019
-@event_type(0.3, real=False)
-def _deletion(s: CountryState) -> bool:
+@event_type(0.3, ("person", "band", "company"), _is_lonely, fair=True, real=False)
+def _deletion(s: CountryState, e: Entity):
     "A page is deleted; statements on other pages that point to it remain."
-    e = _unimportant_entity(s, "person", "band", "company")
-    if not e:
-        return False
     _log_wiki_event(s, "deletion", e)
     e.removed = s.t
     s.by_kind[e.kind].remove(e)
-    return True
 
 # %% ../../nbs/02_world/08_edits.ipynb #cell-022
-def _claims_with_value(s: CountryState, value: int) -> list[tuple]:
-    "All (entity, claim) that point to an entity."
-    claims = ((x, c) for x in s.entities if x.exists for cs in x.claims.values() for c in cs)
-    return [(x, c) for x, c in claims if c.value == value]
-
-# %% ../../nbs/02_world/08_edits.ipynb #cell-023
-def _redirect_claim(s: CountryState, x: Entity, c: WorldClaim, into: Entity, event: str):
-    "Let a claim point to another entity, unless a claim does already."
-    remove_claim(s, x, c, event)
-    if into.id not in {other.value for other in x.claims.get(c.pid, ())}:
-        same = dict(rank=c.rank, since=c.since, until=c.until, dated=0, refs=[])
-        twin = add_claim(s, x, c.pid, into.id, event=event, **same)
-        twin.guid, twin.quals = c.guid, list(c.quals)
+def _restate(s: CountryState, e: Entity, c: WorldClaim, value) -> WorldClaim:
+    "State a claim that was removed again with another value, under the same id."
+    times = dict(since=c.since, until=c.until, dated=0)
+    again = add_claim(s, e, c.pid, value, rank=c.rank, refs=[], **times)
+    again.guid, again.quals = c.guid, list(c.quals)
+    return again
 
 # %% ../../nbs/02_world/08_edits.ipynb #cell-025
-@event_type(0.3, real=False)
-def _merging(s: CountryState) -> bool:
+@event_type(0.3, ("person", "book"), _is_lonely, fair=True, real=False)
+def _merging(s: CountryState, e: Entity):
     "Two pages are about the same thing: one becomes a redirect, and statements about it point to the other."
-    e = _unimportant_entity(s, "person", "book")
-    into = e and pick_entity(s, e.kind, lambda x: x is not e and x.added == 0)
-    pointing = _claims_with_value(s, e.id) if e else []
+    into = pick_entity(s, e.kind, lambda x: x is not e and x.added == 0)
+    claims = ((x, c) for x in s.entities if x.exists for cs in x.claims.values() for c in cs)
+    pointing = [(x, c) for x, c in claims if c.value == e.id]
     if not into or not all(s.free(x, c.pid) and x is not into for x, c in pointing):
         return False
-    event = _log_wiki_event(s, "merging", e, into.label)
+    _log_wiki_event(s, "merging", e, into.label)
     e.removed, e.redirect = s.t, into
     s.by_kind[e.kind].remove(e)
     for x, c in pointing:
-        _redirect_claim(s, x, c, into, event)
-    return True
+        remove_claim(s, x, c)
+        if into.id not in {other.value for other in x.claims.get(c.pid, ())}:
+            _restate(s, x, c, into.id)
 
 # %% ../../nbs/02_world/08_edits.ipynb #cell-029
 def _log_trap(s: CountryState, kind: str, e: Entity, c: WorldClaim | None, note: str = ""):
-    "Record a trap of this timestep."
-    s.traps.append((kind, s.t, e, c, note))
+    "Record a trap of this timestep, as an event of its own kind."
+    _log_wiki_event(s, kind, e, note)
+    s.traps.append((kind, s.t, e, c, s.event))
 
 # %% ../../nbs/02_world/08_edits.ipynb #cell-030
-def _pick_claim(s: CountryState, e: Entity | None, fits) -> WorldClaim | None:  # fits: a condition on the claim
+def _pick_claim(s: CountryState, e: Entity, fits) -> WorldClaim | None:  # fits: a condition on the claim
     "A claim of an entity whose property was not edited in this timestep."
-    found = [c for pid, cs in (e.claims.items() if e else ()) if s.free(e, pid) for c in cs if fits(c)]
+    found = [c for pid, cs in e.claims.items() if s.free(e, pid) for c in cs if fits(c)]
     return s.rng.pick(found) if found else None
 
 # %% ../../nbs/02_world/08_edits.ipynb #cell-032
-@event_type(0.7, real=False)
-def _rank_only(s: CountryState) -> bool:
+@event_type(0.7, ("person", "film", "book", "company", "city"), real=False)
+def _rank_only(s: CountryState, e: Entity):
     "The only value of a property becomes preferred."
-    e = pick_entity(s, s.rng.pick(["person", "film", "book", "company", "city"]))
     single = lambda c: c.rank == "normal" and len(e.claims[c.pid]) == 1
     c = _pick_claim(s, e, lambda c: single(c) and isinstance(c.value, int))
     if not c:
         return False
     set_rank(s, e, c, "preferred")
-    _log_trap(s, "rank_only", e, c, _log_wiki_event(s, "rank_only", e, c.pid))
-    return True
+    _log_trap(s, "rank_only", e, c, c.pid)
 
 # %% ../../nbs/02_world/08_edits.ipynb #cell-035
-@event_type(0.5, real=False)
-def _rank_swap(s: CountryState) -> bool:
+_LISTS = ("P161", "P527", "P106")
+
+
+def _lists_of(e: Entity) -> list[str]:
+    "The properties of which an entity has several values."
+    return [pid for pid in _LISTS if len(e.claims.get(pid, ())) > 1]
+
+
+@event_type(0.5, ("film", "band", "person"), lambda s, e: any(s.free(e, pid) for pid in _lists_of(e)), real=False)
+def _rank_swap(s: CountryState, e: Entity):
     "Of several values that have long been stated, another one becomes preferred."
-    pids = ("P161", "P527", "P106")
-    several = lambda e, pid: len(e.claims.get(pid, ())) > 1
-    kind = s.rng.pick(["film", "band", "person"])
-    e = pick_entity(s, kind, lambda e: any(several(e, pid) and s.free(e, pid) for pid in pids))
-    pid = e and next(pid for pid in pids if several(e, pid))
-    normal = e and [c for c in e.claims[pid] if c.rank == "normal"]
+    pid = _lists_of(e)[0]
+    normal = [c for c in e.claims[pid] if c.rank == "normal"]
     if not normal or not s.free(e, pid):
         return False
     for c in e.best(pid):
         set_rank(s, e, c, "normal")
     set_rank(s, e, normal[0], "preferred")
-    _log_trap(s, "rank_swap", e, normal[0], _log_wiki_event(s, "rank_swap", e, pid))
-    return True
+    _log_trap(s, "rank_swap", e, normal[0], pid)
 
 # %% ../../nbs/02_world/08_edits.ipynb #cell-038
 _QUALIFIED = {"P69": "P812", "P54": "P413", "P26": "P2842", "P166": "P1686"}  # property: qualifier
 
 
-@event_type(0.9, real=False)
-def _qualifier_only(s: CountryState) -> bool:
+@event_type(0.9, "person", lambda s, p: any(pid in p.claims and s.free(p, pid) for pid in _QUALIFIED), real=False)
+def _qualifier_only(s: CountryState, p: Entity):
     "A statement gets a qualifier whose value is an item."
-    e = pick_entity(s, "person", lambda p: any(pid in p.claims and s.free(p, pid) for pid in _QUALIFIED))
     lacks = lambda c: all(q[0] != _QUALIFIED[c.pid] for q in c.quals)
-    c = _pick_claim(s, e, lambda c: c.pid in _QUALIFIED and c.rank != "deprecated" and c.added < s.t and lacks(c))
+    c = _pick_claim(s, p, lambda c: c.pid in _QUALIFIED and c.rank != "deprecated" and c.added < s.t and lacks(c))
     if not c:
         return False
     choices = {"P69": random_core_id(s, "academic_discipline"), "P54": random_core_id(s, "playing_position")}
     choices |= {"P26": pick_entity(s, "city").id, "P166": pick_entity(s, "film").id}
-    add_qualifier(s, e, c, _QUALIFIED[c.pid], choices[c.pid])
-    _log_trap(s, "qualifier_only", e, c, _log_wiki_event(s, "qualifier_only", e, c.pid))
-    return True
+    add_qualifier(s, p, c, _QUALIFIED[c.pid], choices[c.pid])
+    _log_trap(s, "qualifier_only", p, c, c.pid)
 
 # %% ../../nbs/02_world/08_edits.ipynb #cell-041
-@event_type(0.9, real=False)
-def _reference_only(s: CountryState) -> bool:
+@event_type(0.9, ("person", "film", "company", "city"), real=False)
+def _reference_only(s: CountryState, e: Entity):
     "A statement gets a reference that names a book and its author."
-    e = pick_entity(s, s.rng.pick(["person", "film", "company", "city"]))
     c = _pick_claim(s, e, lambda c: isinstance(c.value, int) and not c.refs and c.added < s.t)
     book = pick_entity(s, "book", lambda b: isinstance(b.value("P50"), int))
     if not c or not book:
@@ -200,47 +192,44 @@ def _reference_only(s: CountryState) -> bool:
     c.refs.append(([("P248", book.id), ("P50", book.value("P50"))], s.t))
     c.json = None
     s.touch(e, c.pid)
-    _log_trap(s, "reference_only", e, c, _log_wiki_event(s, "reference_only", e, c.pid))
-    return True
+    _log_trap(s, "reference_only", e, c, c.pid)
 
 # %% ../../nbs/02_world/08_edits.ipynb #cell-044
 def _longer_label(s: CountryState, e: Entity) -> str:
     "A label with a second given name, a legal form or a subtitle."
-    words, given = e.label.split(), given_name(s, e.gender or "male")
+    words, given = e.label.split(), s.rng.pick(country_names(s)[e.gender or "male"])
     if e.kind == "person":
         return " ".join([words[0], given, *words[1:]])
     return f"{e.label} Group" if e.kind == "company" else f"{e.label}: A Tale"
 
+
+def _has_short_label(s: CountryState, e: Entity) -> bool:
+    "Whether the label of a lesser entity can be made longer, and was not edited."
+    short = len(e.label.split()) < 4 and not e.label.endswith(("Group", "Tale"))
+    return short and s.free(e, "label") and _is_minor(s, e)
+
 # %% ../../nbs/02_world/08_edits.ipynb #cell-045
-@event_type(0.6, real=False)
-def _label_only(s: CountryState) -> bool:
+@event_type(0.6, ("person", "company", "book"), _has_short_label, real=False)
+def _label_only(s: CountryState, e: Entity):
     "A label changes though its bearer does not: a company's legal form, a person's second given name."
-    kind = s.rng.pick(["person", "company", "book"])
-    half = len(s.cast.numbers(s.block, kind)) // 2 + 1
-    plain = lambda e: len(e.label.split()) < 4 and not e.label.endswith(("Group", "Tale"))
-    minor = lambda e: e.added == 0 and e.index > half and not label_trap(kind, e.index)
-    e = pick_entity(s, kind, lambda e: minor(e) and s.free(e, "label") and plain(e))
-    if not e:
-        return False
     old = e.label
     set_labels(e, _longer_label(s, e), s.cast.culture(s.block))
     e.aliases = {"en": [*e.aliases.get("en", ()), old]}
     s.touch(e, "label")
-    _log_trap(s, "label_only", e, None, _log_wiki_event(s, "label_only", e, old))
-    return True
+    _log_trap(s, "label_only", e, None, old)
 
 # %% ../../nbs/02_world/08_edits.ipynb #cell-047
-@event_type(2.5, real=False)
-def _rewording(s: CountryState) -> bool:
+def _can_be_reworded(s: CountryState, e: Entity) -> bool:
+    "Whether an older entity has an article, whose words were not changed."
+    return "enwiki" in e.links and e.added < s.t and s.free(e, "style")
+
+
+@event_type(2.5, ("person", "city", "film", "company"), _can_be_reworded, real=False)
+def _rewording(s: CountryState, e: Entity):
     "An article is written in other words; no fact changes."
-    kind = s.rng.pick(["person", "city", "film", "company"])
-    e = pick_entity(s, kind, lambda e: "enwiki" in e.links and e.added < s.t and s.free(e, "style"))
-    if not e:
-        return False
     e.style, e.styled = e.style + 1, s.t
     s.edited.add((e.n, "style"))
-    _log_trap(s, "rewording", e, None, _log_wiki_event(s, "rewording", e))
-    return True
+    _log_trap(s, "rewording", e, None)
 
 # %% ../../nbs/02_world/08_edits.ipynb #cell-050
 _VANDALISED = package_table("world/world.toml")["picked"]["vandalised"]  # kind, property, kind of the false value
@@ -253,7 +242,7 @@ def _is_vandalisable(s: CountryState, e: Entity, pid: str) -> bool:
 
 # %% ../../nbs/02_world/08_edits.ipynb #cell-053
 @event_type(0.6, real=False)
-def _vandalism(s: CountryState) -> bool:
+def _vandalism(s: CountryState):
     "A vandal replaces a true value by a false one; it is reverted in the next timestep."
     kind, pid, other = s.rng.pick(_VANDALISED)
     e = pick_entity(s, kind, lambda e: _is_vandalisable(s, e, pid))
@@ -261,78 +250,65 @@ def _vandalism(s: CountryState) -> bool:
     false = e and pick_entity(s, other, lambda x: x.id not in stated, fair=True)
     if not false or s.t >= len(SNAPSHOTS) - 1:
         return False
-    c, event = e.best(pid)[0], _log_wiki_event(s, "vandalism", e, pid)
-    remove_claim(s, e, c, event)
-    fake = add_claim(s, e, pid, false.id, rank=c.rank, dated=0, event=event, true=False, refs=[])
+    _log_wiki_event(s, "vandalism", e, pid)
+    c = e.best(pid)[0]
+    remove_claim(s, e, c)
+    fake = add_claim(s, e, pid, false.id, rank=c.rank, dated=0, true=False, refs=[])
     fake.guid = c.guid
-    _log_trap(s, "transient", e, fake, event)
+    s.traps.append(("transient", s.t, e, fake, s.event))
     s.pending_reverts.append((s.t + 1, e, fake, c))
-    return True
 
 # %% ../../nbs/02_world/08_edits.ipynb #cell-055
 def _revert_vandalism(s: CountryState):
     "Restore the values that were vandalised in the previous timestep."
-    due = [r for r in s.pending_reverts if r[0] == s.t]
-    for _, e, fake, c in due:
+    for _, e, fake, c in [r for r in s.pending_reverts if r[0] == s.t]:
         if e.exists and fake in e.claims.get(c.pid, ()):
-            event = _log_wiki_event(s, "revert", e, c.pid)
-            remove_claim(s, e, fake, event)
-            same = dict(rank=c.rank, since=c.since, until=c.until, dated=0, refs=[])
-            again = add_claim(s, e, c.pid, c.value, event=event, **same)
-            again.guid, again.quals, again.refs, again.true = c.guid, list(c.quals), list(c.refs), c.true
+            _log_wiki_event(s, "revert", e, c.pid)
+            remove_claim(s, e, fake)
+            again = _restate(s, e, c, c.value)
+            again.refs, again.true = list(c.refs), c.true
     s.pending_reverts = [r for r in s.pending_reverts if r[0] > s.t]
 
 # %% ../../nbs/02_world/08_edits.ipynb #cell-058
-@event_type(0.3, real=False)
-def _circle(s: CountryState) -> bool:
+@event_type(0.3, ("city", "company", "award"), lambda s, e: not e.claims.get("P138") and s.free(e, "P138"), real=False)
+def _circle(s: CountryState, e: Entity):
     "A statement says that something is named after itself."
-    kind = s.rng.pick(["city", "company", "award"])
-    e = pick_entity(s, kind, lambda e: not e.claims.get("P138") and s.free(e, "P138"))
-    if not e:
-        return False
-    c = add_claim(s, e, "P138", e.id, event=_log_wiki_event(s, "circle", e), true=False)
-    _log_trap(s, "circular", e, c)
-    return True
+    _log_wiki_event(s, "circle", e)
+    s.traps.append(("circular", s.t, e, add_claim(s, e, "P138", e.id, true=False), ""))
 
 # %% ../../nbs/02_world/08_edits.ipynb #cell-060
-@event_type(0.4, real=False)
-def _deprecated_arrival(s: CountryState) -> bool:
+@event_type(0.4, "person", lambda s, p: p.best("P19") and s.free(p, "P19"), real=False)
+def _deprecated_arrival(s: CountryState, p: Entity):
     "A value is added as deprecated, to warn readers that it is wrong."
-    p = pick_entity(s, "person", lambda p: p.best("P19") and s.free(p, "P19"))
-    stated = {x.value for x in p.claims["P19"]} if p else ()
-    town = p and pick_entity(s, "city", lambda c: c.id not in stated)
+    stated = {x.value for x in p.claims["P19"]}
+    town = pick_entity(s, "city", lambda c: c.id not in stated)
     if not town:
         return False
-    event = _log_wiki_event(s, "deprecated_arrival", p)
-    c = add_claim(s, p, "P19", town.id, rank="deprecated", event=event, true=False)
+    _log_wiki_event(s, "deprecated_arrival", p)
+    c = add_claim(s, p, "P19", town.id, rank="deprecated", true=False)
     add_qualifier(s, p, c, "P2241", WIKIDATA_QIDS["error"])
-    return True
 
 # %% ../../nbs/02_world/08_edits.ipynb #cell-063
-@event_type(0.5, real=False)
-def _unknown_value(s: CountryState) -> bool:
+def _is_childless(s: CountryState, p: Entity) -> bool:
+    "Whether neither a father nor a child of a living person is stated, and nobody edited that."
+    return is_alive(p) and not p.claims.get("P22") and not p.claims.get("P40") and s.free(p, "P22", "P40")
+
+
+@event_type(0.5, "person", _is_childless, real=False)
+def _unknown_value(s: CountryState, p: Entity):
     "It is stated that a value is unknown, or that there is none."
-    none = lambda p: not p.claims.get("P22") and not p.claims.get("P40")
-    p = pick_entity(s, "person", lambda p: is_alive(p) and none(p) and s.free(p, "P22", "P40"))
-    if not p:
-        return False
     pid, value = s.rng.pick([("P22", SOMEVALUE), ("P40", NOVALUE)])
-    add_claim(s, p, pid, value, event=_log_wiki_event(s, "unknown_value", p))
-    return True
+    _log_wiki_event(s, "unknown_value", p)
+    add_claim(s, p, pid, value)
 
 # %% ../../nbs/02_world/08_edits.ipynb #cell-065
-@event_type(0.4, real=False)
-def _wiki_page(s: CountryState) -> bool:
+@event_type(0.4, "city", lambda s, c: not c.claims.get("P910") and s.free(c, "P910"), real=False)
+def _wiki_page(s: CountryState, town: Entity):
     "The wiki gets a category about a town, and the town's page points to it."
-    town = pick_entity(s, "city", lambda c: not c.claims.get("P910") and s.free(c, "P910"))
-    if not town:
-        return False
     page = new_entity(s, "category", f"Category:{town.label}")
-    s.event = _log_wiki_event(s, "wiki_page", page)
+    _log_wiki_event(s, "wiki_page", page)
     introduce_entity(s, page)
     add_claim(s, town, "P910", page.id)
-    s.event = ""
-    return True
 
 # %% ../../nbs/02_world/08_edits.ipynb #3a42e56c
 def _simulate_timestep(s: CountryState, t: int):

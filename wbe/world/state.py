@@ -211,8 +211,9 @@ class CountryState:
     titles: set = field(default_factory=set)  # of articles
 
     def __post_init__(self):
-        self.n_claims = self.n_new = self.n_events = 0
-        self.today, self.event = None, ""  # while an event adds an entity: its day, its id
+        self.n_claims = self.n_new = 0
+        self.event = ""  # id of the last event
+        self.today = None  # the day of an event while it adds an entity
         self.holders = set()  # numbers of the people who hold a post
         self.advance(0)
 
@@ -291,19 +292,20 @@ def event_date(
 def log_event(
     s: CountryState,
     kind: str,
-    d: date,
-    e: Entity,  # to whom it happened
+    e: Entity,  # to whom it happens
     note: str = "",
-    real: bool = True,  # False: only the wiki changed
-    also=(),  # others to whom it happened
-) -> str:
-    "Record an event; its id marks the claims that it changes."
-    s.n_events += 1
-    for x in (e, *also) if real else ():
+    also=(),  # others to whom it happens
+    day: date | None = None,  # by default one that suits them all
+    real: bool = True,  # False: only the wiki changes, and it happens to nobody
+) -> date:  # its day
+    "Record an event; until the next one, the claims that change get its id."
+    who = (e, *also) if real else ()
+    d = day or event_date(s, *who)
+    for x in who:
         x.last = max(x.last or d, d)
-    event = Event(f"{s.block}.{s.t}.{s.n_events}", s.t, d, kind, e.qid, note, real)
-    s.events.append(event)
-    return event.id
+    s.event = f"{s.block}.{s.t}.{len(s.events) + 1}"
+    s.events.append(Event(s.event, s.t, d, kind, e.qid, note, real))
+    return d
 
 # %% ../../nbs/02_world/04_state.ipynb #cell-051
 def _make_references(s: CountryState) -> list:
@@ -345,7 +347,6 @@ def add_claim(
     rank: str = "normal",
     dated: int = 11,  # precision of the times; 0: the wiki does not state them
     quals=(),  # further qualifiers
-    event: str = "",  # id of the event that caused it
     true: bool = True,
     refs=None,  # references; by default at random
 ) -> WorldClaim:
@@ -358,7 +359,7 @@ def add_claim(
     refs = _make_references(s) if refs is None else refs
     guid = statement_guid(e.qid, f"{s.cast.seed}/{s.block}/{s.n_claims}")
     quals, refs = [(q, v, s.t) for q, v in quals], [(r, s.t) for r in refs]
-    claim = WorldClaim(pid, value, [(s.t, rank)], quals, refs, guid, s.t, since or point, until, true, event or s.event)
+    claim = WorldClaim(pid, value, [(s.t, rank)], quals, refs, guid, s.t, since or point, until, true, s.event)
     if until and dated:
         claim.ended = s.t
     e.claims.setdefault(pid, []).append(claim)
@@ -386,17 +387,15 @@ def end_claim(
     e: Entity,
     c: WorldClaim,
     d: date,  # when it ceased to be true
-    event: str,
-    dated: int = 11,  # precision of the end time
 ):
     "Note the end of a claim in the wiki."
-    c.until, c.end_event, c.ended = d, event, s.t
-    add_qualifier(s, e, c, "P582", time_value(d, dated))
+    c.until, c.end_event, c.ended = d, s.event, s.t
+    add_qualifier(s, e, c, "P582", time_value(d))
 
 # %% ../../nbs/02_world/04_state.ipynb #cell-065
-def remove_claim(s: CountryState, e: Entity, c: WorldClaim, event: str):
+def remove_claim(s: CountryState, e: Entity, c: WorldClaim):
     "Remove a claim."
-    c.removed, c.removal = s.t, c.removal or event
+    c.removed, c.removal = s.t, c.removal or s.event
     e.claims[c.pid].remove(c)
     if not e.claims[c.pid]:
         del e.claims[c.pid]
@@ -404,9 +403,9 @@ def remove_claim(s: CountryState, e: Entity, c: WorldClaim, event: str):
     s.touch(e, c.pid)
 
 # %% ../../nbs/02_world/04_state.ipynb #cell-066
-def deprecate_claim(s: CountryState, e: Entity, c: WorldClaim, event: str):
+def deprecate_claim(s: CountryState, e: Entity, c: WorldClaim):
     "Keep a wrong claim, marked as wrong."
-    c.removal = c.removal or event
+    c.removal = c.removal or s.event
     set_rank(s, e, c, "deprecated")
     add_qualifier(s, e, c, "P2241", WIKIDATA_QIDS["error"])
 
@@ -420,7 +419,6 @@ def replace_value(
     pid: str,
     value,
     d: date,  # since when the new value is true
-    event: str,
     quals=(),  # of the new claim
     style: str = "",  # one of `UPDATE_STYLES`; at random by default
 ) -> WorldClaim:
@@ -430,14 +428,14 @@ def replace_value(
     for old in e.best(pid):
         if style == "overwritten":
             old.until = old.until or d
-            remove_claim(s, e, old, event)
+            remove_claim(s, e, old)
             continue
         if old.ended == NEVER:
-            end_claim(s, e, old, old.until or d, event)
+            end_claim(s, e, old, old.until or d)
         set_rank(s, e, old, "normal")
     dated = 0 if s.rng.chance(0.1) else 11
     rank = "preferred" if style == "preferred" else "normal"
-    return add_claim(s, e, pid, value, since=d, rank=rank, dated=dated, quals=quals, event=event)
+    return add_claim(s, e, pid, value, since=d, rank=rank, dated=dated, quals=quals)
 
 # %% ../../nbs/02_world/04_state.ipynb #f1e7702d
 def set_labels(
