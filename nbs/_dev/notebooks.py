@@ -557,7 +557,7 @@ SLOW_NOTEBOOKS = (
     "research/21_popular_and_rare",  # asks most questions of the recorded benchmark; others are served its answers
     "09_editors/06_trials",
     "06_benchmark/02_locality",
-    "research/07_later_and_authors",
+    "research/06_ours_and_authors",
     "12_app/05_runs",
     "04_wikidata/09_rules",
     "research/19_mquake_tables",
