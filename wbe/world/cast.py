@@ -7,7 +7,7 @@ __all__ = ['CULTURES', 'TITLE_NOUNS', 'ANIMALS', 'COMPANY_TRADES', 'CLUB_PATTERN
            'WIKIDATA_QIDS', 'CORE_ITEMS', 'CORE_INDEX', 'COUNTRY_SIZE', 'FIXED_COUNTS', 'KIND_SHARES',
            'WIKI_PAGE_KINDS', 'MIN_ENTITIES', 'RARER_NAMES_FROM', 'KIND_FAME', 'SeededRandom', 'sample',
            'weighted_choice', 'Culture', 'make_name', 'name_stock', 'person_name', 'transliterate', 'work_title',
-           'Property', 'core_index', 'Cast', 'sample_fame', 'label_trap']
+           'Property', 'Cast', 'sample_fame', 'label_trap']
 
 # %% ../../nbs/02_world/03_cast.ipynb #cell-002
 from dataclasses import dataclass, field
@@ -245,14 +245,6 @@ def _core_items() -> list[tuple[str, str, str]]:
 CORE_ITEMS = _core_items()
 CORE_INDEX = {(kind, key): i for i, (kind, key, _) in enumerate(CORE_ITEMS)}
 
-# %% ../../nbs/02_world/03_cast.ipynb #cell-007
-def core_index(
-    kind: str,  # such as klass
-    key: str,  # such as human
-) -> int:
-    "The number of a member of the core."
-    return CORE_INDEX[kind, key]
-
 # %% ../../nbs/02_world/03_cast.ipynb #cell-010
 COUNTRY_SIZE = 230  # entities in a country, about
 FIXED_COUNTS = dict(
@@ -304,9 +296,6 @@ class Cast:
     def longest_town(self) -> int:
         "How many syllables the stem of a town's name has at most."
         return 4 if self.rarer_names else 2
-
-    def __getitem__(self, n: int) -> "_Member":
-        return _make_member(self, n)
 
     def __len__(self) -> int:
         return self.entities
@@ -381,8 +370,8 @@ def sample_fame(rng: SeededRandom, kind: str) -> int:
     return int(KIND_FAME.get(kind, 100) / 4 / (1 - rng.random() * 0.9998))
 
 # %% ../../nbs/02_world/03_cast.ipynb #cell-031
-def _member_gender(cast: Cast, block: int, index: int) -> str:
-    "The gender of the `index`-th person of a block."
+def _member_gender(index: int) -> str:
+    "The gender of the `index`-th person of a country."
     return "male" if index % 2 else "female"
 
 # %% ../../nbs/02_world/03_cast.ipynb #cell-034
@@ -492,7 +481,7 @@ _NAME_PARTS = dict(
     trade=lambda p: COMPANY_TRADES[(p.index * 5 + p.block) % len(COMPANY_TRADES)],
     title=lambda p: work_title(p.rng, p["any_town"], p["surname"] if p.cast.rarer_names else ""),
     genus=lambda p: _latin_word(p.rng, "a", 4 if p.cast.rarer_names else 2).capitalize(),
-    person=lambda p: person_name(p.rng, p.people, p.culture, _member_gender(p.cast, p.block, p.index)),
+    person=lambda p: person_name(p.rng, p.people, p.culture, _member_gender(p.index)),
     name=lambda p: p.name,
     first=lambda p: p.name.split()[0],
     last=lambda p: p.name.split()[-1],
@@ -507,17 +496,17 @@ def _pattern_of(kind: str, block: int, index: int, rng: SeededRandom, patterns: 
     return rng.pick(patterns[kind]) if len(patterns[kind]) > 1 else patterns[kind][0]
 
 # %% ../../nbs/02_world/03_cast.ipynb #cell-051
-def _make_member_name(cast: Cast, block: int, kind: str, index: int) -> str:
-    "The name of a member, with its trap."
+@lru_cache(maxsize=100_000)
+def _member_name(cast: Cast, block: int, kind: str, index: int) -> str:
+    "The name of the `index`-th member of a kind in a block, with its trap."
     if kind == "country":
         return _country_name(cast, block)
     trap = label_trap(kind, index)
     if trap == "single_character":
         return "KZQXJVÅ"[(block + index) % 7]
     if trap == "shared_label":
-        return (
-            _member_name(cast, block, "film", index) if kind == "book" else _member_name(cast, block, kind, index - 1)
-        )
+        of = ("film", index) if kind == "book" else (kind, index - 1)
+        return _member_name(cast, block, *of)
     rng = SeededRandom(cast.seed, "name", block, kind, index)
     parts = _NameParts(cast, block, index, rng)
     patterns = _RARER if cast.rarer_names else _PATTERNS
@@ -526,22 +515,17 @@ def _make_member_name(cast: Cast, block: int, kind: str, index: int) -> str:
         return _LONG_PATTERNS[kind].format_map(parts)
     return transliterate(parts.name, cast.culture(block).script or "cyrillic") if trap == "non_roman" else parts.name
 
-# %% ../../nbs/02_world/03_cast.ipynb #cell-052
-@lru_cache(maxsize=100_000)
-def _member_name(cast: Cast, block: int, kind: str, index: int) -> str:
-    "The name of the `index`-th member of a kind in a block."
-    return _make_member_name(cast, block, kind, index)
-
 # %% ../../nbs/02_world/03_cast.ipynb #cell-056
-def _make_member(cast: Cast, n: int) -> _Member:
+@patch
+def __getitem__(self: Cast, n: int) -> _Member:
     "The member with the number `n`."
-    if not 0 <= n < cast.entities:
-        raise IndexError(f"the world has members 0 to {cast.entities - 1} on its first day, not {n}")
-    block, rng = cast.block_of(n), SeededRandom(cast.seed, "fame", n)
+    if not 0 <= n < self.entities:
+        raise IndexError(f"the world has members 0 to {self.entities - 1} on its first day, not {n}")
+    block, rng = self.block_of(n), SeededRandom(self.seed, "fame", n)
     if block < 0:
         kind, _, label = CORE_ITEMS[n]
         return _Member(n, -1, kind, n, label, "", sample_fame(rng, "core"))
-    at = n - cast.start(block)
-    kind, index = next((kind, at - r.start) for kind, r in _kind_ranges(cast.size(block)).items() if at in r)
-    gender = _member_gender(cast, block, index) if kind == "person" else ""
-    return _Member(n, block, kind, index, _member_name(cast, block, kind, index), gender, sample_fame(rng, kind))
+    at = n - self.start(block)
+    kind, index = next((kind, at - r.start) for kind, r in _kind_ranges(self.size(block)).items() if at in r)
+    gender = _member_gender(index) if kind == "person" else ""
+    return _Member(n, block, kind, index, _member_name(self, block, kind, index), gender, sample_fame(rng, kind))

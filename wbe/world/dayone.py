@@ -8,7 +8,7 @@ __all__ = ['LATE_PROPERTIES', 'INITIAL_FACTS', 'add_parents', 'initial_state']
 # %% ../../nbs/02_world/06_dayone.ipynb #cell-002
 from datetime import date
 
-from .cast import CORE_ITEMS, FIRST_QID, WIKIDATA_QIDS, Cast, SeededRandom, core_index, sample_fame
+from .cast import CORE_ITEMS, FIRST_QID, WIKIDATA_QIDS, Cast, SeededRandom, sample_fame
 from .state import JOBS, NOVALUE, SOMEVALUE, Coordinate, CountryState, Entity, MonolingualText, Quantity
 from .state import add_claim, add_entity, core_id, enter_members, foreign_id, has_job
 from .state import is_alive, is_politician, pick_entity, random_core_id, random_date, time_value
@@ -91,8 +91,7 @@ def _add_location(s: CountryState, e: Entity, low: int, high: int):
 def _country_facts(s: CountryState, e: Entity):
     "Capital, language, currency, neighbours, government, population and symbols."
     culture, last = s.cast.culture(s.block), s.cast.blocks
-    continent = CORE_ITEMS[core_index("continent", "Auremia") + s.block % 5][1]
-    add_claim(s, e, "P30", core_id("continent", continent))
+    add_claim(s, e, "P30", core_id("continent", "Auremia") + s.block % 5)
     add_claim(s, e, "P36", s.by_kind["city"][0].id, since=random_date(s, 1850, 1990), dated=9)
     add_claim(s, e, "P37", core_id("language", culture.name))
     add_claim(s, e, "P38", random_core_id(s, "currency"))
@@ -449,7 +448,7 @@ def _core_state(cast: Cast) -> CountryState:
     "The state of the core, which never changes."
     s = CountryState(cast, -1)
     for n, (kind, key, text) in enumerate(CORE_ITEMS):
-        e = add_entity(s, n, kind, n, text, sample_fame(SeededRandom(cast.seed, "fame", n), kind))
+        e = add_entity(s, Entity(n, kind, n, text, sample_fame(SeededRandom(cast.seed, "fame", n), kind)))
         word = kind.replace("klass", "class").replace("_", " ")
         e.descriptions = {"en": word}
         namesake = kind != "klass" and ("klass", key) in _CORE_PAIRS  # a class of the same name has the plain title

@@ -310,7 +310,8 @@ def new_entity(s: CountryState, kind: str, name: str, gender: str = "") -> Entit
     "An entity with the next number that is reserved for the country."
     s.n_new += 1
     n = s.cast.newborn(s.block, s.n_new - 1)
-    return add_entity(s, n, kind, 1000 + s.n_new, name, sample_fame(SeededRandom(s.cast.seed, "fame", n), kind), gender)
+    fame = sample_fame(SeededRandom(s.cast.seed, "fame", n), kind)
+    return add_entity(s, Entity(n, kind, 1000 + s.n_new, name, fame, gender, s.t))
 
 # %% ../../nbs/02_world/07_events.ipynb #cell-061
 def country_names(s: CountryState) -> dict:

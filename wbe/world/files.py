@@ -19,7 +19,7 @@ from ..engine import parallel_map
 from ..progress import progress_bar
 from ..records import BadArgument, check_choice, check_least, patch, read_table, schema
 from ..spool import Spool
-from ..store import Manifest, Stage, StageFolder, StoreError
+from ..store import Stage, StageFolder, StoreError
 from ..store import check_disk_space, format_bytes, make_folder, stream_to_parquet
 from ..texts import parse_date
 from .cast import PROPERTIES, Cast
@@ -74,15 +74,10 @@ def file_names(self: WorldPlan) -> list[str]:
     return dumps + articles + views + [f"truth/{name}.arrows" for name in TRUTH_TABLES if self.truth]
 
 # %% ../../nbs/02_world/12_files.ipynb #cell-011
-def _compress(name: str, text: str) -> bytes:  # name: of the file; its ending gives the compression
-    "A text as a compressed member of a file."
-    data = text.encode()
-    return gzip.compress(data, 6, mtime=0) if name.endswith(".gz") else bz2.compress(data, 9)
-
-# %% ../../nbs/02_world/12_files.ipynb #cell-012
 def _compress_texts(texts: dict) -> dict:
-    "Texts by file name, compressed; empty ones are left out."
-    return {name: _compress(name, text) for name, text in texts.items() if text}
+    "Texts by file name, each a compressed member of a file; empty ones are left out."
+    gz = lambda data: gzip.compress(data, 6, mtime=0)
+    return {name: (gz if name.endswith(".gz") else bz2.compress)(t.encode()) for name, t in texts.items() if t}
 
 # %% ../../nbs/02_world/12_files.ipynb #cell-015
 def _article_pages(s: CountryState, present) -> str:
@@ -207,32 +202,17 @@ def _world_stage(cast: Cast, folder, plan: WorldPlan) -> Stage:
     return Stage(folder, "world", params)
 
 # %% ../../nbs/02_world/12_files.ipynb #cell-034
-def _write_world(
-    cast: Cast,
-    folder,
-    plan: WorldPlan,
-    workers: int | None = None,  # processes; one for small worlds and one per core for large ones by default
-    progress: bool = True,
-    force: bool = False,  # write again even if everything is there
-) -> Manifest:
-    "Write a world's files into a folder, unless they are already there."
-    folder = Path(folder)
-    stage = _world_stage(cast, folder, plan)
-    if stage.done and not force:
-        return stage.manifest
-    workers = workers or (1 if cast.entities < 5_000 else os.cpu_count() or 1)
-    check_disk_space(make_folder(folder), 700 * cast.entities * len(plan.dates) * (len(plan.formats) + plan.articles))
-    with stage:
-        spool = Spool(folder, plan.file_names(), stage.key())
-        try:
-            _append_pieces(spool, cast, plan, workers, progress)
-            _finish_world(spool, stage, plan)
-        except StoreError:
-            spool.discard()
-            raise
-        finally:
-            spool.close()
-    return stage.manifest
+def _write_pieces(stage: Stage, cast: Cast, plan: WorldPlan, workers: int, progress: bool):
+    "Write the files of a world into the folder of its stage."
+    spool = Spool(stage.folder, plan.file_names(), stage.key())
+    try:
+        _append_pieces(spool, cast, plan, workers, progress)
+        _finish_world(spool, stage, plan)
+    except StoreError:
+        spool.discard()
+        raise
+    finally:
+        spool.close()
 
 # %% ../../nbs/02_world/12_files.ipynb #cell-036
 class WorldFiles(StageFolder):
@@ -322,5 +302,10 @@ def write(
         check_choice(form, DUMP_FORMATS, "format")
     check_least(1, workers=workers)
     plan = WorldPlan(_snapshot_dates(dates), formats, articles, views, truth)
-    _write_world(self.cast, folder, plan, workers, progress, force)
+    stage = _world_stage(self.cast, Path(folder), plan)
+    if force or not stage.done:
+        workers = workers or (1 if self.entities < 5_000 else os.cpu_count() or 1)
+        check_disk_space(make_folder(folder), 700 * self.entities * len(plan.dates) * (len(formats) + articles))
+        with stage:
+            _write_pieces(stage, self.cast, plan, workers, progress)
     return WorldFiles(folder)

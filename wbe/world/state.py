@@ -6,8 +6,8 @@
 __all__ = ['SNAPSHOTS', 'TIMESTEPS', 'NEVER', 'SOMEVALUE', 'NOVALUE', 'UPDATE_STYLES', 'KIND_WORDS', 'ARTICLE_SHARES', 'JOBS',
            'is_politician', 'CLASS_OF_KIND', 'Time', 'time_value', 'Quantity', 'MonolingualText', 'Coordinate',
            'MissingValue', 'WorldClaim', 'Entity', 'Event', 'CountryState', 'pick_entity', 'foreign_id',
-           'entities_with_id', 'is_alive', 'event_date', 'log_event', 'statement_guid', 'add_claim', 'set_rank',
-           'add_qualifier', 'end_claim', 'remove_claim', 'deprecate_claim', 'replace_value', 'set_labels', 'core_id',
+           'entities_with_id', 'is_alive', 'event_date', 'log_event', 'core_id', 'statement_guid', 'add_claim',
+           'set_rank', 'add_qualifier', 'end_claim', 'remove_claim', 'deprecate_claim', 'replace_value', 'set_labels',
            'random_core_id', 'random_date', 'set_biography', 'has_job', 'add_entity', 'introduce_entity',
            'enter_members']
 
@@ -19,9 +19,9 @@ from typing import NamedTuple
 
 from ..records import col, patch
 from ..texts import package_table
-from .cast import CORE_ITEMS, FIRST_QID, PROPERTIES, WIKI_PAGE_KINDS
+from .cast import CORE_INDEX, CORE_ITEMS, FIRST_QID, PROPERTIES, WIKI_PAGE_KINDS
 from .cast import WIKIDATA_QIDS, Cast, Culture, SeededRandom
-from .cast import core_index, label_trap, transliterate, weighted_choice
+from .cast import label_trap, transliterate, weighted_choice
 
 # %% ../../nbs/02_world/04_state.ipynb #cell-005
 SNAPSHOTS = tuple(package_table("world/world.toml")["snapshots"])  # days
@@ -307,6 +307,11 @@ def log_event(
     s.events.append(Event(s.event, s.t, d, kind, e.qid, note, real))
     return d
 
+# %% ../../nbs/02_world/04_state.ipynb #69305e57
+def core_id(kind: str, key: str) -> int:
+    "The id of a member of the core."
+    return FIRST_QID + CORE_INDEX[kind, key]
+
 # %% ../../nbs/02_world/04_state.ipynb #cell-051
 def _make_references(s: CountryState) -> list:
     "One reference, or none."
@@ -326,7 +331,7 @@ def _make_references(s: CountryState) -> list:
         return [[("P143", WIKIDATA_QIDS["english_wikipedia"])]]
     if choice == 3:
         return [[("P854", f"https://www.example.org/{s.block + 1}/facts"), retrieved]]
-    return [[("P248", FIRST_QID + core_index("source", f"source{rng.below(6)}")), retrieved]]
+    return [[("P248", core_id("source", f"source{rng.below(6)}")), retrieved]]
 
 # %% ../../nbs/02_world/04_state.ipynb #cell-054
 def statement_guid(owner: str, text: str) -> str:
@@ -492,11 +497,6 @@ def _set_sitelinks(e: Entity, country: str, titles: set, u: float):  # titles: t
     if u < 0.25:
         e.links["dewiki"] = title
 
-# %% ../../nbs/02_world/04_state.ipynb #69305e57
-def core_id(kind: str, key: str) -> int:
-    "The id of a member of the core."
-    return FIRST_QID + core_index(kind, key)
-
 # %% ../../nbs/02_world/04_state.ipynb #71e523e2
 def random_core_id(s: CountryState, kind: str) -> int:
     "The id of some member of the core of this kind."
@@ -540,19 +540,10 @@ is_politician = has_job("politician")
 CLASS_OF_KIND = _WORLD["class_of_kind"]
 
 # %% ../../nbs/02_world/04_state.ipynb #7c97554d
-def add_entity(
-    s: CountryState,
-    n: int,  # its number
-    kind: str,
-    index: int,  # within its kind
-    name: str,
-    fame: int,
-    gender: str = "",
-) -> Entity:
-    "A new entity with labels and no claims."
-    e = s.add(Entity(n, kind, index, name, fame, gender, s.t))
-    set_labels(e, name, s.cast.culture(s.block) if s.block >= 0 else None)
-    return e
+def add_entity(s: CountryState, e: Entity) -> Entity:
+    "Add an entity with its labels, as yet without claims."
+    set_labels(e, e.label, s.cast.culture(s.block) if s.block >= 0 else None)
+    return s.add(e)
 
 # %% ../../nbs/02_world/04_state.ipynb #7d8f537f
 def introduce_entity(s: CountryState, e: Entity):
@@ -570,7 +561,7 @@ def enter_members(cast: Cast, block: int) -> CountryState:
     s = CountryState(cast, block)
     for n in range(cast.start(block), cast.start(block + 1)):
         m = cast[n]
-        add_entity(s, n, m.kind, m.index, m.name, m.fame, m.gender)
+        add_entity(s, Entity(n, m.kind, m.index, m.name, m.fame, m.gender))
     for p in s.by_kind["person"]:
         set_biography(s, p)
     for e in s.entities:
