@@ -14,15 +14,8 @@ import torch
 from ..protocol import hp
 from ..results import CarriedState, Delta, carried_state, partial_work, sum_deltas
 from .keys import optimise_values, subject_activations
-from wbe.editors.weights.rome import (
-    MEMIT,
-    MEMITHParams,
-    _target_part,
-    _written_values,
-    _key_gram,
-    _key_products,
-    _solve_change,
-)
+from .rome import MEMIT, MEMITHParams
+from .rome import _key_gram, _key_products, _solve_change, _target_part, _written_values
 from .moments import SecondMoments
 from ...lm.models import LM
 from ...records import BadArgument, patch
@@ -67,16 +60,6 @@ def _null_space_change(
     system = projection @ (_key_gram(keys) + earlier.double()) + l2 * one
     return _solve_change(keys, missing, system, projection)
 
-# %% ../../../nbs/09_editors/weights/06_alphaedit.ipynb #cell-019
-def _remembering_change(
-    keys: torch.Tensor,  # (in, n)
-    missing: torch.Tensor,  # (out, n)
-    prior: torch.Tensor,  # (in, in): the weighted moments and the norm term
-    earlier: torch.Tensor,  # (in, in): the sum of k k' over earlier edits
-) -> Delta:
-    "The change that adds what is missing, moves common keys little, and leaves the keys of earlier edits in place."
-    return _solve_change(keys, missing, prior.double() + earlier.double() + _key_gram(keys))
-
 # %% ../../../nbs/09_editors/weights/06_alphaedit.ipynb #cell-020
 def _weighted_prior(
     moments: SecondMoments,
@@ -94,7 +77,7 @@ def _recursive_change(
     missing: torch.Tensor,  # (out, n)
     inverse: torch.Tensor,  # (in, in), before the batch
 ) -> tuple[Delta, torch.Tensor]:  # the change, and the inverse after the batch
-    "The change of `_remembering_change`, with an inverse that is updated."
+    "The change of `_solve_change` that remembers earlier keys, with an inverse that is updated."
     if keys.shape[1] > keys.shape[0]:
         after = torch.linalg.inv(torch.linalg.inv(inverse.double()) + _key_gram(keys))
         return Delta(whole=(_key_products(keys, missing) @ after).to(missing.dtype)), after
@@ -286,7 +269,7 @@ def _change(self: AlphaEdit, lm: LM, layer: int, keys, missing, h: AlphaEditHPar
         change = _null_space_change(keys, missing, projection, stays, h.l2)
     elif h.form == "ridge":
         prior = _weighted_prior(moments, h.moment_weight, h.norm, h.ridge)
-        change = _remembering_change(keys, missing, prior, matrix)
+        change = _solve_change(keys, missing, prior + matrix.double() + _key_gram(keys))
     else:
         change, state.new[layer] = _recursive_change(keys, missing, matrix)
     if h.form != "recursive":

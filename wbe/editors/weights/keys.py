@@ -454,34 +454,6 @@ def _group_requests(
             size, rows, terms = sizes[i], len(texts[i]), each[i]
     return groups
 
-# %% ../../../nbs/09_editors/weights/01_keys.ipynb #cd7149c1
-class _FoundValues:
-    "What is found of a batch, request by request, also in the folder of partial work."
-
-    def __init__(
-        self,
-        partial: PartialWork | None,
-        values: dict,  # name: a list with a place for each request; filled
-        device,
-    ):
-        self.partial, self.values, self.waiting = partial, values, []
-        for name, t in (partial.read() if partial else {}).items():
-            what, i = name.split(".")
-            values[what][int(i)] = t.to(device)
-
-    def have(self, group: list[int]) -> bool:
-        return all(rows[i] is not None for rows in self.values.values() for i in group)
-
-    def add(self, group: list[int], found: dict):
-        for name, rows in self.values.items():
-            for i, row in zip(group, found[name]):
-                rows[i] = row
-        self.waiting += group
-        if self.partial is not None and self.partial.due:
-            named = {f"{name}.{i}": rows[i] for name, rows in self.values.items() for i in self.waiting}
-            self.partial.write(named)
-            self.waiting = []
-
 # %% ../../../nbs/09_editors/weights/01_keys.ipynb #cell-065
 _KEPT = dict(inputs="given", outputs="output")  # of a TargetValues: what a TailPass calls them
 
@@ -499,22 +471,31 @@ def optimise_values(
     progress: bool = False,  # whether to show a bar
 ) -> TargetValues:
     "The values with which the model generates the new answers."
-    kls, losses, logps = [_encode_kl_prompt(lm, r) for r in requests], [], []
-    values = {name: [None] * len(texts) for name in ("start", "delta", *(_KEPT if keep else ()))}
-    found = _FoundValues(partial, values, lm.device)
+    kls, losses, logps, waiting = [_encode_kl_prompt(lm, r) for r in requests], [], [], []
+    found = [{} for _ in texts]  # for each request its tensors by name
+    for name, t in (partial.read() if partial else {}).items():
+        what, i = name.split(".")
+        found[int(i)][what] = t.to(lm.device)
     groups = _group_requests(lm, [[*ts, kl] for ts, kl in zip(texts, kls)])
     bar = progress_bar(total=len(requests), desc="values of the answers", unit=" edits", show=progress)
     for group in groups:
-        if found.have(group):
+        if all(found[i] for i in group):
             bar.update(len(group))
             continue
         objective = _ValueObjective(lm, [texts[i] for i in group], [kls[i] for i in group], layer, part, h)
         best = _optimise_batch(objective, h, stop_after)
         losses.append(best.losses)
         logps.append(best.log_probabilities)
-        kept = {name: objective.at_subjects(getattr(objective.tail, _KEPT[name])) for name in values if name in _KEPT}
-        found.add(group, dict(start=best.start, delta=best.delta) | kept)
+        kept = {k: objective.at_subjects(getattr(objective.tail, of)) for k, of in _KEPT.items() if keep}
+        new = dict(start=best.start, delta=best.delta) | kept
+        for i, *tensors in zip(group, *new.values()):
+            found[i] = dict(zip(new, tensors))
+        waiting += group
+        if partial is not None and partial.due:
+            partial.write({f"{name}.{i}": t for i in waiting for name, t in found[i].items()})
+            waiting = []
         bar.update(len(group))
     bar.close()
+    values = {name: [x[name] for x in found] for name in found[0]}
     start, delta = (torch.stack(values.pop(name)) for name in ("start", "delta"))
     return TargetValues(start, delta, losses, logps, **values)

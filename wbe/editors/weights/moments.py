@@ -187,54 +187,34 @@ def _read_cached(path: Path) -> tuple[dict, dict] | None:
     except (SafetensorError, OSError, KeyError, TypeError, ValueError):
         return None  # it is computed anew
 
-# %% ../../../nbs/09_editors/weights/02_moments.ipynb #cell-026
-@dataclass
-class _MomentsPlan:
-    "What is summed, and how."
-
-    corpus: TextCorpus
-    samples: int  # number of texts
-    length: int  # the largest number of tokens in a piece
-    every: int  # the state is written after so many batches of 64 texts
-    progress: bool
-
-    def describe(self) -> dict:
-        "The part of the cache key that is not the model's."
-        c = self.corpus
-        return dict(corpus=c.name, mark=c.mark, samples=self.samples, length=self.length, dtype="torch.float32")
-
-# %% ../../../nbs/09_editors/weights/02_moments.ipynb #cell-027
-def _initial_sums(lm: LM, layers: list[int], state: tuple | None) -> dict:
-    "The sums of a state on the devices of the layers, or zeros."
-    sums = {}
-    for n in layers:
-        weight = lm.weight("mlp_out", n)
-        shape = (weight.shape[1], weight.shape[1])
-        sums[n] = state[0][str(n)].to(weight.device) if state else torch.zeros(shape, device=weight.device)
-    return sums
-
 # %% ../../../nbs/09_editors/weights/02_moments.ipynb #cell-029
 def _sum_keys(
     lm: LM,
     layers: list[int],
-    plan: _MomentsPlan,
+    corpus: TextCorpus,
+    samples: int,  # number of texts
+    length: int,  # the largest number of tokens in a piece
     part: Path,  # where the state is written, and read if it exists
+    every: int,  # batches of 64 texts between two states
+    progress: bool,
 ) -> tuple[dict, dict]:  # the sums by layer; counts of texts and tokens
     "Sums for layers over a corpus."
     state = _read_cached(part)
     done, tokens = (state[1]["done"], state[1]["tokens"]) if state else (0, 0)
-    sums, texts, step = _initial_sums(lm, layers, state), islice(plan.corpus.texts(), done, plan.samples), 0
-    title, show = f"second moments, layers {layers}", plan.progress
-    total = min(plan.samples, plan.corpus.count or plan.samples)
-    with progress_bar(total=total, initial=done, desc=title, unit=" texts", show=show) as bar:
+    shown = {n: lm.weight("mlp_out", n) for n in layers}
+    zeros = lambda n: torch.zeros(shown[n].shape[1], shown[n].shape[1])
+    sums = {n: (state[0][str(n)] if state else zeros(n)).to(w.device) for n, w in shown.items()}
+    texts, step, title = islice(corpus.texts(), done, samples), 0, f"second moments, layers {layers}"
+    total = min(samples, corpus.count or samples)
+    with progress_bar(total=total, initial=done, desc=title, unit=" texts", show=progress) as bar:
         while batch := list(islice(texts, 64)):
-            tokens += _add_keys(lm, batch, sums, plan.length)
+            tokens += _add_keys(lm, batch, sums, length)
             done, step = done + len(batch), step + 1
             bar.update(len(batch))
-            if step % plan.every == 0:
+            if step % every == 0:
                 write_tensors(part, {str(n): s.cpu() for n, s in sums.items()}, dict(done=done, tokens=tokens))
     if not tokens:
-        raise BadArgument(f"the corpus {plan.corpus.name} has no texts")
+        raise BadArgument(f"the corpus {corpus.name} has no texts")
     return sums, dict(texts=done, tokens=tokens)
 
 # %% ../../../nbs/09_editors/weights/02_moments.ipynb #cell-031
@@ -284,9 +264,10 @@ def second_moments(
     fingerprint: str | None = None,  # of the model whose moments they are; this model by default
 ) -> dict[int, SecondMoments]:  # by layer
     "Second moments of layers, computed or read from the cache."
-    plan = _MomentsPlan(TextCorpus.of(corpus), samples, min(lm.context_length or 1024, 1024), every, progress)
+    corpus, length = TextCorpus.of(corpus), min(lm.context_length or 1024, 1024)
     folder, fingerprint = Path(folder or moments_folder()), fingerprint or model_fingerprint(lm)
-    keys = {n: _cache_key(fingerprint, n, plan.describe()) for n in layers}
+    origin = dict(corpus=corpus.name, mark=corpus.mark, samples=samples, length=length, dtype="torch.float32")
+    keys = {n: _cache_key(fingerprint, n, origin) for n in layers}
 
     def read(n: int, tensors: dict, about: dict) -> SecondMoments:
         return SecondMoments(n, tensors["sum"].to(lm.weight("mlp_out", n).device), about["tokens"], about)
@@ -294,10 +275,10 @@ def second_moments(
     def compute(paths: dict) -> dict[int, SecondMoments]:
         part = folder / f"{_cache_key([keys[n] for n in paths])}.unfinished.safetensors"
         with prepared_model(lm, fingerprint, "second moments"):
-            sums, counts = _sum_keys(lm, list(paths), plan, part)
+            sums, counts = _sum_keys(lm, list(paths), corpus, samples, length, part, every, progress)
         out = {}
         for n, path in paths.items():
-            about = dict(plan.describe(), **counts, model=str(lm.name), layer=n)
+            about = dict(origin, **counts, model=str(lm.name), layer=n)
             write_tensors(path, {"sum": sums[n].cpu()}, about)
             out[n] = SecondMoments(n, sums[n], counts["tokens"], about)
         part.unlink(missing_ok=True)

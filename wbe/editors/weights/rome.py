@@ -6,6 +6,7 @@
 __all__ = ['ROMEHParams', 'ROME', 'RROME', 'MEMITHParams', 'MEMIT', 'mean_key']
 
 # %% ../../../nbs/09_editors/weights/03_rome.ipynb #cell-002
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -14,14 +15,8 @@ from ..protocol import hp
 from ..requests import EditRequest
 from ..results import CarriedState, Delta, WeightEdit, _with_details, combine_edits, partial_work
 from ..tail import _output_scale
-from wbe.editors.weights.keys import (
-    SubjectEncoding,
-    SubjectWalk,
-    TargetValues,
-    ValueHParams,
-    encode_in_contexts,
-    optimise_values,
-)
+from .keys import SubjectEncoding, SubjectWalk, TargetValues, ValueHParams
+from .keys import encode_in_contexts, optimise_values
 from .moments import KeyValueEditor, SecondMoments
 from ...lm.models import LM
 from ...records import BadArgument, patch
@@ -190,8 +185,6 @@ class MEMIT(KeyValueEditor):
 
     def _begin_batch(self, lm: LM, h: MEMITHParams) -> dict:
         "What the changes of a batch need: here the second moments."
-        if not h.layers:
-            raise BadArgument(f"{self.name}: no layers are given")
         return self.moments(lm, sorted(set(h.layers)), h.samples)
 
     def _target_values(self, lm: LM, requests, texts, part: str, h: MEMITHParams, state: dict) -> torch.Tensor:
@@ -214,10 +207,9 @@ def _edit(self: MEMIT, lm: LM, requests: list[EditRequest], hparams: MEMITHParam
     contexts, state = self.contexts_for(lm, h), self._begin_batch(lm, h)
     texts = [encode_in_contexts(lm, r, contexts, h.under) for r in requests]
     part, scale = _target_part(lm, layers)
-    reader = _KeyReader(lm, texts, self._target_values(lm, requests, texts, part, h, state), h, part)
+    read = _keys_by_layer(lm, texts, self._target_values(lm, requests, texts, part, h, state), layers, h, part)
     try:
-        for n, layer in enumerate(layers):
-            keys, missing = reader.read(layer)
+        for n, (layer, (keys, missing)) in enumerate(zip(layers, read)):
             change = self._change(lm, layer, keys, missing / (len(layers) - n) / scale, h, state)
             done.append(WeightEdit(deltas={("mlp_out", layer): change}).apply(lm, remember=True))
         carried = self._end_batch(lm, texts, h, state)
@@ -238,34 +230,25 @@ def mean_key(
     return torch.stack([k.mean(0) for k in keys.split(counts)]).mean(0)
 
 # %% ../../../nbs/09_editors/weights/03_rome.ipynb #c496585e
-class _KeyReader:
-    "The keys of a batch, layer after layer, and what the outputs of the last layer still lack."
+_CHUNK = 256  # requests whose keys after all contexts are in memory at a time
+_KEPT_BYTES = 1 << 30  # of hidden states, from one layer to the next
 
-    def __init__(
-        self,
-        lm: LM,
-        texts: list[list[SubjectEncoding]],  # of each request, after contexts; the bare question first
-        target: torch.Tensor,  # the wanted outputs of the last edited layer
-        h: MEMITHParams,
-        part: str,  # whose outputs are wanted
-        chunk: int = 256,  # requests whose keys after all contexts are in memory at a time
-        most: int = 1 << 30,  # bytes of hidden states that are kept from one layer to the next
-    ):
-        self.target, self.h, self.out = target, h, (part, max(h.layers), "out")
-        chunks = [texts[i : i + chunk] for i in range(0, len(texts), chunk)]
-        self.counts = [[len(ts) for ts in c] for c in chunks]
-        self.walks = [SubjectWalk(lm, [t for ts in c for t in ts], most // len(chunks)) for c in chunks]
-        self.bare = SubjectWalk(lm, [ts[0] for ts in texts], most)
 
-# %% ../../../nbs/09_editors/weights/03_rome.ipynb #b0965fd0
-@patch
-def read(
-    self: _KeyReader,
-    layer: int,  # above those of earlier readings
-) -> tuple[torch.Tensor, torch.Tensor]:  # a column for each request
-    "The mean keys of a layer, and what is missing."
-    key, means = ("mlp_out", layer, "in"), []
-    for walk, counts in zip(self.walks, self.counts):
-        means += [mean_key(k, self.h) for k in walk.read([key])[key].split(counts)]
-    now = self.bare.read([self.out, key])[self.out]
-    return torch.stack(means).T, (self.target.to(now) - now).T.to(means[0])
+def _keys_by_layer(
+    lm: LM,
+    texts: list[list[SubjectEncoding]],  # of each request, after contexts; the bare question first
+    target: torch.Tensor,  # the wanted outputs of the last edited layer
+    layers: list[int],  # from below; each is changed before the next is read
+    h: MEMITHParams,
+    part: str,  # whose outputs are wanted
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:  # with a column for each request
+    "The mean keys of a batch, layer after layer, and what the outputs of the last layer still lack."
+    chunks = [texts[i : i + _CHUNK] for i in range(0, len(texts), _CHUNK)]
+    walks = [SubjectWalk(lm, [t for ts in c for t in ts], _KEPT_BYTES // len(chunks)) for c in chunks]
+    bare, out = SubjectWalk(lm, [ts[0] for ts in texts], _KEPT_BYTES), (part, layers[-1], "out")
+    for layer in layers:
+        key, means = ("mlp_out", layer, "in"), []
+        for walk, c in zip(walks, chunks):
+            means += [mean_key(k, h) for k in walk.read([key])[key].split([len(ts) for ts in c])]
+        now = bare.read([out, key])[out]
+        yield torch.stack(means).T, (target.to(now) - now).T.to(means[0])
