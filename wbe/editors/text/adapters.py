@@ -22,7 +22,7 @@ from .sources import TextStep, model_parameters, parameters_restored
 from .training import TextHParams, TextLearner
 from .training import text_rows, train_on_rows, _training_work
 from ..training.lora import LoraEdit, LoraFT
-from ..training.lora import _adapter_deltas, _added_deltas
+from ..training.lora import _adapter_deltas, _adapter_tensors, _added_deltas
 from ..training.lora import _attached_adapters, _continued_deltas
 from ...lm.models import LM, first_input
 from .training import check_sentinels
@@ -90,13 +90,10 @@ def _train(
     names = [name] if h.head else []
     old = lm.weight(*matrix).detach().clone() if h.head else None
     with parameters_restored(lm, names) as trained, _added_deltas(lm, _adapter_deltas(before, h), -1.0):
-        with _attached_adapters(lm, h, before) as layers:
-            named = {n: model_parameters(lm)[n] for n in names}
-            for (part, n), layer in layers.items():
-                named |= {f"{part}.{n}.{k}": m["default"].weight for k, m in (("A", layer.lora_A), ("B", layer.lora_B))}
+        with _attached_adapters(lm, h, before) as adapters:
+            named = {n: model_parameters(lm)[n] for n in names} | _adapter_tensors(adapters)
             losses = train_on_rows(lm, named, lambda epoch: rows, h, progress=progress, name=self.name)
-            pair = lambda x: tuple(m["default"].weight.detach().clone() for m in (x.lora_A, x.lora_B))
-            found = {matrix: pair(x) for matrix, x in layers.items()}
+            found = {m: tuple(t.detach().clone() for t in pair) for m, pair in adapters.items()}
     head = {matrix: Delta(whole=trained.values[name].to(old.device) - old)} if h.head else {}
     return found, head, losses
 

@@ -24,11 +24,10 @@ from ..memory.retrieval import _cached_embedder, with_context
 from ..protocol import HParams, hp
 from ..results import LatestEdit
 from .sources import SourceText, TextStep
-from .training import TextLearner
+from .training import TextLearner, _packed, _sentences
 from ...lm.models import LM
 from ...lm.tokens import QAItem
 from ...records import patch
-from ...texts import split_sentences
 
 # %% ../../../nbs/09_editors/text/05_passages.ipynb #cell-005
 def article_passages(
@@ -36,17 +35,8 @@ def article_passages(
     words: int = 100,  # of a passage, its title left out
 ) -> list[str]:
     "An article as passages after its title."
-    out, size = [], words
-    for sentence in (s.strip() for line in article.text.split("\n") for s in split_sentences(line)):
-        count = len(sentence.split())
-        if not count:
-            continue
-        if size + count > words:
-            out.append(f"{article.title}.")
-            size = 0
-        out[-1] += f" {sentence}"
-        size += count
-    return out
+    passages = _packed(_sentences(article.text), lambda s: len(s.split()), words)
+    return [f"{article.title}. {p}" for p in passages]
 
 # %% ../../../nbs/09_editors/text/05_passages.ipynb #cell-009
 def _search_words(text: str) -> list[str]:

@@ -10,7 +10,7 @@ __all__ = ['SPAN_OBJECTIVES', 'MaskedRow', 'sentinel_ids', 'check_sentinels', 'm
 # %% ../../../nbs/09_editors/text/02_training.ipynb #cell-002
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from itertools import count, islice
@@ -73,18 +73,33 @@ def _fitting(text: str, count, length: int) -> list[str]:
     return [piece for part in parts for piece in _fitting(part, count, length)] if parts else [text]
 
 # %% ../../../nbs/09_editors/text/02_training.ipynb #9e6158cf
+def _sentences(text: str) -> list[str]:
+    "The sentences of a text of several lines."
+    return [s.strip() for line in text.split("\n") for s in split_sentences(line) if s.strip()]
+
+
+def _packed(
+    parts: Iterable[str],  # of a text
+    count: Callable,  # from a part to its length
+    length: int,
+) -> list[str]:
+    "Parts joined to pieces that are no longer than this; a part that is longer stays alone."
+    out, size = [], 0
+    for part in parts:
+        own = count(part)
+        if out and size + own <= length:
+            out[-1] += f" {part}"
+            size += own
+        else:
+            out.append(part)
+            size = own
+    return out
+
+# %% ../../../nbs/09_editors/text/02_training.ipynb #01ff8667
 def _text_pieces(text: str, lm: LM, length: int) -> list[str]:  # length: tokens
     "A text in pieces of whole sentences that fit into a row."
     count = lambda t: len(lm.tokenizer(t, add_special_tokens=False)["input_ids"])
-    sentences = [s.strip() for line in text.split("\n") for s in split_sentences(line)]
-    out, size = [], 0
-    for part in (p for s in sentences if s for p in _fitting(s, count, length)):
-        tokens = count(part)
-        if out and size + tokens <= length:
-            out[-1], size = f"{out[-1]} {part}", size + tokens
-        else:
-            out, size = [*out, part], tokens
-    return out
+    return _packed((p for s in _sentences(text) for p in _fitting(s, count, length)), count, length)
 
 # %% ../../../nbs/09_editors/text/02_training.ipynb #095476f8
 def _salient_row(lm: LM, piece: str) -> MaskedRow | None:

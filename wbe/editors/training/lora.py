@@ -126,7 +126,7 @@ def _attached_adapters(
     h: LoraHParams,
     before: dict | None = None,  # (part, layer): A and B, which are trained further
 ):
-    "Adapters inside the model for a `with` block: peft's layers by part and layer."
+    "Adapters inside the model for a `with` block: the weights of A and B by part and layer."
     from peft import get_peft_model
 
     targets = _adapter_targets(lm, h.parts)
@@ -135,13 +135,13 @@ def _attached_adapters(
         wrapped = get_peft_model(lm.model, _lora_config(lm, h, list(targets)))
     try:
         layers = {matrix: lm.model.get_submodule(path) for path, matrix in targets.items()}
-        for matrix, (a, b) in (before or {}).items():
-            with torch.no_grad():
-                layers[matrix].lora_A["default"].weight.copy_(a)
-                layers[matrix].lora_B["default"].weight.copy_(b)
+        pairs = {m: tuple(x["default"].weight for x in (layer.lora_A, layer.lora_B)) for m, layer in layers.items()}
+        for matrix, old in (before or {}).items():
+            for weight, value in zip(pairs[matrix], old):
+                weight.data.copy_(value)
         for layer in layers.values():
             layer.lora_dropout.train()
-        yield layers
+        yield pairs
     finally:
         wrapped.unload()
         if hasattr(lm.model, "peft_config"):
@@ -235,13 +235,13 @@ def _epoch(lm: LM, coded: list[EncodedItem], weights: list, optimiser, h: LoraHP
 def _train_adapters(
     lm: LM,
     coded: list[EncodedItem],
-    layers: dict,  # peft's layers, by part and layer
+    adapters: dict,  # the weights of A and B by part and layer
     h: LoraHParams,
     partial: PartialWork | None = None,  # where the state is kept after an epoch
     progress: bool = False,  # whether to show a bar
 ) -> list[float]:  # the loss of every epoch
     "Train the adapters."
-    weights = [p for layer in layers.values() for p in (layer.lora_A["default"].weight, layer.lora_B["default"].weight)]
+    weights = [p for pair in adapters.values() for p in pair]
     optimiser, losses = torch.optim.AdamW(weights, 0.0, weight_decay=h.weight_decay, fused=True), []
     if rank := process_rank(lm)[0]:
         torch.manual_seed(h.seed + rank)  # dropout must differ between the shares
@@ -267,13 +267,15 @@ def _delta_hook(lm: LM, matrix: tuple, d: Delta, sign: float = 1.0):  # matrix: 
     return lm.module(*matrix).register_forward_hook(add)
 
 # %% ../../../nbs/09_editors/training/02_lora.ipynb #cell-036
+@contextmanager
 def _added_deltas(
     lm: LM,
     deltas: dict,  # (part, layer): Delta
     sign: float = 1.0,  # -1 subtracts them
 ):
     "Changes added to the outputs of matrices, inside a `with` block."
-    return hooked([_delta_hook(lm, matrix, d, sign) for matrix, d in deltas.items()])
+    with hooked([_delta_hook(lm, matrix, d, sign) for matrix, d in deltas.items()]):
+        yield
 
 # %% ../../../nbs/09_editors/training/02_lora.ipynb #cell-039
 def _adapter_tensors(adapters: dict) -> dict:
@@ -392,10 +394,9 @@ def _train(
 ) -> tuple[dict, list[float]]:  # the adapters, (A, B) by part and layer; the losses
     "Train adapters on requests."
     coded = encode_items(lm, [QAItem(r.question, r.answer, None, r.id) for r in requests], h.under)
-    with _added_deltas(lm, _adapter_deltas(before, h), -1.0), _attached_adapters(lm, h, before) as layers:
-        losses = _train_adapters(lm, coded, layers, h, partial_work(self, lm, requests, h), self.progress)
-        weights = lambda x: tuple(m["default"].weight.detach().clone() for m in (x.lora_A, x.lora_B))
-        return {matrix: weights(x) for matrix, x in layers.items()}, losses
+    with _added_deltas(lm, _adapter_deltas(before, h), -1.0), _attached_adapters(lm, h, before) as adapters:
+        losses = _train_adapters(lm, coded, adapters, h, partial_work(self, lm, requests, h), self.progress)
+        return {matrix: tuple(t.detach().clone() for t in pair) for matrix, pair in adapters.items()}, losses
 
 # %% ../../../nbs/09_editors/training/02_lora.ipynb #cell-053
 class LoraMerge(LoraFT):

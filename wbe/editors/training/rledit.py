@@ -6,7 +6,7 @@
 __all__ = ['MalmenNetwork', 'RLEditTraining', 'rledit_training', 'RLEditTrainer', 'RLEditHParams', 'RLEdit']
 
 # %% ../../../nbs/09_editors/training/06_rledit.ipynb #cell-002
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +15,7 @@ from torch import nn
 from ..protocol import HParams, _labels, hp, read_preset, values_for
 from ..requests import EditRequest
 from ..results import CarriedState, Delta, EditError, WeightEdit, carried_state
-from ..tail import changed_outputs
+from .lora import _added_deltas
 from .mend import EditNetwork, LowRankLayer, NetworkEditor, NetworkHParams, ShapeNetwork
 from .mend import _answer_losses
 from .mend_training import MendExample, MendTrainer, _UpdatedPass
@@ -79,17 +79,11 @@ def _edit_factors(
         found = keys_and_gradients(lm, coded, matrices)
     return {m: (k.detach(), g.detach() * tokens) for m, (k, g) in found.items()}
 
-# %% ../../../nbs/09_editors/training/06_rledit.ipynb #cell-017
-def _with_changes(lm: LM, changes: dict[tuple, Delta]):
-    "Inside the `with` block the model is that with the changes, and gradients flow through these."
-    adds = lambda d: lambda x, out: out + (x.float() @ d.right.T @ d.left.T).to(out.dtype)
-    return changed_outputs(lm, {matrix: adds(d) for matrix, d in changes.items()})
-
 # %% ../../../nbs/09_editors/training/06_rledit.ipynb #cell-018
 def _changed_pass(lm: LM, examples: list[MendExample], changes: dict[tuple, Delta]) -> _UpdatedPass:
     "What the model predicts for examples before and after changes: of the edits asked again, and of what must stay."
     first, grad = min(n for _, n in changes), torch.is_grad_enabled()
-    return _ask_updated(lm, examples, first, _with_changes(lm, changes), grad=grad)
+    return _ask_updated(lm, examples, first, _added_deltas(lm, changes), grad=grad)
 
 # %% ../../../nbs/09_editors/training/06_rledit.ipynb #cell-020
 def _sequence_losses(
@@ -162,27 +156,17 @@ class RLEditTrainer(MendTrainer):
         return self.network(found)
 
 # %% ../../../nbs/09_editors/training/06_rledit.ipynb #cell-030
-@contextmanager
-def _in_sequence(lm: LM):
-    "Inside the `with` block changes are committed one after the other by the function that it gives; then undone."
-    done = []
-
-    def commit(changes: dict[tuple, Delta]):
-        detached = {m: Delta(d.left.detach(), d.right.detach()) for m, d in changes.items()}
-        done.append(WeightEdit(deltas=detached).apply(lm))
-
-    try:
-        yield commit
-    finally:
-        for result in reversed(done):
-            result.undo(lm)
+def _commit(sequence: ExitStack, lm: LM, changes: dict[tuple, Delta]):
+    "Make changes; they are undone when the sequence ends."
+    detached = {m: Delta(d.left.detach(), d.right.detach()) for m, d in changes.items()}
+    sequence.callback(WeightEdit(deltas=detached).apply(lm).undo, lm)
 
 # %% ../../../nbs/09_editors/training/06_rledit.ipynb #cell-031
 @patch
 def train_step(self: RLEditTrainer) -> tuple[float, float]:  # loss of the edits, divergence: means over the sequence
     "One sequence, and one step of the training."
     s, batches, sums = self.settings, [], [0.0, 0.0]
-    with _in_sequence(self.lm) as commit:
+    with ExitStack() as sequence:
         for t in range(s.length):
             batches = [self.batch_of(self.step, t), *batches][: s.depth]
             changes = self.changes_of(batches[0])
@@ -193,7 +177,7 @@ def train_step(self: RLEditTrainer) -> tuple[float, float]:  # loss of the edits
             ((edit + s.local_weight * local + s.size_weight * size) / s.length).backward()
             total = sum(s.discount**age for age in range(len(batches)))
             sums = [a + b.item() / total / s.length for a, b in zip(sums, (edit, local))]
-            commit(changes)
+            _commit(sequence, self.lm, changes)
     self.make_step()
     return tuple(sums)
 
@@ -205,12 +189,12 @@ def check_network(self: RLEditTrainer) -> dict:
     s, seen = self.settings, []
     counted = {k: v.clone() for k, v in self.network.state_dict().items()}
     made = []
-    with _in_sequence(self.lm) as commit:
+    with ExitStack() as sequence:
         for t in range(max(1, s.checked // s.batch)):
             seen.append(self.batch_of("check", t))
             changes = self.changes_of(seen[-1])
             made.append({m: Delta(d.left, d.right) for m, d in changes.items()})
-            commit(changes)
+            _commit(sequence, self.lm, changes)
     self.network.load_state_dict(counted)
     some = [x for b in seen for x in b]
     whole = {m: Delta(torch.cat([c[m].left for c in made], 1), torch.cat([c[m].right for c in made])) for m in made[0]}
