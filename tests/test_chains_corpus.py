@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from wbe.records import BadArgument
 from wbe.tiny.corpus import (
     CONTINUED_STAGE,
     _ChainPool,
@@ -95,8 +96,9 @@ def test_no_question_over_facts_that_change_is_asked_and_no_withheld_one_from_me
 def test_the_switch_is_part_of_what_a_folder_says_of_its_training(tmp_path):
     plain, chains = (_Training(tmp_path, 0, 6, 4, "cpu", True, c) for c in (False, True))
     assert "chains" not in plain.params and chains.params == plain.params | dict(chains=True)
-    (tmp_path / "training.json").write_text(json.dumps(plain.params | dict(log=[])))
-    assert plain.is_done() and not chains.is_done()
-    (tmp_path / "training.json").write_text(json.dumps(chains.params | dict(log=[])))
-    assert chains.is_done() and not plain.is_done()
+    for here, other in ((plain, chains), (chains, plain)):
+        (tmp_path / "training.json").write_text(json.dumps(here.params | dict(log=[])))
+        assert here.is_done()
+        with pytest.raises(BadArgument, match="chains differ"):
+            other.is_done()
     assert train_tiny(tmp_path, steps=6, quick=True, progress=False, chains=True) == tmp_path  # nothing is trained

@@ -502,19 +502,16 @@ def _train(
 
     For example:  wbe train mend -o mend --benchmark wbe-demo/benchmark/release
     """
-    from wbe.lm.models import check_load_options, load
-
     if kind == "tiny":
         from wbe.tiny.training import train_tiny
 
         given = dict(benchmark=benchmark, timesteps=timesteps, updates=updates)
         given |= dict(model=model != "wbe-tiny", dtype=dtype != "auto")
         check_unused("the tiny model learns from worlds of its own", **given)
-        device = "cpu" if device == "auto" else device
-        check_load_options("wbe-tiny", device=device)
         return out.line(f"The model: {train_tiny(output, seed, device=device, **settings)}")
     from wbe.editors.training.mend_training import MendTrainer, mend_training, train_network
     from wbe.editors.training.rledit import RLEditTrainer, rledit_training
+    from wbe.lm.models import load
 
     trainer, training = (MendTrainer, mend_training) if kind == "mend" else (RLEditTrainer, rledit_training)
     (examples, source), lm = _examples_for(model, benchmark, updates, timesteps, seed), load(model, dtype, device)

@@ -4,17 +4,18 @@
 
 # %% auto #0
 __all__ = ['TINY_SIZES', 'TRAINING_STEPS', 'ROWS_PER_STEP', 'LEARNING_RATE', 'tiny_tokenizer', 'packed_rows', 'tiny_model',
-           'make_optimizers', 'learning_rate_share', 'train_tiny']
+           'make_optimizers', 'learning_rate_share', 'train_steps', 'train_tiny']
 
 # %% ../../nbs/08_tiny/03_training.ipynb #cell-002
 import json
 import math
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 
-from ..lm.models import builtin_folder, load, load_training, save_training
+from ..lm.models import builtin_folder, check_load_options, load, load_training, save_training
 from ..lm.tokens import pad_tokens
 from ..progress import progress_bar
 from ..records import BadArgument, check_choice, check_least, patch
@@ -370,16 +371,20 @@ class _Training:
             self.params |= dict(vocabulary=config["vocab_size"], rate=_CONTINUED_RATE)
             self.params |= dict(start=f"{start.name} {sha256_of(start / 'model.safetensors')[:12]}")
             self.params |= dict(kept=kept) if kept else {}
-        self.checkpoint, self.log, self.first = folder / "training.state.safetensors", [], 0
+        self.checkpoint, self.log, self.step = folder / "training.state.safetensors", [], 0
 
     def is_done(self) -> bool:
-        "Whether the folder holds the model of this very training."
+        "Whether the folder holds the model of this very training; an error for that of another one."
         done = self.folder / "training.json"
         if not done.exists():
             return False
         usual = {"chains": False, "size": "full", "start": None, "kept": 0.0}
-        about = usual | json.loads(done.read_text())
-        return all(about.get(k) == v for k, v in (usual | self.params).items())
+        about, mine = usual | json.loads(done.read_text()), usual | self.params
+        other = [k for k, v in mine.items() if about.get(k) != v]
+        if other and not self.checkpoint.exists():
+            what = f"holds the model of another training ({', '.join(other)} differ)"
+            raise BadArgument(f"{self.folder}: {what}; give another folder, or train over it with force=True")
+        return not other
 
 # %% ../../nbs/08_tiny/03_training.ipynb #cell-072
 @patch
@@ -405,26 +410,27 @@ def prepare(self: _Training):
     self.checks = _validation_prompts(self.corpus, n) | (_chain_prompts(self.corpus, n) if chains else {})
     if self.checkpoint.exists():
         _, about = load_training(self.checkpoint, self.params, dict(self.model.named_parameters()), **self.optimizers)
-        self.log, self.first = about["log"], about["step"]
+        self.log, self.step = about["log"], about["step"]
 
 # %% ../../nbs/08_tiny/03_training.ipynb #cell-075
 @patch
-def run_step(self: _Training, step: int) -> float:
-    "One step on the documents of this number; the loss before it."
-    self.corpus.set_progress(step / self.steps)
-    rows = (x.to(self.device) for x in packed_rows(self.corpus, self.tokenizer, step, self.batch))
-    share = learning_rate_share(step, self.steps) * self.params["rate"] / LEARNING_RATE
+def train_step(self: _Training) -> float:
+    "One step on the documents of its number; the loss before it."
+    self.corpus.set_progress(self.step / self.steps)
+    rows = (x.to(self.device) for x in packed_rows(self.corpus, self.tokenizer, self.step, self.batch))
+    share = learning_rate_share(self.step, self.steps) * self.params["rate"] / LEARNING_RATE
+    self.step += 1
     return _training_step(self.model, self.optimizers.values(), *rows, share, self.device)
 
 # %% ../../nbs/08_tiny/03_training.ipynb #cell-077
 @patch
-def log_entry(self: _Training, step: int, loss: float, seconds: float) -> dict | None:
+def log_step(self: _Training, loss: float, seconds: float) -> dict | None:
     "What is logged after a step: the loss every ten steps, the checks every hundred."
-    last = step == self.steps - 1
-    if step % 10 != 9 and not last:
+    last = self.step == self.steps
+    if self.step % 10 and not last:
         return None
-    entry = dict(step=step + 1, loss=round(loss, 4), seconds=round(seconds, 1))
-    if step % 100 == 99 or last:
+    entry = dict(step=self.step, loss=round(loss, 4), seconds=round(seconds, 1))
+    if self.step % 100 == 0 or last:
         for name, items in self.checks.items():
             if hits := _answers_exactly(self.model, self.tokenizer, items, self.device):
                 entry[name] = round(sum(hits) / len(hits), 3)
@@ -432,21 +438,34 @@ def log_entry(self: _Training, step: int, loss: float, seconds: float) -> dict |
 
 # %% ../../nbs/08_tiny/03_training.ipynb #cell-079
 @patch
-def run(self: _Training, progress: bool, every: float):
-    "All steps that are left, with a checkpoint every so many seconds."
-    start = time.monotonic() - (self.log[-1]["seconds"] if self.log else 0)
-    saved = time.monotonic()
-    left = range(self.first, self.steps)
-    bar = progress_bar(left, initial=self.first, total=self.steps, desc="training", unit=" steps", show=progress)
-    for step in bar:
-        loss = self.run_step(step)
-        if entry := self.log_entry(step, loss, time.monotonic() - start):
-            self.log.append(entry)
-            bar.set_postfix({k: v for k, v in entry.items() if k not in ("step", "seconds")})
-        if time.monotonic() - saved > every and step < self.steps - 1:
-            about, named = dict(step=step + 1, log=self.log), dict(self.model.named_parameters())
-            save_training(self.checkpoint, self.params, about, named, **self.optimizers)
-            saved = time.monotonic()
+def save_state(self: _Training):
+    "Write a checkpoint."
+    about, named = dict(step=self.step, log=self.log), dict(self.model.named_parameters())
+    save_training(self.checkpoint, self.params, about, named, **self.optimizers)
+
+# %% ../../nbs/08_tiny/03_training.ipynb #cf990a2e
+def train_steps(
+    training,  # with `step`, `log`, `train_step` and `log_step`
+    steps: int,
+    title: str,  # of the progress bar
+    save: Callable,  # writes a checkpoint
+    progress: bool,
+    every: float,  # seconds between checkpoints
+    is_stuck: Callable = lambda: False,  # whether it should end before its last step
+):
+    "Make the steps of a training that are left, and go on with its log."
+    start = saved = time.monotonic()
+    before = training.log[-1]["seconds"] if training.log else 0.0
+    with progress_bar(initial=training.step, total=steps, desc=title, unit=" steps", show=progress) as bar:
+        while training.step < steps and not is_stuck():
+            loss = training.train_step()
+            bar.update()
+            if entry := training.log_step(loss, before + time.monotonic() - start):
+                training.log.append(entry)
+                bar.set_postfix({k: v for k, v in entry.items() if k not in ("step", "seconds")})
+            if time.monotonic() - saved > every and training.step < steps:
+                save()
+                saved = time.monotonic()
 
 # %% ../../nbs/08_tiny/03_training.ipynb #cell-081
 _CONTINUED_KEPT = 0.35
@@ -496,7 +515,7 @@ def train_tiny(
     seed: int = 0,
     steps: int | None = None,  # 4400, or 640 if it begins with a trained model
     batch: int | None = None,  # rows of a step: 12, or 8
-    device: str = "cpu",
+    device: str = "cpu",  # auto is the CPU, too
     quick: bool = False,  # a few steps of a much smaller model, as a test
     force: bool = False,  # train again, even if a model is there
     progress: bool = True,
@@ -508,20 +527,22 @@ def train_tiny(
 ) -> Path:
     "Train the tiny model; a killed training resumes where it was."
     check_choice(size, TINY_SIZES, "size")
+    device = "cpu" if device == "auto" else device
+    check_load_options("wbe-tiny", device=device)
     begin = _start_folder(start, folder, size) if start else None
     kept = _kept_share(kept, begin)
     usual = (_CONTINUED_STEPS, _CONTINUED_ROWS) if begin else (TRAINING_STEPS, ROWS_PER_STEP)
+    usual = (6, 4) if quick else usual
     steps, batch = (u if x is None else x for u, x in zip(usual, (steps, batch)))
     if quick and size != "full":
         raise BadArgument(f"a quick training has a size of its own; leave out size={size!r}, or quick")
-    if quick:
-        steps, batch = min(steps, 6), 4
+    steps = min(steps, 6) if quick else steps
     check_least(1, steps=steps, batch=batch)
     training = _Training(make_folder(folder), seed, steps, batch, device, quick, chains, size, begin, kept)
-    if training.is_done() and not force:
+    if not force and training.is_done():
         return training.folder
     training.prepare()
-    training.run(progress, every)
+    train_steps(training, steps, "training", training.save_state, progress, every)
     if kept:
         _average_weights(training.model, begin, kept)
     _save_tiny(training.folder, training.model, training.tokenizer, training.log, training.params)

@@ -9,7 +9,6 @@ __all__ = ['PromptAnswer', 'MendExample', 'asked_subjects', 'asked_of_updates', 
 # %% ../../../nbs/09_editors/training/04_mend_training.ipynb #cell-002
 import json
 import math
-import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -27,11 +26,11 @@ from ..weights.keys import _kl_divergence
 from ..weights.moments import model_fingerprint
 from ...lm.models import LM, load_training, save_training
 from ...lm.tokens import EncodedItem, QAItem, encode_items
-from ...progress import progress_bar
 from ...records import AXES, BadArgument, patch
 from ...store import explain_read_errors, make_folder
 from ...texts import stable_hash
 from ...tiny.facts import FactPool, TrainingFact, counterfactual, fact_questions, facts_at, sample_distractor
+from ...tiny.training import train_steps
 from ...world.cast import SeededRandom
 from ...world.files import World
 from ...writers.base import Request
@@ -360,9 +359,9 @@ def load_state(self: MendTrainer, path: Path, params: dict):
 
 # %% ../../../nbs/09_editors/training/04_mend_training.ipynb #cell-053
 @patch
-def _log_step(self: MendTrainer, edit: float, local: float, seconds: float) -> dict | None:
+def log_step(self: MendTrainer, losses: tuple, seconds: float) -> dict | None:
     "What is logged after a step: the losses now and then, and the checks; a better check keeps the network."
-    s, last = self.settings, self.step == self.settings.steps
+    s, last, (edit, local) = self.settings, self.step == self.settings.steps, losses
     if not last and self.step % s.check_every and self.step % max(1, s.check_every // 10):
         return None
     entry = dict(step=self.step, edit=round(edit, 4), local=round(local, 4), seconds=round(seconds, 1))
@@ -371,7 +370,6 @@ def _log_step(self: MendTrainer, edit: float, local: float, seconds: float) -> d
         best = min((e["check loss"] for e in self.log if "check loss" in e), default=math.inf)
         if entry["check loss"] < best:
             self.best = {k: v.detach().clone() for k, v in self.network.state_dict().items()}
-    self.log.append(entry)
     return entry
 
 # %% ../../../nbs/09_editors/training/04_mend_training.ipynb #cell-054
@@ -382,29 +380,6 @@ def _is_stuck(self: MendTrainer) -> bool:
     if self.settings.patience is None or not checks:
         return False
     return self.step - min(checks, key=lambda e: e["check loss"])["step"] >= self.settings.patience
-
-# %% ../../../nbs/09_editors/training/04_mend_training.ipynb #cell-055
-@patch
-def train_all(self: MendTrainer, save, progress: bool = True, every: float = 60.0):
-    "All steps that are left; `save` is called every so many seconds."
-    before = self.log[-1]["seconds"] if self.log else 0.0
-    start = saved = time.monotonic()
-    with progress_bar(
-        initial=self.step,
-        total=self.settings.steps,
-        desc=f"training {self.network.title}",
-        unit=" steps",
-        show=progress,
-    ) as bar:
-        while self.step < self.settings.steps and not self._is_stuck():
-            edit, local = self.train_step()
-            bar.update()
-            entry = self._log_step(edit, local, before + time.monotonic() - start)
-            if entry:
-                bar.set_postfix({k: v for k, v in entry.items() if k not in ("step", "seconds")})
-            if time.monotonic() - saved > every:
-                save()
-                saved = time.monotonic()
 
 # %% ../../../nbs/09_editors/training/04_mend_training.ipynb #cell-057
 def _is_trained(file: Path, about: dict) -> bool:
@@ -442,7 +417,8 @@ def train_network(
         training = trainer(lm, examples, settings)
         if state.exists():
             training.load_state(state, about)
-        training.train_all(lambda: training.save_state(state, about), progress, every)
+        save, title = lambda: training.save_state(state, about), f"training {trainer.network_class.title}"
+        train_steps(training, settings.steps, title, save, progress, every, training._is_stuck)
     training.network.load_state_dict(training.best or training.network.state_dict())
     save_network(folder, training.network, lm, about | dict(log=training.log))
     state.unlink(missing_ok=True)
