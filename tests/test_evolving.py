@@ -216,7 +216,7 @@ def test_texts_stopped_at_any_file_end_with_the_same_bytes(dumps, tmp_path, monk
     from typer.testing import CliRunner
 
     from wbe.cli.main import app
-    from wbe.editors.text.sources import text_steps
+    from wbe.editors.text.training import text_steps
 
     wikipedia = [str(path) for _, path in dumps]
 

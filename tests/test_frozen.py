@@ -400,7 +400,7 @@ def three_edits() -> list:
 
 def day_of_texts(folder: Path):
     "What was written on a day, as a text learner takes it."
-    from wbe.editors.text.sources import text_steps
+    from wbe.editors.text.training import text_steps
     from wbe.wikipedia.texts import SourceText, write_texts
 
     text = lambda n, s: f"{TOWNS[n % 4]} is a town. Its mayor is {PEOPLE[n % 3]}, {s} since {1990 + n}."

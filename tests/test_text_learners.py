@@ -181,7 +181,7 @@ def test_what_cannot_be_done_is_said_before_anything_is_written(tmp_path, texts,
 
 def test_a_quantised_model_is_refused_by_a_learner_of_all_weights(texts):
     from wbe.editors.protocol import editor
-    from wbe.editors.text.sources import text_steps
+    from wbe.editors.text.training import text_steps
     from wbe.lm.families import ModelError
 
     lm = toy()

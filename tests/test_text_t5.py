@@ -10,7 +10,7 @@ import torch
 from wbe.benchmark.reader import Benchmark
 from wbe.editors.protocol import editor
 from wbe.editors.results import commit_edits
-from wbe.editors.text.sources import text_steps
+from wbe.editors.text.training import text_steps
 from wbe.lm.families import ModelError
 from wbe.lm.scoring import score
 from wbe.editors.text.training import masked_loss, masked_rows

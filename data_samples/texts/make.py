@@ -39,7 +39,7 @@ from wbe.editors.protocol import editor
 from wbe.editors.results import EditResult
 from wbe.editors.memory.embed import embedder
 from wbe.editors.text.passages import BM25Index, DenseIndex, article_passages
-from wbe.editors.text.sources import text_steps
+from wbe.editors.text.training import text_steps
 from wbe.editors.text.training import text_rows
 from wbe.lm.models import load
 from wbe.lm.scoring import ask

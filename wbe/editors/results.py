@@ -496,7 +496,7 @@ def carried_state(
 # %% ../../nbs/09_editors/02_results.ipynb #cell-088
 RESULT_CLASSES = {  # kind of result: where its class is
     "weights": "wbe.editors.results:WeightEdit",
-    "parameters": "wbe.editors.text.sources:ParameterEdit",
+    "parameters": "wbe.editors.text.training:ParameterEdit",
     "k-adapter": "wbe.editors.text.adapters:KAdapterEdit",
     "passages": "wbe.editors.text.passages:PassageEdit",
     "stack": "wbe.editors.results:EditStack",

@@ -18,7 +18,7 @@ import torch
 from ..editors.results import EditResult, PartialWork
 from ..editors.results import combine_edits, commit_edits, compact_edits, load_carried, save_carried, write_tensors
 from ..editors.requests import EditRequest
-from ..editors.text.sources import model_parameters, write_values
+from ..editors.text.training import model_parameters, write_values
 from ..lm.cost import HealthCheck, PeakMeter, is_broken, matrix_norm, matrix_norms
 from ..lm.models import LM
 from ..progress import progress_bar

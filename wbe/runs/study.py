@@ -24,7 +24,7 @@ from ..benchmark.reader import Benchmark, Timestep
 from ..editors.protocol import Editor
 from ..editors.requests import EditRequest, request_columns, requests_from_rows
 from ..editors.results import applied_edits
-from ..editors.text.sources import TextStep, text_steps
+from ..editors.text.training import TextStep, text_steps
 from ..editors.trials import sample_edits
 from ..editors.weights.moments import model_fingerprint
 from ..lm.cost import leave_out_of_collection

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['TINY_SIZES', 'TRAINING_STEPS', 'ROWS_PER_STEP', 'LEARNING_RATE', 'tiny_tokenizer', 'packed_rows', 'tiny_model',
-           'make_optimizers', 'learning_rate_share', 'train_steps', 'train_tiny']
+           'make_optimizers', 'learning_rate_share', 'train_tiny']
 
 # %% ../../nbs/08_tiny/03_training.ipynb #cell-002
 import json
@@ -230,15 +230,10 @@ def make_optimizers(model, lr: float) -> list[torch.optim.Optimizer]:
     return [_Muon(matrices, lr), torch.optim.AdamW(groups, lr, betas=(0.9, 0.98), weight_decay=0.0)]
 
 # %% ../../nbs/08_tiny/03_training.ipynb #cell-044
-def learning_rate_share(
-    step: int,
-    steps: int,
-    warm: float = 0.02,  # the share of the steps in the warm-up
-    low: float = 0.01,  # the smallest share of the learning rate
-) -> float:
+def learning_rate_share(step: int, steps: int) -> float:
     "The share of the learning rate at a step: a warm-up, then half a cosine."
-    w = max(1, round(warm * steps))
-    return (step + 1) / w if step < w else max(low, 0.5 + 0.5 * math.cos(math.pi * (step - w) / max(1, steps - w)))
+    w = max(1, round(0.02 * steps))
+    return (step + 1) / w if step < w else max(0.01, 0.5 + 0.5 * math.cos(math.pi * (step - w) / max(1, steps - w)))
 
 # %% ../../nbs/08_tiny/03_training.ipynb #cell-048
 def _answers_exactly(
@@ -444,7 +439,7 @@ def save_state(self: _Training):
     save_training(self.checkpoint, self.params, about, named, **self.optimizers)
 
 # %% ../../nbs/08_tiny/03_training.ipynb #cf990a2e
-def train_steps(
+def _train_steps(
     training,  # with `step`, `log`, `train_step` and `log_step`
     steps: int,
     title: str,  # of the progress bar
@@ -542,7 +537,7 @@ def train_tiny(
     if not force and training.is_done():
         return training.folder
     training.prepare()
-    train_steps(training, steps, "training", training.save_state, progress, every)
+    _train_steps(training, steps, "training", training.save_state, progress, every)
     if kept:
         _average_weights(training.model, begin, kept)
     _save_tiny(training.folder, training.model, training.tokenizer, training.log, training.params)

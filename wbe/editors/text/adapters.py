@@ -18,14 +18,13 @@ from ..protocol import hp
 from ..results import CarriedState, Delta, EditError, EditResult, EditStack, WeightEdit
 from ..results import LatestEdit, carried_state
 from ..tail import hooked
-from .sources import TextStep, model_parameters, parameters_restored
-from .training import TextHParams, TextLearner
+from .training import TextHParams, TextLearner, TextStep, check_sentinels
+from .training import model_parameters, parameters_restored
 from .training import text_rows, train_on_rows, _training_work
 from ..training.lora import LoraEdit, LoraFT
 from ..training.lora import _adapter_deltas, _adapter_tensors, _added_deltas
 from ..training.lora import _attached_adapters, _continued_deltas
 from ...lm.models import LM, first_input
-from .training import check_sentinels
 from ...records import BadArgument, patch
 
 # %% ../../../nbs/09_editors/text/03_adapters.ipynb #cell-005

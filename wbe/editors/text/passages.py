@@ -23,11 +23,11 @@ from ..memory.index import INDEX_CLASSES, vector_index
 from ..memory.retrieval import _cached_embedder, with_context
 from ..protocol import HParams, hp
 from ..results import LatestEdit
-from .sources import SourceText, TextStep
-from .training import TextLearner, _packed, _sentences
+from .training import TextLearner, TextStep, _packed, _sentences
 from ...lm.models import LM
 from ...lm.tokens import QAItem
 from ...records import patch
+from ...wikipedia.texts import SourceText
 
 # %% ../../../nbs/09_editors/text/05_passages.ipynb #cell-005
 def article_passages(

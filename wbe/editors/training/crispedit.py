@@ -19,8 +19,8 @@ from ..results import CarriedState, Delta, WeightEdit
 from ..results import _with_details, carried_state, named_tensors, partial_work, tensor_parts, write_tensors
 from .finetune import BreadthFirstHParams, OutputTrainer, train_breadth_first, with_end_token
 from ..weights.moments import KeyValueEditor, TextCorpus
-from ..weights.moments import _cache_key, _token_chunks, cached_by_layer
-from ..weights.moments import model_fingerprint, moments_folder, prepared_model
+from ..weights.moments import _cache_key, _cached_by_layer, _moments_folder
+from ..weights.moments import _prepared_model, _token_chunks, model_fingerprint
 from ..weights.ultraedit import keys_and_gradients
 from ...lm.models import LM
 from ...lm.tokens import EncodedItem, QAItem, encode_items
@@ -47,13 +47,12 @@ def _curvature_factors(
     lm: LM,
     texts: list[list[int]],  # tokens
     layers: list[int],  # whose output projections are meant
-    per_pass: int = 8,  # texts in one pass
 ) -> dict[int, _CurvatureFactors]:  # by layer
     "K-FAC's factors of the loss of texts."
     coded, matrices = [EncodedItem(list(t), 1) for t in texts if len(t) > 1], [("mlp_out", n) for n in layers]
     out = {}  # every next token of a text is predicted
-    for i in range(0, len(coded), per_pass):
-        some = coded[i : i + per_pass]
+    for i in range(0, len(coded), 8):
+        some = coded[i : i + 8]
         tokens = sum(len(c.answer) for c in some)
         for (_, n), (k, grad) in keys_and_gradients(lm, some, matrices).items():
             grad = grad * tokens  # of the sum, not of the mean
@@ -97,12 +96,11 @@ def _corpus_curvature(
     corpus,  # as `TextCorpus.of` takes it
     samples: int = 100,  # number of texts, from the beginning
     folder=None,  # of the cache
-    length: int = 512,  # largest number of tokens in a piece of text
 ) -> dict[int, _CurvatureFactors]:  # by layer
     "K-FAC's factors of the unedited model over a corpus, computed or read from the cache."
-    corpus, folder = TextCorpus.of(corpus), Path(folder or moments_folder())
+    corpus, folder = TextCorpus.of(corpus), Path(folder or _moments_folder())
     fingerprint = lm.edits.prepared_for or model_fingerprint(lm)
-    length = min(length, lm.context_length or length)
+    length = min(512, lm.context_length or 512)  # of a piece of text
     keys = {n: _cache_key("curvature", fingerprint, n, corpus.name, corpus.mark, samples, length) for n in layers}
 
     def read(n: int, tensors: dict, about: dict) -> _CurvatureFactors:
@@ -111,7 +109,7 @@ def _corpus_curvature(
 
     def compute(paths: dict) -> dict[int, _CurvatureFactors]:
         texts = list(islice(corpus.texts(), samples))
-        with prepared_model(lm, fingerprint, "curvature factors"), frozen_model(lm):
+        with _prepared_model(lm, fingerprint, "curvature factors"), frozen_model(lm):
             made = _curvature_factors(lm, _token_chunks(lm, texts, length) if texts else [], list(paths))
         if not made:
             raise BadArgument("the corpus has no text of at least two tokens")
@@ -120,7 +118,7 @@ def _corpus_curvature(
             write_tensors(paths[n], tensors, about | dict(model=str(lm.name)))
         return made
 
-    return cached_by_layer(lm, keys, folder, read, compute)
+    return _cached_by_layer(lm, keys, folder, read, compute)
 
 # %% ../../../nbs/09_editors/training/05_crispedit.ipynb #cell-024
 @dataclass(frozen=True, kw_only=True)

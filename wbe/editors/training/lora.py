@@ -21,7 +21,7 @@ from ..requests import EditRequest
 from ..results import CarriedState, Delta, PartialWork, WeightEdit
 from ..results import _restore_training, _training_state, carried_state, partial_work
 from ..tail import hooked
-from .finetune import fitting_batch_size, training_bar
+from .finetune import _fitting_batch_size, _training_bar
 from ...lm.models import LM
 from ...lm.passes import padding_token, select_logits
 from ...lm.scoring import ProcessError, process_rank
@@ -218,7 +218,7 @@ def _shared_order(lm: LM, count: int) -> list[int]:
 # %% ../../../nbs/09_editors/training/02_lora.ipynb #cell-031
 def _epoch(lm: LM, coded: list[EncodedItem], weights: list, optimiser, h: LoraHParams, epoch: int) -> float:  # the loss
     "One pass over the facts."
-    size = fitting_batch_size(len(coded), h.batch_size, h.adapt)
+    size = _fitting_batch_size(len(coded), h.batch_size, h.adapt)
     per_epoch, total = math.ceil(len(coded) / size), 0.0
     order = _shared_order(lm, len(coded)) if h.shuffle else range(len(coded))
     for n in range(per_epoch):
@@ -248,7 +248,7 @@ def _train_adapters(
     if state := partial.read() if partial else {}:
         losses = state.pop("losses").tolist()
         _restore_training(weights, optimiser, state)
-    for epoch in training_bar(h.epochs, "epochs", progress, len(losses)):
+    for epoch in _training_bar(h.epochs, "epochs", progress, len(losses)):
         losses.append(_epoch(lm, coded, weights, optimiser, h, epoch))
         if partial is not None and partial.due:
             so_far = dict(losses=torch.tensor(losses, dtype=torch.float64))

@@ -183,11 +183,10 @@ class MendNetwork(EditNetwork):
 def mend_matrices(
     lm: LM,
     blocks: int = 3,  # how many of the last ones
-    parts: tuple = ("mlp_in", "mlp_out"),
 ) -> dict[tuple, tuple]:  # (part, layer): (out, in)
     "The matrices that MEND changes: those of the MLPs of the last blocks."
     layers = range(max(0, lm.layers - blocks), lm.layers)
-    return {(part, n): tuple(lm.weight(part, n).shape) for n in layers for part in parts}
+    return {(part, n): tuple(lm.weight(part, n).shape) for n in layers for part in ("mlp_in", "mlp_out")}
 
 # %% ../../../nbs/09_editors/training/03_mend.ipynb #cell-032
 def _with_updates(

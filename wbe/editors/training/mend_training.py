@@ -30,7 +30,7 @@ from ...records import AXES, BadArgument, patch
 from ...store import explain_read_errors, make_folder
 from ...texts import stable_hash
 from ...tiny.facts import FactPool, TrainingFact, counterfactual, fact_questions, facts_at, sample_distractor
-from ...tiny.training import train_steps
+from ...tiny.training import _train_steps
 from ...world.cast import SeededRandom
 from ...world.files import World
 from ...writers.base import Request
@@ -97,12 +97,10 @@ class _WorldExamples:
         pools: list[FactPool],  # the first is the world that the model knows
         leave_out: set = frozenset(),  # ids of subjects of the first pool
         seed: int = 0,
-        known: float = 0.5,  # probability of an edit from the first pool
-        checked: int = 10,  # one subject in so many is for the checks
     ):
-        self.worlds, self.leave_out, self.seed, self.known = pools, leave_out, seed, known
+        self.worlds, self.leave_out, self.seed = pools, leave_out, seed
         kept = [[f for f in pools[0].facts if f.subject_id not in leave_out], *(p.facts for p in pools[1:])]
-        for_check = lambda f: stable_hash(f.subject) % checked == 0
+        for_check = lambda f: stable_hash(f.subject) % 10 == 0
         parts = [[f for f in facts if for_check(f) == chosen] for chosen in (False, True) for facts in kept]
         if not all(parts):
             raise BadArgument("nearly every subject of a world is left out, so no facts are left to train on")
@@ -124,7 +122,7 @@ def __call__(self: _WorldExamples, *number) -> MendExample:
     "The example of this number."
     rng = SeededRandom(self.seed, "mend", *number)
     pools = self.check_pools if number[0] == "check" else self.pools
-    n = 0 if rng.chance(self.known) or len(pools) == 1 else 1 + rng.below(len(pools) - 1)
+    n = 0 if rng.chance(0.5) or len(pools) == 1 else 1 + rng.below(len(pools) - 1)
     f = _fact_to_edit(pools[n], rng)
     told, sentence = counterfactual(f, self.worlds[n], rng), rng.chance(0.5)
     other = sentence != rng.chance(0.15)
@@ -418,7 +416,7 @@ def train_network(
         if state.exists():
             training.load_state(state, about)
         save, title = lambda: training.save_state(state, about), f"training {trainer.network_class.title}"
-        train_steps(training, settings.steps, title, save, progress, every, training._is_stuck)
+        _train_steps(training, settings.steps, title, save, progress, every, training._is_stuck)
     training.network.load_state_dict(training.best or training.network.state_dict())
     save_network(folder, training.network, lm, about | dict(log=training.log))
     state.unlink(missing_ok=True)

@@ -6,7 +6,6 @@
 __all__ = ['DELTA_FILTERS', 'AlphaEditHParams', 'AlphaEdit']
 
 # %% ../../../nbs/09_editors/weights/06_alphaedit.ipynb #cell-002
-import math
 from dataclasses import dataclass, field
 
 import torch
@@ -127,18 +126,12 @@ def _keep_largest_changes(
     return Delta(whole=torch.where(change >= least, d, torch.zeros_like(d)))
 
 # %% ../../../nbs/09_editors/weights/06_alphaedit.ipynb #fdf7b377
-def _limit_singular_values(
-    delta: Delta,
-    weight: torch.Tensor,
-    base: float = math.e,  # of the logarithm
-) -> Delta:
+def _limit_singular_values(delta: Delta, weight: torch.Tensor) -> Delta:
     "The change with singular values above the matrix's largest one reduced to their logarithm."
-    if base <= 1:
-        raise BadArgument(f"base is {base}, but that of a logarithm must be above 1")
     most = torch.linalg.matrix_norm(weight.detach().double(), 2)
     u, s, vt = torch.linalg.svd(delta.dense().double(), full_matrices=False)
     kept = s > 1e-6 * s.max()  # the rest is rounding
-    s = torch.where(s > most, (s.log() - most.log()) / math.log(base) + most, s)
+    s = torch.where(s > most, s.log() - most.log() + most, s)
     return sum_deltas([Delta((u * s)[:, kept].float(), vt[kept].float())])
 
 # %% ../../../nbs/09_editors/weights/06_alphaedit.ipynb #28ee682a
@@ -146,13 +139,12 @@ def _avoid_row_directions(
     delta: Delta,
     weight: torch.Tensor,
     strength: float = 0.8,  # alpha; the authors take 0.5 with AlphaEdit
-    energy: float = 0.5,  # beta
 ) -> Delta:
     "The change without most of what it does along the main directions of the matrix's rows."
     rows = torch.nn.functional.normalize(weight.detach().double(), dim=1)
     values, vectors = torch.linalg.eigh(rows.T @ rows)
     values, vectors = values.flip(0).clamp(min=0), vectors.flip(1)
-    count = int((values.cumsum(0) < energy * values.sum()).sum()) + 1
+    count = int((values.cumsum(0) < 0.5 * values.sum()).sum()) + 1
     main, right = vectors[:, :count], (delta.dense() if delta.right is None else delta.right).double()
     right = (right - strength * (right @ main) @ main.T).float()
     return Delta(whole=right) if delta.right is None else Delta(delta.left, right)
