@@ -378,7 +378,7 @@ class _Training:
         other = [k for k, v in mine.items() if about.get(k) != v]
         if other and not self.checkpoint.exists():
             what = f"holds the model of another training ({', '.join(other)} differ)"
-            raise BadArgument(f"{self.folder}: {what}; give another folder, or train over it with force=True")
+            raise BadArgument(f"{self.folder}: {what}; give another folder, or train over it (--set force=yes)")
         return not other
 
 # %% ../../nbs/08_tiny/03_training.ipynb #cell-072

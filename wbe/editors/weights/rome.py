@@ -185,6 +185,8 @@ class MEMIT(KeyValueEditor):
 
     def _begin_batch(self, lm: LM, h: MEMITHParams) -> dict:
         "What the changes of a batch need: here the second moments."
+        if not h.layers:
+            raise BadArgument(f"{self.name}: no layers are given")
         return self.moments(lm, sorted(set(h.layers)), h.samples)
 
     def _target_values(self, lm: LM, requests, texts, part: str, h: MEMITHParams, state: dict) -> torch.Tensor:
