@@ -169,7 +169,7 @@ def test_contradictions_within_a_group_are_edited_one_after_the_other_and_marked
 def test_edits_of_an_instance_hold_the_chain_only_for_the_oracle():
     assert not any(r.probes for r in requests_from_mquake(INSTANCES[0]))
     result = editor("oracle").edit(toy(), requests_from_mquake(INSTANCES[0], probes=True))
-    facts = result.truths[0].facts
+    facts = result.truths[0]
     assert [len(facts[q]) for q in INSTANCES[0]["questions"]] == [2, 2]
     assert facts["Which river flows through Town1?"] == [("Which river flows through Town1?", "River1")]
 

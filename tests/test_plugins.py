@@ -310,7 +310,7 @@ def parameters(lm, protocol):
     rag = editor("rag", embedder="own_things:Letters", index="exact")
     rag.check_for(lm)
     with rag.edit(lm, [EditRequest("Who runs Karsk?", "Nadia", "Karsk")]).on(lm):
-        assert "letters" in repr(lm.edits.attached["retrieval"].memory)
+        assert "letters" in repr(lm.edits.attached["memory"].memory)
 
 
 def _refusal(function) -> str:

@@ -384,8 +384,8 @@ def check(self: Editor, lm: LM, hparams: HParams):
 # %% ../../nbs/09_editors/04_protocol.ipynb #cell-022
 @patch
 def changed_parts(self: Editor, hparams: HParams) -> tuple:
-    "Parts of a layer that it changes; an editor whose hyper-parameters name them returns those."
-    return self.parts
+    "Parts of a layer that it changes: the one that its hyper-parameters name, or those of its class."
+    return (hparams.part,) if hasattr(hparams, "part") else self.parts
 
 # %% ../../nbs/09_editors/04_protocol.ipynb #cell-025
 @patch

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['RESULT_CLASSES', 'Delta', 'sum_deltas', 'CarriedState', 'named_tensors', 'tensor_parts', 'EditError', 'EditResult',
            'EditState', 'applied_edits', 'WeightEdit', 'commit_edits', 'unedited_model', 'EditStack', 'combine_edits',
-           'LatestEdit', 'compact_edits', 'carried_state', 'write_tensors', 'bytes_beside_weights', 'save_carried',
-           'load_carried', 'PartialWork', 'partial_work']
+           'LatestEdit', 'compact_edits', 'AttachedEdit', 'carried_state', 'write_tensors', 'bytes_beside_weights',
+           'save_carried', 'load_carried', 'PartialWork', 'partial_work']
 
 # %% ../../nbs/09_editors/02_results.ipynb #cell-002
 import hashlib
@@ -483,6 +483,72 @@ def compact_edits(lm: LM) -> EditResult | None:  # the combined result; None if 
     one._take_over(lm)
     applied[-len(mine) :] = [one]
     return one
+
+# %% ../../nbs/09_editors/02_results.ipynb #f250f853
+@dataclass
+class AttachedEdit(EditResult):
+    "A result that adds to an object that all results of its kind share; `lm.edits.attached` has it."
+
+    what: ClassVar[str] = ""  # what the object holds, in errors
+    HParams: ClassVar[type]
+    setting_names: ClassVar[tuple] = ()  # hyper-parameters in which all results on a model must agree
+    is_item_hook: ClassVar[bool] = False  # whether the object is one of the model's item hooks
+
+    @classmethod
+    def settings_of(cls, hparams: dict) -> dict:
+        "The settings of the object; a result that was saved before a setting existed has its default."
+        return {n: hparams.get(n, getattr(cls.HParams, n)) for n in cls.setting_names}
+
+    @classmethod
+    def check_settings(cls, lm: LM, hparams: dict):
+        "Raise an EditError if the object that a model has was made with other settings."
+        shared, mine = lm.edits.attached.get(cls.kind), cls.settings_of(hparams)
+        name = None if shared is None else next((n for n, v in mine.items() if shared.settings[n] != v), None)
+        if name:
+            raise EditError(
+                f"{cls.what} of {lm.name} were made with {name} {shared.settings[name]!r}, and cannot go on with "
+                f"{mine[name]!r}; edit again with the same hyper-parameters"
+            )
+
+    def _check_fits(self, lm: LM):
+        self.check_settings(lm, self.hparams)
+
+    def _new_shared(self, lm: LM, settings: dict):
+        "The object without any result; it has `settings`."
+        raise NotImplementedError
+
+    def _put(self, shared):
+        "Add to the object; returns what `_take_back` needs."
+        raise NotImplementedError
+
+    def _take_back(self, shared, old):
+        raise NotImplementedError
+
+    def _close(self, lm: LM, shared):
+        "Called when the last result has left the object."
+
+# %% ../../nbs/09_editors/02_results.ipynb #1f5b5265
+@patch
+def _attach(self: AttachedEdit, lm: LM, remember: bool):
+    shared = lm.edits.attached.get(self.kind)
+    if shared is None:
+        shared = lm.edits.attached[self.kind] = self._new_shared(lm, self.settings_of(self.hparams))
+        shared.history = []  # what each result needs to be taken back
+        if self.is_item_hook:
+            lm.item_hooks.append(shared)
+    shared.history.append(self._put(shared))
+
+
+@patch
+def _detach(self: AttachedEdit, lm: LM):
+    shared = lm.edits.attached[self.kind]
+    self._take_back(shared, shared.history.pop())
+    if shared.history:
+        return
+    self._close(lm, shared)
+    if self.is_item_hook:
+        lm.item_hooks.remove(shared)
+    del lm.edits.attached[self.kind]
 
 # %% ../../nbs/09_editors/02_results.ipynb #cell-083
 def carried_state(

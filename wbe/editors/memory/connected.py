@@ -18,10 +18,10 @@ import numpy as np
 
 from .embed import check_embedder, embedder
 from .graph import LINKS, FactGraph, GraphFact, _asked_relations, _name_in_question, graph_fact
-from .retrieval import PairMemory, QAPair, _check_same_settings, template_fact, with_context
+from .retrieval import PairMemory, QAPair, template_fact, with_context
 from ..protocol import Editor, HParams, hp
 from ..requests import EditRequest, name_words
-from ..results import EditResult
+from ..results import AttachedEdit
 from ...lm.models import LM
 from ...lm.scoring import ask
 from ...lm.tokens import QAItem
@@ -289,7 +289,7 @@ class GraphRetriever:
         else:
             self.graph = _empty_graph(settings)
         self.ask_model: Callable | None = None  # answers of the model to questions, for `recall`
-        self.seconds, self.questions = 0.0, 0  # spent on searching, for so many questions
+        self.seconds = 0.0  # spent on searching
 
     def __repr__(self) -> str:
         t = self.threshold
@@ -310,7 +310,7 @@ class GraphRetriever:
     def __call__(self, items: list[QAItem]) -> list[QAItem]:
         start = time.perf_counter()
         found = self.find_all(dict.fromkeys(x.question for x in items))
-        self.seconds, self.questions = self.seconds + time.perf_counter() - start, self.questions + len(items)
+        self.seconds += time.perf_counter() - start
         return [with_context(x, found[x.question]) for x in items]
 
 # %% ../../../nbs/09_editors/memory/08_connected.ipynb #cell-019
@@ -383,35 +383,32 @@ def _finish(self: GraphRetriever, paths: list[_UnfinishedPath]):
 
 # %% ../../../nbs/09_editors/memory/08_connected.ipynb #cell-029
 @dataclass
-class GraphEdit(EditResult):
+class GraphEdit(AttachedEdit):
     "Facts for the graph of a model."
 
     facts: list = field(default_factory=list, repr=False)  # GraphFacts
     threshold: _LearntThreshold | None = None
     kind: ClassVar[str] = "graph"
     in_forward: ClassVar[bool] = False
+    is_item_hook: ClassVar[bool] = True
+    what: ClassVar[str] = "the facts in the graph"
+    HParams: ClassVar[type] = GraphHParams
+    setting_names: ClassVar[tuple] = tuple(n for n in GraphHParams.__dataclass_fields__ if n not in ("source", "seed"))
 
-    @property
-    def settings(self) -> dict:
-        "What must be equal for all results in one graph."
-        return {n: self.hparams.get(n, getattr(GraphHParams, n)) for n in _GRAPH_SETTINGS}
+    def _new_shared(self, lm: LM, settings: dict) -> GraphRetriever:
+        retriever = GraphRetriever(settings, self.threshold)
+        retriever.ask_model = partial(_ask_without, lm, retriever)
+        return retriever
 
-    def _attach(self, lm: LM, remember: bool):
-        retriever = lm.edits.attached.get("graph")
-        if not retriever:
-            retriever = lm.edits.attached["graph"] = GraphRetriever(self.settings, self.threshold)
-            retriever.ask_model = partial(_ask_without, lm, retriever)
-            lm.item_hooks.append(retriever)
+    def _put(self, retriever: GraphRetriever):
         retriever.add(self.facts)
 
-    def _detach(self, lm: LM):
-        retriever = lm.edits.attached["graph"]
+    def _take_back(self, retriever: GraphRetriever, old: None):
         retriever.remove_last(len(self.facts))
-        if not retriever.edits:
-            lm.item_hooks.remove(retriever)
-            del lm.edits.attached["graph"]
-            if retriever.graph is not None:
-                _leave_graph(retriever.graph, self.settings)
+
+    def _close(self, lm: LM, retriever: GraphRetriever):
+        if retriever.graph is not None:
+            _leave_graph(retriever.graph, retriever.settings)
 
     def _to_saved(self) -> tuple[dict, dict]:
         return {}, dict(facts=[list(f) for f in self.facts], threshold=list(self.threshold))
@@ -436,14 +433,6 @@ def _ask_without(lm: LM, hook, questions: list[str]) -> list[str]:
         return own(questions) if own else ask(lm, questions, max_tokens=_RECALL_TOKENS, progress=False)
     finally:
         lm.item_hooks.insert(at, hook)
-
-# %% ../../../nbs/09_editors/memory/08_connected.ipynb #cell-032
-_GRAPH_SETTINGS = tuple(n for n in GraphHParams.__dataclass_fields__ if n not in ("source", "seed"))
-
-
-@patch
-def _check_fits(self: GraphEdit, lm: LM):
-    _check_same_settings(self, lm, "graph", "graph")
 
 # %% ../../../nbs/09_editors/memory/08_connected.ipynb #cell-033
 def graph_memory(lm: LM) -> GraphRetriever | None:
@@ -478,7 +467,7 @@ class GraphEditor(Editor):
 # %% ../../../nbs/09_editors/memory/08_connected.ipynb #cell-036
 def _first_threshold(result: GraphEdit) -> _LearntThreshold:
     "The threshold that is given, or learnt from the facts of the first result."
-    given, s = result.hparams["threshold"], result.settings
+    given, s = result.hparams["threshold"], result.settings_of(result.hparams)
     if given is not None or s["method"] != "walk":
         return _LearntThreshold(float(given or 0.0), 0, 0, 0.0, 0.0)
     graph = _empty_graph(s)

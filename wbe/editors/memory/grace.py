@@ -57,8 +57,8 @@ class _CodebookLayer(RoutedLayer):
 
     def __init__(self, lm: LM, settings: dict):  # settings: those of CodebookSettings
         super().__init__(lm, settings)
-        self.codebook, self.mark = Codebook(self.shape, settings, self.device), 0
-        self.hits = self.nearness = None  # of the last pass: the key of each text or -1; its distance or cosine
+        self.codebook = Codebook(self.shape, settings, self.device)
+        self.nearness = None  # of the last pass: distances or cosines; its `hits` are the numbers of keys
 
     def change_output(self, x: torch.Tensor, out: torch.Tensor) -> torch.Tensor | None:
         each, begin = self.settings["decides"] == "each token", torch.zeros(len(x), dtype=torch.long, device=x.device)
@@ -140,17 +140,14 @@ class CodebookEdit(RoutedEdit):
     def count(self) -> int:
         return len(self.slots)
 
-    def _new_layer(self, lm: LM, settings: dict) -> _CodebookLayer:
+    def _new_shared(self, lm: LM, settings: dict) -> _CodebookLayer:
         return _CodebookLayer(lm, settings)
 
-    def _put(self, layer: _CodebookLayer) -> int:
+    def _put(self, layer: _CodebookLayer):
         layer.codebook.change(self.slots, self.entries)
-        old, layer.mark, layer.hits = layer.mark, self.after, None
-        return old
 
-    def _take_back(self, layer: _CodebookLayer, old: int):
+    def _take_back(self, layer: _CodebookLayer, old: None):
         layer.codebook.undo()
-        layer.mark, layer.hits = old, None
 
 # %% ../../../nbs/09_editors/memory/11_grace.ipynb #cell-027
 @patch
@@ -185,7 +182,7 @@ def _joined(cls: CodebookEdit, results: list) -> dict:
 def _take_over(self: CodebookEdit, lm: LM):
     layer = lm.edits.attached["codebook"]
     layer.codebook.replaced = [(0, [], layer.codebook.read([]))]
-    layer.history = [self.before]
+    layer.history = [None]
 
 # %% ../../../nbs/09_editors/memory/11_grace.ipynb #cell-039
 class _ValueTraining:
@@ -323,11 +320,8 @@ class _CodebookEditor(Editor):
 
     HParams, needs_subject, batch = CodebookHParams, False, 16
 
-    def changed_parts(self, hparams: CodebookHParams) -> tuple:
-        return (hparams.part,)
-
     def check(self, lm: LM, hparams: CodebookHParams):
-        CodebookEdit.check_layer(lm, self.name, hparams)
+        CodebookEdit.check_settings(lm, vars(hparams))
 
 # %% ../../../nbs/09_editors/memory/11_grace.ipynb #cell-058
 @patch

@@ -105,9 +105,9 @@ class _MemoirLayer(RoutedLayer):
         g = torch.Generator().manual_seed(settings["seed"])
         self.permutation = torch.randperm(self.shape[1], generator=g).to(self.device)
         self.background = background.to(self.device)
-        self.matrix, self.mark = torch.zeros(self.shape, device=self.device), 0
+        self.matrix = torch.zeros(self.shape, device=self.device)
         self.masks = torch.zeros(0, self.shape[1], dtype=torch.bool, device=self.device)
-        self.hits = self.shares = self.chosen = None  # of the last pass: masks or -1, columns in common, masks as rows
+        self.shares = self.chosen = None  # of the last pass: columns in common, masks as rows; its `hits` are masks
 
 # %% ../../../nbs/09_editors/memory/12_memoir.ipynb #cell-021
 @patch
@@ -158,18 +158,18 @@ class MemoirEdit(RoutedEdit):
     setting_names: ClassVar[tuple] = MEMOIR_SETTINGS
     count: ClassVar[int] = 1  # matrices
 
-    def _new_layer(self, lm: LM, settings: dict) -> _MemoirLayer:
+    def _new_shared(self, lm: LM, settings: dict) -> _MemoirLayer:
         return _MemoirLayer(lm, settings, self.background)
 
     def _put(self, layer: _MemoirLayer) -> tuple:
-        old = layer.matrix, len(layer.masks), layer.mark
-        layer.matrix, layer.mark, layer.hits = self.matrix.to(layer.device), self.after, None
+        old = layer.matrix, len(layer.masks)
+        layer.matrix = self.matrix.to(layer.device)
         layer.masks = torch.cat([layer.masks, self.masks.to(layer.device)])
         return old
 
     def _take_back(self, layer: _MemoirLayer, old: tuple):
-        layer.matrix, count, layer.mark = old
-        layer.masks, layer.hits = layer.masks[:count], None
+        layer.matrix, count = old
+        layer.masks = layer.masks[:count]
 
 # %% ../../../nbs/09_editors/memory/12_memoir.ipynb #cell-030
 @patch
@@ -198,7 +198,7 @@ def _joined(cls: MemoirEdit, results: list) -> dict:
 @patch
 def _take_over(self: MemoirEdit, lm: LM):
     layer = lm.edits.attached["memoir"]
-    layer.history = [(torch.zeros_like(layer.matrix), 0, self.before)]
+    layer.history = [(torch.zeros_like(layer.matrix), 0)]
 
 # %% ../../../nbs/09_editors/memory/12_memoir.ipynb #cell-038
 def _background_features(lm: LM, h: MemoirHParams) -> torch.Tensor:  # (in,)
@@ -254,14 +254,11 @@ class Memoir(Editor):
 
     name, HParams, needs_subject, batch = "memoir", MemoirHParams, False, 16
 
-    def changed_parts(self, hparams: MemoirHParams) -> tuple:
-        return (hparams.part,)
-
     def check(self, lm: LM, hparams: MemoirHParams):
         width = linear_shape(lm.module(hparams.part, hparams.layer))[1]
         if hparams.top > width:
             raise BadArgument(f"memoir: a mask of {hparams.top} columns, but the layer has {width}; choose fewer (top)")
-        MemoirEdit.check_layer(lm, self.name, hparams)
+        MemoirEdit.check_settings(lm, vars(hparams))
 
 # %% ../../../nbs/09_editors/memory/12_memoir.ipynb #cell-047
 @patch

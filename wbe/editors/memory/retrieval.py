@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['SUBJECT_TESTS', 'PromptHParams', 'format_fact', 'with_context', 'PromptEdit', 'PromptEditor', 'template_fact',
-           'OracleEdit', 'OracleHParams', 'OracleEditor', 'QAPair', 'PairMemory', 'RetrievalHParams', 'RetrievalEdit',
+           'OracleHParams', 'OracleEdit', 'OracleEditor', 'QAPair', 'PairMemory', 'RetrievalHParams', 'RetrievalEdit',
            'retrieval_memory', 'RetrievalEditor']
 
 # %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-002
@@ -12,7 +12,6 @@ import importlib.util
 import re
 import time
 import warnings
-from collections import Counter
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -26,7 +25,7 @@ from .embed import PAPER_EMBEDDER, _is_sentence_model, check_embedder, embedder
 from .index import INDEX_CLASSES, top_k, vector_index
 from ..protocol import Editor, HParams, hp
 from ..requests import EditRequest, SubjectIndex
-from ..results import EditError, EditResult
+from ..results import AttachedEdit, EditResult
 from ...lm.models import LM
 from ...lm.tokens import QAItem
 from ...records import AXES, BadArgument, Probe, check_choice, install_command, patch
@@ -122,61 +121,52 @@ def template_fact(
     question = next(iter(TemplateWriter().write([asked]))).text
     return format_fact(EditRequest(question, answer, subject, cloze_statement(asked)), form)
 
-# %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #73d5c301
-@dataclass
-class _TrueFacts:
-    "The facts that the questions about an edit need."
-
-    facts: dict  # question: sentences, and pairs of question and answer
-    missing: Counter = field(default_factory=Counter)  # what the benchmark does not say: number of questions
-
 # %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #eed23277
-def _facts_behind(p: Probe, r: EditRequest, form: str, missing: Counter) -> list:
+def _lacks_a_fact(p: Probe) -> bool:
+    "Whether a benchmark does not say what a question needs: the second fact of a multi-hop question."
+    axis = AXES[p.axis]
+    return not p.facts and axis.rests_on_edit and len(axis.facts) > 1 and not p.relation_id
+
+
+def _facts_behind(p: Probe, r: EditRequest, form: str) -> list:
     "The facts of a question about an edit; only the edit of a multi-hop question whose second fact is not known."
     if p.facts:
         return list(map(tuple, p.facts))
     own, axis = format_fact(r, form), AXES[p.axis]
     if not axis.rests_on_edit:
         return [(p.question, p.answer)]
-    if len(axis.facts) == 1:
+    if len(axis.facts) == 1 or _lacks_a_fact(p):
         return [own]
-    if p.relation_id:
-        return [own, template_fact(r.answer, p.relation_id, p.answer, form)]
-    missing[f"the second fact of a {p.axis} question (its property, {axis.of_answer('relation_id')})"] += 1
-    return [own]
+    return [own, template_fact(r.answer, p.relation_id, p.answer, form)]
 
 # %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #eb48d6c6
-def _true_facts(r: EditRequest, form: str = "pair") -> _TrueFacts:  # form: or statement
-    "The facts that the questions about an edit need."
-    out = _TrueFacts({r.question: [format_fact(r, form)]})
+def _true_facts(r: EditRequest, form: str = "pair") -> dict[str, list]:  # form: or statement
+    "The facts that each question about an edit needs: sentences, and pairs of question and answer."
+    facts = {r.question: [format_fact(r, form)]}
     for p in r.probes:
-        out.facts.setdefault(p.question, _facts_behind(p, r, form, out.missing))
-    return out
+        facts.setdefault(p.question, _facts_behind(p, r, form))
+    return facts
 
 # %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #16a3a582
 class _TruthTable:
     "Prepends the true facts to questions."
 
     def __init__(self):
-        self.facts, self.edits = {}, 0  # question_key: the facts of each edit, latest last
+        self.facts = {}  # question_key: the facts of each edit, latest last
 
     def __call__(self, items: list[QAItem]) -> list[QAItem]:
         found = [self.facts.get(question_key(x.question)) for x in items]
         return [with_context(x, facts[-1]) if facts else x for x, facts in zip(items, found)]
 
-    def add(self, truths: list[_TrueFacts]):
-        for t in truths:
-            for q, facts in t.facts.items():
-                self.facts.setdefault(question_key(q), []).append(facts)
-        self.edits += len(truths)
+    def add(self, truths: list[dict]):
+        for q, facts in (item for truth in truths for item in truth.items()):
+            self.facts.setdefault(question_key(q), []).append(facts)
 
-    def remove(self, truths: list[_TrueFacts]):
-        for t in reversed(truths):
-            for q in t.facts:
-                self.facts[question_key(q)].pop()
-                if not self.facts[question_key(q)]:
-                    del self.facts[question_key(q)]
-        self.edits -= len(truths)
+    def remove(self, truths: list[dict]):
+        for q in (q for truth in truths for q in truth):
+            self.facts[question_key(q)].pop()
+            if not self.facts[question_key(q)]:
+                del self.facts[question_key(q)]
 
 # %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #f8a58095
 def _saved_probes(r: dict) -> list:
@@ -188,32 +178,35 @@ def _saved_probes(r: dict) -> list:
     out += [Probe(0, axis, n, q, a) for n, (axis, q, a) in enumerate(columns.get("probes", ()), 1)]
     return out + [Probe(0, "multi-hop", n, q, f[-1][1], "", f) for n, (q, f) in enumerate(columns.get("chains", ()))]
 
+# %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #80d31e42
+@dataclass(frozen=True, kw_only=True)
+class OracleHParams(HParams):
+    "Hyper-parameters of the oracle."
+
+    form: str = hp("pair", choices=("pair", "statement"))  # of a fact; a pair as `rag` has it
+
 # %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #96482f97
 @dataclass
-class OracleEdit(EditResult):
+class OracleEdit(AttachedEdit):
     "True facts for the questions of a benchmark."
 
     requests: list = field(default_factory=list, repr=False)  # EditRequests with their probes
     kind: ClassVar[str] = "oracle"
     in_forward: ClassVar[bool] = False
+    is_item_hook: ClassVar[bool] = True
 
     @property
-    def truths(self) -> list[_TrueFacts]:
+    def truths(self) -> list[dict]:
         return [_true_facts(r, self.hparams.get("form", "pair")) for r in self.requests]
 
-    def _attach(self, lm: LM, remember: bool):
-        table = lm.edits.attached.get("oracle")
-        if not table:
-            table = lm.edits.attached["oracle"] = _TruthTable()
-            lm.item_hooks.append(table)
+    def _new_shared(self, lm: LM, settings: dict) -> _TruthTable:
+        return _TruthTable()
+
+    def _put(self, table: _TruthTable):
         table.add(self.truths)
 
-    def _detach(self, lm: LM):
-        table = lm.edits.attached["oracle"]
+    def _take_back(self, table: _TruthTable, old: None):
         table.remove(self.truths)
-        if not table.edits:
-            lm.item_hooks.remove(table)
-            del lm.edits.attached["oracle"]
 
     def _to_saved(self) -> tuple[dict, dict]:
         return {}, dict(requests=[asdict(r) for r in self.requests])
@@ -221,13 +214,6 @@ class OracleEdit(EditResult):
     @classmethod
     def _from_saved(cls, tensors: dict, settings: dict, folder: Path) -> "OracleEdit":
         return cls(requests=[EditRequest(**r | dict(probes=_saved_probes(r))) for r in settings["requests"]])
-
-# %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #80d31e42
-@dataclass(frozen=True, kw_only=True)
-class OracleHParams(HParams):
-    "Hyper-parameters of the oracle."
-
-    form: str = hp("pair", choices=("pair", "statement"))  # of a fact; a pair as `rag` has it
 
 # %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #f577d227
 @cache
@@ -247,7 +233,8 @@ class OracleEditor(Editor):
                 "oracle: these edits come without the questions that are asked later, so that only their own question "
                 "gets its fact: in Python use requests_from_rows(rows, probes=True)"
             )
-        for what in sum((_true_facts(r).missing for r in requests), Counter()):
+        for axis in dict.fromkeys(p.axis for r in requests for p in r.probes if _lacks_a_fact(p)):
+            what = f"the second fact of a {axis} question (its property, {AXES[axis].of_answer('relation_id')})"
             _warn_once(f"oracle: the benchmark does not say {what}; what is known is prepended")
         return OracleEdit(requests=list(requests))
 
@@ -455,13 +442,7 @@ class RetrievalHParams(HParams):
     recall: float | None = hp(0.99, minimum=0)  # of approximate search; None: one forest with Annoy's own effort
 
 # %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-047
-_LOADED_EMBEDDERS = {}  # by name
-
-
-def _cached_embedder(name: str):
-    if name not in _LOADED_EMBEDDERS:
-        _LOADED_EMBEDDERS[name] = embedder(name)
-    return _LOADED_EMBEDDERS[name]
+_cached_embedder = cache(embedder)
 
 # %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-049
 class _PairRetriever:
@@ -473,43 +454,36 @@ class _PairRetriever:
         options = {n: settings[n] for n in own if annoy or settings[n] is not None}
         memory = PairMemory(embed, settings["index"], settings["replace"], settings["subjects"], **options)
         self.settings, self.memory = settings, memory
-        self.seconds, self.questions = 0.0, 0  # spent on searching, for so many questions
+        self.seconds = 0.0  # spent on searching
 
     def __call__(self, items: list[QAItem]) -> list[QAItem]:
         start = time.perf_counter()
         found = self.memory.nearest([x.question for x in items], self.settings["k"], self.settings["threshold"])
-        self.seconds, self.questions = self.seconds + time.perf_counter() - start, self.questions + len(items)
+        self.seconds += time.perf_counter() - start
         return [with_context(x, [(p.question, p.answer) for p, _ in near]) for x, near in zip(items, found)]
 
 # %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-050
 @dataclass
-class RetrievalEdit(EditResult):
+class RetrievalEdit(AttachedEdit):
     "Pairs for the memory of a model."
 
     pairs: list = field(default_factory=list, repr=False)
     vectors: np.ndarray | None = field(default=None, repr=False)
     kind: ClassVar[str] = "memory"
     in_forward: ClassVar[bool] = False
+    is_item_hook: ClassVar[bool] = True
+    what: ClassVar[str] = "the pairs in the memory"
+    HParams: ClassVar[type] = RetrievalHParams
+    setting_names: ClassVar[tuple] = tuple(RetrievalHParams.__annotations__)
 
-    @property
-    def settings(self) -> dict:
-        "What must be equal for all results in one memory."
-        names = ("k", "threshold", "subjects", "replace", "embedder", "index", "trees", "recall")
-        return {n: self.hparams.get(n, getattr(RetrievalHParams, n)) for n in names}
+    def _new_shared(self, lm: LM, settings: dict) -> _PairRetriever:
+        return _PairRetriever(settings)
 
-    def _attach(self, lm: LM, remember: bool):
-        retriever = lm.edits.attached.get("retrieval")
-        if not retriever:
-            retriever = lm.edits.attached["retrieval"] = _PairRetriever(self.settings)
-            lm.item_hooks.append(retriever)
+    def _put(self, retriever: _PairRetriever):
         retriever.memory.add(self.pairs, self.vectors)
 
-    def _detach(self, lm: LM):
-        retriever = lm.edits.attached["retrieval"]
+    def _take_back(self, retriever: _PairRetriever, old: None):
         retriever.memory.remove_last(len(self.pairs))
-        if not len(retriever.memory):
-            lm.item_hooks.remove(retriever)
-            del lm.edits.attached["retrieval"]
 
     def _to_saved(self) -> tuple[dict, dict]:
         pairs = [[*p[:4], list(p.aliases)] for p in self.pairs]
@@ -520,31 +494,10 @@ class RetrievalEdit(EditResult):
         pairs = [QAPair(*p[:4], *map(tuple, p[4:])) for p in settings["pairs"]]  # older ones end with the id
         return cls(pairs=pairs, vectors=tensors["vectors"].numpy())
 
-# %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-051
-def _check_same_settings(
-    edit,  # a result with `settings`
-    lm: LM,
-    key: str,  # under which the model keeps its retriever
-    what: str,  # its name in the error
-):
-    "Raise an error if a model already has a retriever with other settings than an edit's."
-    retriever, mine = lm.edits.attached.get(key), edit.settings
-    if retriever and retriever.settings != mine:
-        name = next(n for n, v in mine.items() if retriever.settings[n] != v)
-        raise EditError(
-            f"{edit!r} has {name} {mine[name]!r}, and the {what} that {lm.name} has was made with "
-            f"{retriever.settings[name]!r}; edit again with the same hyper-parameters"
-        )
-
-# %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-052
-@patch
-def _check_fits(self: RetrievalEdit, lm: LM):
-    _check_same_settings(self, lm, "retrieval", "memory")
-
 # %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-053
 def retrieval_memory(lm: LM) -> PairMemory | None:
     "The memory that a model has, if it has one: to inspect what is found."
-    retriever = lm.edits.attached.get("retrieval")
+    retriever = lm.edits.attached.get("memory")
     return retriever.memory if retriever else None
 
 # %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-055

@@ -15,7 +15,7 @@ from typing import ClassVar
 import torch
 
 from ..protocol import HParams, hp
-from ..results import EditError, EditResult, combine_edits
+from ..results import AttachedEdit, EditError, EditResult, combine_edits
 from ...lm.families import linear_shape
 from ...lm.models import LM
 from ...records import BadArgument, patch
@@ -150,7 +150,7 @@ class RoutedLayer:
         settings: dict,  # with `part` and `layer`
     ):
         self.lm, self.settings = lm, settings
-        self.history = []  # what each applied result has replaced
+        self.mark, self.hits = 0, None  # the checksum of all edits; what each text of the last pass uses, or -1
         place = settings["part"], settings["layer"]
         self.shape, self.device = linear_shape(lm.module(*place)), _part_device(lm, *place)
         self.idle, self.continues, self.attention_mask = False, False, None
@@ -176,6 +176,12 @@ def _part_device(lm: LM, part: str, layer: int) -> torch.device:
     return next(lm.module(part, layer).parameters()).device
 
 # %% ../../../nbs/09_editors/memory/05_routing.ipynb #cell-020
+@patch
+def note_change(self: RoutedLayer, mark: int):
+    "Called when edits have changed what the layer holds, with their checksum."
+    self.mark, self.hits = mark, None
+
+
 @patch
 def close(self: RoutedLayer):
     "Remove the hooks from the model."
@@ -229,86 +235,41 @@ def _without_attached(lm: LM, kind: str):  # kind: of results
         layer.idle = False
         _set_needs(lm, *before)
 
-# %% ../../../nbs/09_editors/memory/05_routing.ipynb #cell-029
-def _differing_setting(layer: RoutedLayer | None, settings: dict) -> str | None:
-    "The first setting in which a layer differs; none without a layer."
-    return next((n for n, v in layer.settings.items() if v != settings.get(n)), None) if layer else None
-
 # %% ../../../nbs/09_editors/memory/05_routing.ipynb #54deef66
 @dataclass
-class RoutedEdit(EditResult):
+class RoutedEdit(AttachedEdit):
     "What some edits have changed beside a layer. Subclasses have `after`, the checksum with them, and `count`, a size."
 
     before: int = 0  # the checksum of all edits before
     supersedes: ClassVar[bool] = True
-    what: ClassVar[str] = ""  # what the layer has, in errors
-    HParams: ClassVar[type]
-    setting_names: ClassVar[tuple] = ()  # hyper-parameters in which all edits of a model must agree
 
-    @classmethod
-    def settings_of(cls, hparams: dict) -> dict:
-        "The settings of the layer; a result that was saved before a setting existed has its default."
-        return {n: hparams.get(n, getattr(cls.HParams, n)) for n in cls.setting_names}
-
-    @classmethod
-    def check_layer(cls, lm: LM, editor: str, hparams: HParams):
-        "Raise BadArgument if a model has such a layer with other settings than an editor's."
-        layer = lm.edits.attached.get(cls.kind)
-        settings = cls.settings_of(vars(hparams))
-        if name := _differing_setting(layer, settings):
-            raise BadArgument(
-                f"{editor}: {cls.what} of {lm.name} were made with {name} {layer.settings[name]!r}, "
-                f"and cannot go on with {settings[name]!r}"
+    def _check_fits(self, lm: LM):
+        "Raise EditError if it was made for a model of another size, or with other settings than those of the layer."
+        made = {k: self.model.get(k) for k in ("layers", "width")}
+        if self.settings_of(self.hparams)["layer"] >= lm.layers or made != dict(layers=lm.layers, width=lm.width):
+            raise EditError(
+                f"{self!r} was made for {self.model.get('name', 'another model')} with {made['layers']} layers of "
+                f"width {made['width']}, and {lm.name} has {lm.layers} of {lm.width}"
             )
+        super()._check_fits(lm)
 
-    def _new_layer(self, lm: LM, settings: dict) -> RoutedLayer:
-        raise NotImplementedError
+    def _attach(self, lm: LM, remember: bool):
+        layer = lm.edits.attached.get(self.kind)
+        if (layer.mark if layer else 0) != self.before:
+            raise EditError(
+                f"{self!r} goes on from other edits than those that {lm.name} has now; "
+                "apply them in the order in which they were made, or edit again"
+            )
+        super()._attach(lm, remember)
+        lm.edits.attached[self.kind].note_change(self.after)
 
-    def _put(self, layer: RoutedLayer):
-        "Write into the layer; returns what `_take_back` needs."
-        raise NotImplementedError
+    def _detach(self, lm: LM):
+        layer = lm.edits.attached[self.kind]
+        super()._detach(lm)
+        layer.note_change(self.before)
 
-    def _take_back(self, layer: RoutedLayer, old):
-        raise NotImplementedError
-
-# %% ../../../nbs/09_editors/memory/05_routing.ipynb #2bf2eba0
-@patch
-def _check_fits(self: RoutedEdit, lm: LM):
-    "Raise EditError if it was made for a model of another size, or with other settings than those of the layer."
-    layer, settings = lm.edits.attached.get(self.kind), self.settings_of(self.hparams)
-    made = {k: self.model.get(k) for k in ("layers", "width")}
-    if settings["layer"] >= lm.layers or made != dict(layers=lm.layers, width=lm.width):
-        raise EditError(
-            f"{self!r} was made for {self.model.get('name', 'another model')} with {made['layers']} layers of "
-            f"width {made['width']}, and {lm.name} has {lm.layers} of {lm.width}"
-        )
-    if name := _differing_setting(layer, settings):
-        raise EditError(
-            f"{self!r} has {name} {settings[name]!r}, and {self.what} of {lm.name} were made with "
-            f"{layer.settings[name]!r}; edit again with the same hyper-parameters"
-        )
-
-# %% ../../../nbs/09_editors/memory/05_routing.ipynb #607f9395
-@patch
-def _attach(self: RoutedEdit, lm: LM, remember: bool):
-    layer = lm.edits.attached.get(self.kind)
-    if (layer.mark if layer else 0) != self.before:
-        raise EditError(
-            f"{self!r} goes on from other edits than those that {lm.name} has now; "
-            "apply them in the order in which they were made, or edit again"
-        )
-    if layer is None:
-        layer = lm.edits.attached[self.kind] = self._new_layer(lm, self.settings_of(self.hparams))
-    layer.history.append(self._put(layer))
-
-
-@patch
-def _detach(self: RoutedEdit, lm: LM):
-    layer = lm.edits.attached[self.kind]
-    self._take_back(layer, layer.history.pop())
-    if not layer.history:
+    def _close(self, lm: LM, layer: RoutedLayer):
         layer.close()
-        del lm.edits.attached[self.kind]
 
 # %% ../../../nbs/09_editors/memory/05_routing.ipynb #1b27a886
 @patch(cls_method=True)
@@ -381,12 +342,7 @@ class WiseLayer(RoutedLayer):
         self.shards = []
         self.masks, self.made = {}, {}  # masks by shard number; memories by the checksums of their shards
         self.function = _activation_function(lm) if settings["measure"] == "activated" else None
-        self.routes = self.activations = None  # of the last pass: the memory of each row or -1; all activations
-
-    @property
-    def mark(self) -> int:
-        "The checksum of all shards."
-        return self.shards[-1].mark if self.shards else 0
+        self.activations = None  # of the last pass; its `hits` are the numbers of memories
 
 # %% ../../../nbs/09_editors/memory/05_routing.ipynb #cell-039
 @patch
@@ -466,15 +422,15 @@ def change_output(self: WiseLayer, x: torch.Tensor, out: torch.Tensor) -> torch.
     "In a pass: the layer's output, with the change of a side memory for the rows that use one."
     if not self.shards:
         return None
-    if not (self.continues and self.routes is not None and len(self.routes) == len(x)):
+    if not (self.continues and self.hits is not None and len(self.hits) == len(x)):
         over = self.settings["over"]
         columns = self._prompt_columns(x, whole=over == "text")
         given = prompt_positions(out, *columns, over)[0] if self.function else None
-        self.routes, self.activations = self.choose_memories(*prompt_positions(x, *columns, over), given)
-    if not bool((self.routes >= 0).any()):
+        self.hits, self.activations = self.choose_memories(*prompt_positions(x, *columns, over), given)
+    if not bool((self.hits >= 0).any()):
         return None
     for n, m in enumerate(self.memories()):
-        rows = (self.routes == n).nonzero()[:, 0]
+        rows = (self.hits == n).nonzero()[:, 0]
         if len(rows):
             out[rows] += (x[rows].to(m.delta.dtype) @ m.delta.T).to(out.dtype)
     return out

@@ -103,7 +103,7 @@ class WiseEdit(RoutedEdit):
     def count(self) -> int:
         return len(self.shards)
 
-    def _new_layer(self, lm: LM, settings: dict) -> WiseLayer:
+    def _new_shared(self, lm: LM, settings: dict) -> WiseLayer:
         return WiseLayer(lm, settings)
 
     def _put(self, layer: WiseLayer) -> list[Shard]:
@@ -112,7 +112,7 @@ class WiseEdit(RoutedEdit):
         return old
 
     def _take_back(self, layer: WiseLayer, old: list[Shard]):
-        layer.shards[self.first_shard :], layer.routes = old, None
+        layer.shards[self.first_shard :] = old
 
 # %% ../../../nbs/09_editors/memory/06_wise.ipynb #cell-019
 @patch
@@ -337,9 +337,6 @@ class Wise(Editor):
 
     name, HParams, batch, needs_subject = "wise", WiseHParams, 1, False
 
-    def changed_parts(self, hparams: WiseHParams) -> tuple:
-        return (hparams.part,)
-
     def _shard_to_train(self, lm: LM, h: WiseHParams) -> tuple[Shard, torch.Tensor, torch.Tensor]:
         "The shard that takes the next edits, its change as a matrix, and its mask."
         layer = lm.edits.attached.get("wise")
@@ -352,7 +349,7 @@ class Wise(Editor):
         return last, layer.dense(last) if last.edits else torch.zeros(shape), mask
 
     def _edit(self, lm: LM, requests: list[EditRequest], hparams: WiseHParams) -> WiseEdit:
-        WiseEdit.check_layer(lm, self.name, hparams)
+        WiseEdit.check_settings(lm, vars(hparams))
         if hparams.contexts:
             _greedy_contexts(lm)  # takes the side memories off and puts new ones on
         layer = lm.edits.attached.get("wise")
