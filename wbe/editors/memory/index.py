@@ -55,7 +55,6 @@ class VectorIndex:
         if not isinstance(size, (int, np.integer)) or size < 1:
             raise BadArgument(f"size is how many numbers a vector has, not {size!r}")
         self.size, self._rows, self.count = int(size), np.empty((0, int(size)), np.float32), 0
-        self._removed = np.zeros(0, bool)
 
     def __len__(self) -> int:
         return self.count
@@ -89,7 +88,7 @@ def add(
     if need > len(self._rows):
         rows = np.empty((max(need, self.count + self.count // 4, 1024), self.size), np.float32)
         rows[: self.count] = self.vectors
-        self._rows, self._removed = rows, np.pad(self._removed, (0, len(rows) - len(self._removed)))
+        self._rows = rows
     self._rows[self.count : need] = v
     given, self.count = range(self.count, need), need
     self._after_add()
@@ -104,51 +103,7 @@ def truncate(
     "Forget all vectors from a number on."
     if count < self.count:
         self.count = max(0, count)
-        self._removed[self.count :] = False
         self._after_truncate()
-
-# %% ../../../nbs/09_editors/memory/02_index.ipynb #a279eeb1
-@patch
-def _set_removed(self: VectorIndex, numbers, gone: bool):
-    "Hide vectors, or bring them back."
-    numbers = np.asarray(numbers, np.int64).reshape(-1)
-    if len(numbers) and not 0 <= numbers.min() <= numbers.max() < self.count:
-        raise BadArgument(f"vectors are numbered 0 to {self.count - 1:,}, not {numbers.min()} to {numbers.max()}")
-    self._removed[numbers] = gone
-
-
-@patch
-def remove(self: VectorIndex, numbers):
-    "Hide vectors from all searches."
-    self._set_removed(numbers, True)
-
-
-@patch
-def restore(self: VectorIndex, numbers):
-    "Bring removed vectors back."
-    self._set_removed(numbers, False)
-
-
-@patch(as_prop=True)
-def removed(self: VectorIndex) -> np.ndarray:
-    "The numbers of the removed vectors."
-    return np.flatnonzero(self._removed[: self.count])
-
-# %% ../../../nbs/09_editors/memory/02_index.ipynb #b5df5337
-@patch
-def _search_left(self: VectorIndex, v: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    "The k nearest that are not removed."
-    ids, sims = np.full((len(v), k), -1), np.full((len(v), k), -1, np.float32)
-    rows, wanted = np.arange(len(v)), min(k, self.count - len(self.removed))
-    width = k if self.count > 8 * len(self.removed) else k + 8
-    while len(rows):
-        found, near = self._search(v[rows], min(width, self.count))
-        found = np.where(self._removed[found], -1, found)
-        ids[rows], sims[rows] = top_k(near, found, k)
-        unfinished = (found >= 0).sum(1) < wanted
-        rows = rows[unfinished] if width < self.count else rows[:0]
-        width *= 4
-    return ids, sims
 
 # %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-019
 @patch
@@ -162,7 +117,7 @@ def search(
     check_least(1, k=k)
     if not len(v) or not self.count:
         return np.full((len(v), k), -1), np.full((len(v), k), -1, np.float32)
-    return (self._search_left if self._removed[: self.count].any() else self._search)(v, int(k))
+    return self._search(v, int(k))
 
 # %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-022
 def _exact_search(

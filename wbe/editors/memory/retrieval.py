@@ -283,7 +283,6 @@ class PairMemory:
         self.index = vector_index(kind, embed.size, **options)
         self.pairs, self.latest = [], {}  # latest: the numbers of the pairs about each fact
         self.vectors = []  # those that are not in the index yet
-        self.replaced = []  # the numbers of pairs that must still be removed from the index
         self.names, self.without_subject = SubjectIndex(), 0  # the names in the pairs; how many pairs have none
 
     def __len__(self) -> int:
@@ -318,9 +317,7 @@ def add(
     if len(vectors) != len(pairs):
         raise BadArgument(f"{len(pairs)} pairs, but {len(vectors)} vectors: give one for each")
     for n, p in enumerate(pairs, len(self.pairs)):
-        known = self.latest.setdefault(p.fact, [])
-        self.replaced += known[-1:] if self.replace else []
-        known.append(n)
+        self.latest.setdefault(p.fact, []).append(n)
         if self.subjects != "ignore":
             self.names.add(n, p.names)
             self.without_subject += not p.names
@@ -340,10 +337,6 @@ def remove_last(self: PairMemory, count: int):
         known.pop()
         if not known:
             del self.latest[p.fact]
-        elif self.replace and known[-1] in self.replaced:  # not removed from the index yet
-            self.replaced.remove(known[-1])
-        elif self.replace:
-            self.index.restore([known[-1]])
     del self.pairs[len(self.pairs) - count :]
     self.index.truncate(len(self.pairs))
     self.vectors = [v[: len(self.pairs) - len(self.index)] for v in self._waiting()]
@@ -356,12 +349,13 @@ def _search(
     k: int,
     accepts,  # a function (number of the vector, number of the pair)
 ) -> list[list[tuple[int, float]]]:
-    "The nearest accepted pairs of each vector: numbers and similarities."
-    rows, unfinished, width = {}, list(range(len(vectors))), k
+    "The nearest valid and accepted pairs of each vector: numbers and similarities."
+    replaced = len(self.pairs) - len(self.latest) if self.replace else 0
+    rows, unfinished, width = {}, list(range(len(vectors))), k + 8 if 8 * replaced >= len(self.pairs) else k
     while unfinished:
         ids, sims = self.index.search(vectors[unfinished], min(width, len(self.pairs)))
         for i, row, near in zip(unfinished, ids.tolist(), sims.tolist()):
-            rows[i] = [(n, s) for n, s in zip(row, near) if n >= 0 and accepts(i, n)][:k]
+            rows[i] = [(n, s) for n, s in zip(row, near) if n >= 0 and self.is_valid(n) and accepts(i, n)][:k]
         unfinished = [i for i in unfinished if len(rows[i]) < k] if width < len(self.pairs) else []
         width *= 4
     return [rows[i] for i in range(len(vectors))]
@@ -418,8 +412,7 @@ def nearest(
         return [[] for _ in questions]
     for v in self._waiting():
         self.index.add(v)
-    self.index.remove(self.replaced)
-    self.vectors, self.replaced = [], []
+    self.vectors = []
     vectors, named = self.embedder.embed(different), [self.named(q) for q in different]
     first = [self._nearest_of(numbers, v, k) for numbers, v in zip(named, vectors)]
     others, found = self._not_named(vectors, named, k, threshold), {}
