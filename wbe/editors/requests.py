@@ -305,9 +305,14 @@ def remove(
     owner: int,
     names,  # those with which it was added
 ):
-    "Remove the names of an owner."
-    for words in {name_words(name) for name in names} - {()}:
-        del self.owners[words][owner]
+    "Remove the names of an owner; those that were added once more stay."
+    for name in dict.fromkeys(names):
+        words = name_words(name)
+        if not words:
+            continue
+        self.owners[words][owner].remove(name)
+        if not self.owners[words][owner]:
+            del self.owners[words][owner]
         if self.owners[words]:
             continue
         del self.owners[words]
@@ -336,7 +341,7 @@ def _mentions(self: SubjectIndex, text: str) -> list[SubjectMention]:
 # %% ../../nbs/09_editors/01_requests.ipynb #130e2eb2
 def _is_written(forms: list[str], text: str) -> bool:  # forms: spellings of a name
     "Whether a text contains a spelling of the name letter for letter, not at its beginning."
-    return any(re.search(rf"(?<!\w)(?<!^){re.escape(form)}(?!\w)", text) for form in forms)
+    return any(re.search(rf"(?<!\w)(?<!^){re.escape(form)}(?!\w)", text) for form in set(forms))
 
 # %% ../../nbs/09_editors/01_requests.ipynb #b432cd40
 @patch

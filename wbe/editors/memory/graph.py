@@ -83,9 +83,8 @@ class _RelationWords:
 
     def __init__(self, phrases: bool = True):  # phrases: whether wbe's phrases for a property count, too
         self.phrases = _phrase_profiles() if phrases else {}
-        self.profiles, self.used_by = {}, Counter()  # used_by: in how many profiles a word occurs
-        for word in (w for words in _phrase_profiles().values() for w in words):  # what is common in questions
-            self.used_by[word] += 1
+        self.profiles = {}
+        self.used_by = Counter(w for words in _phrase_profiles().values() for w in words)  # in how many profiles
         self.beginnings = {}  # the first four letters: words
         for word in self.used_by:
             self.beginnings.setdefault(word[:4], set()).add(word)
@@ -95,50 +94,43 @@ class _RelationWords:
 
 # %% ../../../nbs/09_editors/memory/07_graph.ipynb #77cb877b
 @patch
-def _count_vocabulary(self: _RelationWords, before: set, after: set):
-    "Follow a change of the vocabulary of a relation."
-    for word in after - before:
-        self.used_by[word] += 1
+def _count(
+    self: _RelationWords,
+    relation: str,
+    texts,  # lists of content words
+    label: str,
+    step: int,  # 1 to add, -1 to remove
+):
+    "Count texts and a label of a relation, and follow the change of its vocabulary."
+    profile = self.profiles.setdefault(relation, _Profile())
+    before = profile.vocabulary
+    for text in map(tuple, texts):
+        profile.texts[text] += step
+        if profile.texts[text] == max(step, 0):  # the first of equal texts comes, or the last goes
+            profile.words.update(dict.fromkeys(text, step))
+        if not profile.texts[text]:
+            del profile.texts[text]
+    profile.label.update(dict.fromkeys(_content_words(label), step))
+    profile.labels += step * bool(label)
+    for word in before ^ profile.vocabulary:
+        self.used_by[word] += step
         self.beginnings.setdefault(word[:4], set()).add(word)
-    for word in before - after:
-        self.used_by[word] -= 1
         if not self.used_by[word]:
             del self.used_by[word]
             self.beginnings[word[:4]].discard(word)
 
 # %% ../../../nbs/09_editors/memory/07_graph.ipynb #2a6f0ffd
 @patch
-def add(
-    self: _RelationWords,
-    relation: str,  # its key, such as a P-id
-    texts,  # lists of content words
-    label: str = "",
-):
+def add(self: _RelationWords, relation: str, texts, label: str = ""):  # relation: its key, such as a P-id
     "Add texts that ask for a relation or state it."
-    profile = self.profiles.setdefault(relation, _Profile())
-    before = profile.vocabulary
-    for text in map(tuple, texts):
-        if not profile.texts[text]:
-            profile.words.update(set(text))
-        profile.texts[text] += 1
-    profile.label.update(set(_content_words(label)))
-    profile.labels += bool(label)
-    self._count_vocabulary(before, profile.vocabulary)
+    self._count(relation, texts, label, 1)
 
 # %% ../../../nbs/09_editors/memory/07_graph.ipynb #9b2a4586
 @patch
 def remove(self: _RelationWords, relation: str, texts, label: str = ""):
     "Undo `add`."
+    self._count(relation, texts, label, -1)
     profile = self.profiles[relation]
-    before = profile.vocabulary
-    for text in map(tuple, texts):
-        profile.texts[text] -= 1
-        if not profile.texts[text]:
-            del profile.texts[text]
-            profile.words.subtract(set(text))
-    profile.label.subtract(set(_content_words(label)))
-    profile.labels -= bool(label)
-    self._count_vocabulary(before, profile.vocabulary)
     if not profile.texts and not profile.labels:
         del self.profiles[relation]
 
@@ -418,9 +410,8 @@ class FactGraph:
         check_choice(link, LINKS, "link:")
         self.replace, self.link, self.hop_cost = replace, link, hop_cost
         self.facts, self.edges = [], {}  # edges: {node: {relation: numbers of facts, the latest last}}
-        self.names, self.uses = SubjectIndex(), Counter()  # uses: (node, words of a name): how many facts have it
-        self.relations = _RelationWords(phrases)
-        self.by_word = {}  # word of a name: names with it; for fuzzy links
+        self.names, self.relations = SubjectIndex(), _RelationWords(phrases)
+        self.by_word = {}  # word of a name: names with it, and how often each was added; for fuzzy links
 
     def __len__(self) -> int:
         return len(self.facts)
@@ -428,31 +419,6 @@ class FactGraph:
     def __repr__(self) -> str:
         relations = len(self.relations.profiles)
         return f"FactGraph({len(self):,} facts, {len(self.edges):,} subjects, {relations:,} relations)"
-
-# %% ../../../nbs/09_editors/memory/07_graph.ipynb #cell-013
-@patch
-def _add_name(self: FactGraph, node: str, name: str):
-    "Make a node known by a name."
-    words = name_words(name)
-    self.uses[node, words] += 1
-    if words and self.uses[node, words] == 1:
-        self.names.add(node, [name])
-        for w in words if self.link == "fuzzy" else ():
-            self.by_word.setdefault(w, Counter())[words] += 1
-
-# %% ../../../nbs/09_editors/memory/07_graph.ipynb #cell-014
-@patch
-def _remove_name(self: FactGraph, node: str, name: str):
-    "Undo `_add_name`."
-    words = name_words(name)
-    self.uses[node, words] -= 1
-    if self.uses[node, words]:
-        return
-    del self.uses[node, words]
-    if words:
-        self.names.remove(node, [name])
-        for w in words if self.link == "fuzzy" else ():
-            self.by_word[w] -= Counter([words])
 
 # %% ../../../nbs/09_editors/memory/07_graph.ipynb #cell-015
 @patch
@@ -469,8 +435,10 @@ def add(  # noqa: F811  of another class
         self.facts.append(f)
         self.edges.setdefault(f.source, {}).setdefault(f.key, []).append(n)
         self.relations.add(f.key, f.words, f.relation)
-        for name in f.names:
-            self._add_name(f.source, name)
+        self.names.add(f.source, f.names)
+        for name in map(name_words, f.names) if self.link == "fuzzy" else ():
+            for w in name:
+                self.by_word.setdefault(w, Counter())[name] += 1
 
 # %% ../../../nbs/09_editors/memory/07_graph.ipynb #cell-016
 @patch
@@ -485,8 +453,10 @@ def remove_last(self: FactGraph, count: int):
         if not edges:
             del self.edges[f.source]
         self.relations.remove(f.key, f.words, f.relation)
-        for name in f.names:
-            self._remove_name(f.source, name)
+        self.names.remove(f.source, f.names)
+        for name in map(name_words, f.names) if self.link == "fuzzy" else ():
+            for w in name:
+                self.by_word[w] -= Counter([name])
 
 # %% ../../../nbs/09_editors/memory/07_graph.ipynb #cell-021
 _MOST_NAMES = 2_000  # a word in more names than these finds none of them
