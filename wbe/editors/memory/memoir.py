@@ -14,8 +14,7 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from .codebook import prompt_queries
-from .grace import _edit_queries
+from .grace import _edit_queries, prompt_queries
 from .routing import RoutedEdit, RoutedLayer
 from .routing import _part_device, _without_attached
 from .wise import _UNRELATED, _after_contexts, _greedy_contexts, _training_ends

@@ -124,8 +124,7 @@ def template_fact(
 # %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #eed23277
 def _lacks_a_fact(p: Probe) -> bool:
     "Whether a benchmark does not say what a question needs: the second fact of a multi-hop question."
-    axis = AXES[p.axis]
-    return not p.facts and axis.rests_on_edit and len(axis.facts) > 1 and not p.relation_id
+    return not (p.facts or p.relation_id) and AXES[p.axis].rests_on_edit and len(AXES[p.axis].facts) > 1
 
 
 def _facts_behind(p: Probe, r: EditRequest, form: str) -> list:
