@@ -31,7 +31,7 @@ from wbe.store import format_bytes
 
 WAYS = {
     "exact": ("exact", {}),
-    "annoy, 100 trees, as published": ("annoy", dict(trees=100, search_k=200)),
+    "annoy, 100 trees, as published": ("annoy", dict(trees=100, recall=None)),
     "annoy, 20 trees": ("annoy", dict(trees=20)),
     "faiss": ("faiss", {}),
 }

@@ -525,7 +525,7 @@ class AttachedEdit(EditResult):
         raise NotImplementedError
 
     def _close(self, lm: LM, shared):
-        "Called when the last result has left the object."
+        "Called in place of `_take_back` for the last result: the object goes with it."
 
 # %% ../../nbs/09_editors/02_results.ipynb #1f5b5265
 @patch
@@ -542,13 +542,19 @@ def _attach(self: AttachedEdit, lm: LM, remember: bool):
 @patch
 def _detach(self: AttachedEdit, lm: LM):
     shared = lm.edits.attached[self.kind]
-    self._take_back(shared, shared.history.pop())
+    old = shared.history.pop()
     if shared.history:
+        self._take_back(shared, old)
         return
     self._close(lm, shared)
     if self.is_item_hook:
         lm.item_hooks.remove(shared)
     del lm.edits.attached[self.kind]
+
+
+@patch
+def _take_over(self: AttachedEdit, lm: LM):  # it is then the only one of its kind
+    del lm.edits.attached[self.kind].history[1:]
 
 # %% ../../nbs/09_editors/02_results.ipynb #cell-083
 def carried_state(
@@ -606,7 +612,8 @@ def write_tensors(
 
     with atomic_write(path) as part:
         try:
-            save_file(tensors, part, metadata=about and {"about": json.dumps(about)})
+            here = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+            save_file(here, part, metadata=about and {"about": json.dumps(about)})
         except SafetensorError as e:
             raise StoreError(
                 f"{path}: {e}; free some space, or choose another folder. Nothing was half-written."
@@ -647,8 +654,7 @@ def _read_manifest(
 # %% ../../nbs/09_editors/02_results.ipynb #cell-100
 @patch
 def _to_saved(self: WeightEdit) -> tuple[dict, dict]:
-    stored = named_tensors({f"{p}.{n}": vars(d) for (p, n), d in self.deltas.items()})
-    return {name: t.contiguous().cpu() for name, t in stored.items()}, {}
+    return named_tensors({f"{p}.{n}": vars(d) for (p, n), d in self.deltas.items()}), {}
 
 # %% ../../nbs/09_editors/02_results.ipynb #cell-101
 @patch(cls_method=True)
@@ -679,7 +685,7 @@ def save(self: EditResult, folder) -> Path:  # the folder
     for n, p in enumerate(getattr(self, "parts", ())):
         p.save(folder / f"{n:05d}")
     if self.carried is not None:
-        tensors = tensors | {_CARRIED + k: t.contiguous().cpu() for k, t in self.carried.tensors.items()}
+        tensors = tensors | {_CARRIED + k: t for k, t in self.carried.tensors.items()}
         settings = settings | dict(carried=self.carried.settings)
     if tensors:
         write_tensors(folder / "edit.safetensors", tensors)
@@ -733,7 +739,7 @@ def save_carried(
         return False
     folder = make_folder(folder)
     states = lm.edits.carried
-    tensors = {f"{name}:{k}": t.contiguous().cpu() for name, s in states.items() for k, t in s.tensors.items()}
+    tensors = {f"{name}:{k}": t for name, s in states.items() for k, t in s.tensors.items()}
     write_tensors(folder / "carried.safetensors", tensors)
     settings = {name: s.settings for name, s in states.items()}
     manifest = dict(settings=settings, sha256=sha256_of(folder / "carried.safetensors"))

@@ -408,6 +408,7 @@ class GraphEdit(AttachedEdit):
 
     def _close(self, lm: LM, retriever: GraphRetriever):
         if retriever.graph is not None:
+            retriever.graph.remove_last(len(self.facts))
             _leave_graph(retriever.graph, retriever.settings)
 
     def _to_saved(self) -> tuple[dict, dict]:

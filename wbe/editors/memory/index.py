@@ -122,9 +122,8 @@ def search(
 # %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-022
 def _exact_search(
     queries: np.ndarray,
-    keys,  # an array, or a tensor on the device
+    keys: np.ndarray,
     k: int,
-    device: str = "cpu",
     at_once: int = 1 << 25,  # the largest number of similarities in memory
 ) -> tuple[np.ndarray, np.ndarray]:  # numbers and cosines, nearest first
     "The k nearest keys to each query, by comparing with all."
@@ -133,12 +132,12 @@ def _exact_search(
     step, parts = min(len(queries), 1024), []
     block = max(1, at_once // max(step, 1))
     for q in range(0, len(queries), step):
-        some, sims, ids = torch.from_numpy(queries[q : q + step]).to(device), [], []
+        some, sims, ids = torch.from_numpy(queries[q : q + step]), [], []
         for i in range(0, len(keys), block):
-            keys_here = torch.as_tensor(keys[i : i + block]).to(device)
+            keys_here = torch.as_tensor(keys[i : i + block])
             found = (some @ keys_here.T).topk(min(k + 8, len(keys_here)))
-            sims.append(found.values.cpu().numpy())
-            ids.append(found.indices.cpu().numpy() + i)
+            sims.append(found.values.numpy())
+            ids.append(found.indices.numpy() + i)
         parts.append(top_k(np.concatenate(sims, 1), np.concatenate(ids, 1), k))
     return np.concatenate([ids for ids, _ in parts]), np.concatenate([sims for _, sims in parts])
 
@@ -151,30 +150,14 @@ class ExactIndex(VectorIndex):
 
     name = "exact"
 
-    def __init__(self, size: int, device: str = "cpu"):
-        super().__init__(size)
-        self.device, self._on_device, self._halves = device, None, None  # in half precision, for few queries
-
-    def _keys(self):
-        "The vectors where they are compared: copied to a device when they have changed, not for each search."
-        import torch
-
-        if self.device == "cpu":
-            return self.vectors
-        if self._on_device is None:
-            self._on_device = torch.tensor(self.vectors, device=self.device)
-        return self._on_device
-
-    def _after_add(self):
-        self._on_device = None
+    _halves = None  # the vectors in half precision, for few queries
 
     def _after_truncate(self):
-        self._on_device, self._halves = None, None
+        self._halves = None
 
     def _search(self, v: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        if self.device == "cpu" and len(v) <= _FEW and self.count >= _MANY:
-            return self._search_few(v, k)
-        return _exact_search(v, self._keys(), k, self.device)
+        few = len(v) <= _FEW and self.count >= _MANY
+        return self._search_few(v, k) if few else super()._search(v, k)
 
 # %% ../../../nbs/09_editors/memory/02_index.ipynb #e16ae67f
 @patch
@@ -237,13 +220,12 @@ class AnnoyForestIndex(VectorIndex):
         trees: int = 100,  # in a forest; the paper's code has 100
         recall: float
         | None = 0.99,  # the wanted one determines how many nodes are looked at; None: as in the paper's code
-        search_k: int | None = None,  # the number of nodes, instead of a recall
         tail: int = 20_000,  # the number of vectors that are compared exactly before they become a forest
     ):
         otherwise = "use the index exact, which needs nothing, or faiss (Annoy is built with a C++ compiler)"
         require_package("annoy", "annoy", "the index annoy", otherwise)
         super().__init__(size)
-        self.trees, self.recall, self.search_k, self.tail = trees, recall, search_k, tail
+        self.trees, self.recall, self.tail = trees, recall, tail
         self.parts = []  # of forests: start, end, the forest, search_k, measured recall
 
     def _after_add(self):
@@ -281,8 +263,8 @@ def _build_forest(self: AnnoyForestIndex, start: int, end: int) -> dict:
     for n, v in enumerate(self._rows[start:end]):
         forest.add_item(n, v)
     forest.build(self.trees, n_jobs=1)
-    if self.search_k or self.recall is None:
-        return part | dict(forest=forest, search_k=self.search_k or 2 * self.trees, recall=None)
+    if self.recall is None:
+        return part | dict(forest=forest, search_k=2 * self.trees, recall=None)
     look = lambda queries, k, effort: _search_forest(forest, queries, k, effort)[0]
     k, got = _tune_effort(look, self._rows[start:end], 2 * self.trees, self.trees * (end - start), self.recall)
     return part | dict(forest=forest, search_k=k, recall=got)

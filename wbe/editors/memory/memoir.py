@@ -174,30 +174,19 @@ class MemoirEdit(RoutedEdit):
 @patch
 def _to_saved(self: MemoirEdit) -> tuple[dict, dict]:
     tensors = dict(matrix=self.matrix, masks=_pack_masks(self.masks), background=self.background)
-    return {k: t.cpu().contiguous() for k, t in tensors.items()}, dict(before=self.before, after=self.after)
+    return tensors, dict(before=self.before, after=self.after)
 
 # %% ../../../nbs/09_editors/memory/12_memoir.ipynb #cell-031
 @patch(cls_method=True)
 def _from_saved(cls: MemoirEdit, tensors: dict, settings: dict, folder: Path) -> MemoirEdit:
     masks = _unpack_masks(tensors["masks"], tensors["matrix"].shape[1])
-    return cls(
-        matrix=tensors["matrix"],
-        masks=masks,
-        background=tensors["background"],
-        **{k: settings[k] for k in ("before", "after")},
-    )
+    return cls(**tensors | dict(masks=masks), before=settings["before"], after=settings["after"])
 
 # %% ../../../nbs/09_editors/memory/12_memoir.ipynb #cell-033
 @patch(cls_method=True)
 def _joined(cls: MemoirEdit, results: list) -> dict:
     last, masks = results[-1], torch.cat([r.masks for r in results])
     return dict(matrix=last.matrix, masks=masks, background=last.background, after=last.after)
-
-# %% ../../../nbs/09_editors/memory/12_memoir.ipynb #cell-035
-@patch
-def _take_over(self: MemoirEdit, lm: LM):
-    layer = lm.edits.attached["memoir"]
-    layer.history = [(torch.zeros_like(layer.matrix), 0)]
 
 # %% ../../../nbs/09_editors/memory/12_memoir.ipynb #cell-038
 def _background_features(lm: LM, h: MemoirHParams) -> torch.Tensor:  # (in,)

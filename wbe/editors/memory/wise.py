@@ -132,11 +132,6 @@ def _joined(cls: WiseEdit, results: list) -> dict:
     last = {s.number: s for r in results for s in r.shards}
     return dict(shards=[last[n] for n in sorted(last)])
 
-# %% ../../../nbs/09_editors/memory/06_wise.ipynb #cell-024
-@patch
-def _take_over(self: WiseEdit, lm: LM):
-    lm.edits.attached["wise"].history = [[]]
-
 # %% ../../../nbs/09_editors/memory/06_wise.ipynb #cell-034
 _UNRELATED = package_table("editors/unrelated.toml")
 
