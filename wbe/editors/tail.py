@@ -51,18 +51,16 @@ def from_layer(
     rests: list,  # for each block below what it returns beside hidden states
 ):
     "Inside the `with` block, the layers below do nothing, and the layer receives `hidden`."
-    blocks, before, hooks = [lm.module("block", n) for n in range(layer)], [], []
+    blocks, before = [lm.module("block", n) for n in range(layer)], []
+    # blocks may write into what they are given; the last hook: after those of editors
+    put = lambda m, given, out: (hidden.clone(), *out[1:]) if isinstance(out, tuple) else hidden.clone()
     try:
         for block, rest in zip(blocks, rests):
             before.append(block.__dict__.get("forward"))
             block.forward = _skipping_forward(rest)
-        if blocks:  # blocks may write into what they are given
-            put = lambda m, given, out: (hidden.clone(), *out[1:]) if isinstance(out, tuple) else hidden.clone()
-            hooks.append(blocks[-1].register_forward_hook(put))  # the last hook: after those of editors
-        yield
+        with hooked([block.register_forward_hook(put) for block in blocks[-1:]]):
+            yield
     finally:
-        for hook in hooks:
-            hook.remove()
         for block, old in zip(blocks, before):
             if old is None:
                 del block.forward

@@ -33,8 +33,10 @@ def _top_masks(
     features: torch.Tensor,  # (prompts, in)
     top: int,  # number of columns
     permutation: torch.Tensor,  # (in,)
+    background: torch.Tensor | float = 0.0,  # (in,): what is taken off the features
 ) -> torch.Tensor:  # (prompts, in), True for the columns of a prompt
     "The columns that prompts use."
+    features = features - background
     largest = permutation[features.abs().topk(top, dim=1).indices]
     return torch.zeros_like(features, dtype=torch.bool).scatter_(1, largest, True)
 
@@ -114,9 +116,7 @@ def active_masks(self: _MemoirLayer, x: torch.Tensor, first: torch.Tensor, end: 
     "The masks of prompts, by the layer's inputs."
     how = self.settings["features"]
     features = prompt_queries(x, first, end, 0.0 if how == "last" else 1.0)
-    return _top_masks(
-        features - self.background if how == "centred" else features, self.settings["top"], self.permutation
-    )
+    return _top_masks(features, self.settings["top"], self.permutation, self.background if how == "centred" else 0.0)
 
 # %% ../../../nbs/09_editors/memory/12_memoir.ipynb #cell-022
 @patch
@@ -287,4 +287,4 @@ def masks_of(
     coded = encode_items(lm, [QAItem(r.question, r.answer) for r in requests], h.under)
     features = _edit_queries(lm, coded, h.part, h.layer, 0.0 if h.features == "last" else 1.0).cpu()
     permutation = torch.randperm(features.shape[1], generator=torch.Generator().manual_seed(h.seed))
-    return _top_masks(features - background if h.features == "centred" else features, h.top, permutation)
+    return _top_masks(features, h.top, permutation, background if h.features == "centred" else 0.0)

@@ -287,12 +287,9 @@ class PairMemory:
     def __len__(self) -> int:
         return len(self.pairs)
 
-    @property
-    def embedder_name(self) -> str:
-        return self.embedder.key().get("embedder", type(self.embedder).__name__)
-
     def __repr__(self) -> str:
-        return f"PairMemory({len(self.pairs):,} pairs, {self.embedder_name}, {self.index.name})"
+        name = self.embedder.key().get("embedder", type(self.embedder).__name__)
+        return f"PairMemory({len(self.pairs):,} pairs, {name}, {self.index.name})"
 
     def _waiting(self) -> list[np.ndarray]:
         "The vectors that the index does not have yet, as one matrix if there are any."

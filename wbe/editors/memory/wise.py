@@ -197,7 +197,7 @@ class _WiseTraining:
     "Some edits while a side memory is trained on them."
 
     def __init__(self, lm: LM, requests: list[EditRequest], h: WiseHParams, seed: int):
-        self.h, self.inputs = h, None
+        self.h = h
         self.function = _activation_function(lm) if h.measure == "activated" else None
         self.layer, self.dtype, self.at_last = lm.module(h.part, h.layer), lm.dtype, math.nan
         self.matrix = lm.weight(h.part, h.layer).detach().float() if h.decay else None
@@ -207,15 +207,9 @@ class _WiseTraining:
             tokens = torch.tensor([len(c.answer) for c in coded for _ in c.answer])
             self.weight = self.weight * tokens / (tokens + 1)
         self.tail = TailPass(lm, [c.ids for c in coded], h.layer, None, positions, h.part)
-        with torch.no_grad():
-            self.tail.run(self._keep_inputs)
         ends = [len(c.ids) if h.over == "text" else c.prompt_length for c in coded]
-        self.edited = self._measured_positions(self.inputs, ends)
+        self.edited = self._measured_positions(self.tail.given.float(), ends)
         self.unrelated = self._unrelated_inputs(lm, self._encode_unrelated(lm, requests, seed))
-
-    def _keep_inputs(self, x, out):
-        self.inputs = x.detach().float()
-        return out
 
     def _measured_positions(self, x: torch.Tensor, ends: list[int]) -> tuple:
         "What `activation_score` needs of texts that begin in the first column: positions, weights, outputs."
