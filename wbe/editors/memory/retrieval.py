@@ -490,11 +490,8 @@ def retrieval_memory(lm: LM) -> PairMemory | None:
     return retriever.memory if retriever else None
 
 # %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-055
-_INDEX_PACKAGES = {"annoy": "annoy", "faiss": "faiss"}  # index: the module that it needs
-
-
-def _is_installed(module: str | None) -> bool:
-    return module is None or importlib.util.find_spec(module) is not None
+def _is_installed(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
 
 # %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-056
 def _installed_choices(h: RetrievalHParams) -> dict:
@@ -502,7 +499,7 @@ def _installed_choices(h: RetrievalHParams) -> dict:
     other = {}
     if _is_sentence_model(h.embedder) and not _is_installed("sentence_transformers"):
         other["embedder"] = "hashed"
-    if not _is_installed(_INDEX_PACKAGES.get(h.index)):
+    if h.index != "exact" and not _is_installed(h.index):  # an index has the name of its module
         other["index"] = "faiss" if _is_installed("faiss") else "exact"
     return other
 
