@@ -144,8 +144,8 @@ def discard(self: Spool):
     self._remove_parts(self.names)
 
 # %% ../nbs/00_core/07_spool.ipynb #ee286393
-# kinds of values in Thrift's compact protocol; 1 true, 2 false, 3 byte, 4 to 6 integers, 7 double, 8 bytes
-_THRIFT_STRUCT, _THRIFT_LIST = 12, 9
+# kinds of values in Thrift's compact protocol, as far as Parquet has them
+_TRUE, _FALSE, _BYTE, _BYTES, _LIST, _STRUCT = 1, 2, 3, 8, 9, 12  # 4 to 6 are integers of variable length
 
 # %% ../nbs/00_core/07_spool.ipynb #8f3cb054
 def _read_varint(data: bytes, at: int) -> tuple[int, int]:
@@ -158,47 +158,41 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
             return n, at
 
 # %% ../nbs/00_core/07_spool.ipynb #8440e6c2
-def _read_thrift(
+def _note_spans(
+    spans: dict,  # is filled: the path of a value, of field numbers and positions in lists: where it begins and ends
     data: bytes,
     at: int,  # where the value begins
-    kind: int = _THRIFT_STRUCT,
-) -> tuple:  # structures are dicts of field number to (kind, value), lists are (kind, values)
-    "A Thrift value and where it ends."
-    if kind in (1, 2):
-        return kind == 1, at
-    if kind in (3, 7):
-        size = 1 if kind == 3 else 8
-        return data[at : at + size], at + size
-    if kind in (_THRIFT_LIST, 10):
-        return _read_thrift_list(data, at)
-    if kind == _THRIFT_STRUCT:
-        return _read_thrift_struct(data, at)
-    n, at = _read_varint(data, at)
-    return (data[at : at + n], at + n) if kind == 8 else (n >> 1 ^ -(n & 1), at)
+    kind: int = _STRUCT,
+    path: tuple = (),
+) -> int:
+    "Note where a Thrift value and all values in it are; the end."
+    begin = at
+    if kind == _STRUCT:
+        field = 0
+        while head := data[at]:
+            field += head >> 4
+            at = _note_spans(spans, data, at + 1, head & 15, (*path, field))
+        at += 1
+    elif kind == _LIST:
+        n, of, at = data[at] >> 4, data[at] & 15, at + 1
+        if n == 15:
+            n, at = _read_varint(data, at)
+        for i in range(n):
+            at = _note_spans(spans, data, at, of, (*path, i))
+    elif kind == _BYTES:
+        n, at = _read_varint(data, at)
+        at += n
+    elif kind not in (_TRUE, _FALSE):
+        at = at + 1 if kind == _BYTE else _read_varint(data, at)[1]
+    spans[path] = begin, at
+    return at
 
 # %% ../nbs/00_core/07_spool.ipynb #0c139a95
-def _read_thrift_list(data: bytes, at: int) -> tuple:
-    n, of, at, out = data[at] >> 4, data[at] & 15, at + 1, []
-    if n == 15:
-        n, at = _read_varint(data, at)
-    for _ in range(n):
-        x, at = _read_thrift(data, at, of)
-        out.append(x)
-    return (of, out), at
-
-# %% ../nbs/00_core/07_spool.ipynb #74c0c515
-def _read_thrift_struct(data: bytes, at: int) -> tuple:
-    fields, field = {}, 0
-    while head := data[at]:
-        at += 1
-        if head >> 4:
-            field += head >> 4
-        else:
-            n, at = _read_varint(data, at)
-            field = n >> 1 ^ -(n & 1)
-        x, at = _read_thrift(data, at, head & 15)
-        fields[field] = head & 15, x
-    return fields, at + 1
+def _footer_spans(file: bytes) -> dict:
+    "Where the values in the footer of a Parquet file are, by their paths; the footer itself has the empty path."
+    spans = {}
+    _note_spans(spans, file, len(file) - 8 - int.from_bytes(file[-8:-4], "little"))
+    return spans
 
 # %% ../nbs/00_core/07_spool.ipynb #a7ffdac0
 def _write_varint(n: int) -> bytes:
@@ -210,27 +204,16 @@ def _write_varint(n: int) -> bytes:
     return bytes(out) + bytes([n])
 
 # %% ../nbs/00_core/07_spool.ipynb #5a031c87
-def _write_thrift(
-    value,  # as `_read_thrift` returns it; a list may be given as (kind, how many, their bytes)
-    kind: int = _THRIFT_STRUCT,
+def _replace_spans(
+    data: bytes,
+    whole: tuple[int, int],  # the span that is wanted
+    new: dict[tuple[int, int], bytes],  # spans in it: what stands there instead
 ) -> bytes:
-    "A Thrift value as bytes."
-    if kind in (1, 2):
-        return b""
-    if kind in (3, 7):
-        return value
-    if kind == 8:
-        return _write_varint(len(value)) + value
-    if kind in (_THRIFT_LIST, 10):
-        of, *rest = value
-        n, body = rest if len(rest) == 2 else (len(rest[0]), b"".join(_write_thrift(x, of) for x in rest[0]))
-        return (bytes([n << 4 | of]) if n < 15 else bytes([0xF0 | of]) + _write_varint(n)) + body
-    if kind == _THRIFT_STRUCT:
-        out, before = b"", 0
-        for field, (of, x) in sorted(value.items()):
-            out, before = out + bytes([field - before << 4 | of]) + _write_thrift(x, of), field
-        return out + b"\0"
-    return _write_varint(value << 1 if value >= 0 else (-value << 1) - 1)
+    "A span of some bytes, with other bytes in some spans of it."
+    out, (at, end) = b"", whole
+    for (begin, after), other in sorted(new.items()):
+        out, at = out + data[at:begin] + other, after
+    return out + data[at:end]
 
 # %% ../nbs/00_core/07_spool.ipynb #f94d43e1
 _DELTA_COLUMNS = {"statement_id"}
@@ -257,22 +240,30 @@ def parquet_piece(table) -> bytes:
     return sink.getvalue().to_pybytes()
 
 # %% ../nbs/00_core/07_spool.ipynb #440f50a9
+_OFFSETS = {
+    (5,),
+    (1, 2),
+    (1, 4),
+    (1, 6),
+    (1, 3, 9),
+    (1, 3, 10),
+    (1, 3, 11),
+    (1, 3, 14),
+}  # of any column
+
+
 def _shift_row_group(
     piece: bytes,  # a Parquet file of one row group
     at: int,  # the byte of the new file at which its columns will begin
 ) -> tuple[bytes, bytes]:
     "The columns of a piece, and the description of its row group for the footer of the new file."
-    footer = len(piece) - 8 - int.from_bytes(piece[-8:-4], "little")
-    about, _ = _read_thrift(piece, footer)
-    group, shift = about[4][1][1][0], at - 4
-    group.pop(7, None)  # its number, which has 16 bits only
-    columns = group[1][1][1]
-    structs = [(group, (5,)), *((c, (2, 4, 6)) for c in columns), *((c[3][1], (9, 10, 11, 14)) for c in columns)]
-    for struct, offsets in structs:
-        for field in offsets:
-            if field in struct and struct[field][1]:
-                struct[field] = struct[field][0], struct[field][1] + shift
-    return piece[4:footer], _write_thrift(group)
+    spans, new = _footer_spans(piece), {}
+    for path, (begin, end) in spans.items():
+        if path[:2] == (4, 0) and path[2:3] + path[4:] in _OFFSETS and piece[begin]:
+            new[begin, end] = _write_varint(_read_varint(piece, begin)[0] + 2 * (at - 4))
+    if number := spans.get((4, 0, 7)):  # of the row group, which has 16 bits only; the last field, with its head
+        new[number[0] - 1, number[1]] = b""
+    return piece[4 : spans[()][0]], _replace_spans(piece, spans[4, 0], new)
 
 # %% ../nbs/00_core/07_spool.ipynb #478b59c2
 def _parquet_footer(
@@ -283,9 +274,9 @@ def _parquet_footer(
 ) -> bytes:
     "The end of a Parquet file of these row groups."
     empty = parquet_piece(to_table([], record))
-    about, _ = _read_thrift(empty, len(empty) - 8 - int.from_bytes(empty[-8:-4], "little"))
-    about[3], about[4] = (6, rows), (_THRIFT_LIST, (_THRIFT_STRUCT, count, groups))
-    out = _write_thrift(about)
+    spans = _footer_spans(empty)
+    head = bytes([count << 4 | _STRUCT]) if count < 15 else bytes([0xF0 | _STRUCT]) + _write_varint(count)
+    out = _replace_spans(empty, spans[()], {spans[3,]: _write_varint(2 * rows), spans[4,]: head + groups})
     return out + len(out).to_bytes(4, "little") + b"PAR1"
 
 # %% ../nbs/00_core/07_spool.ipynb #d6c300d6
