@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['PeakMemory', 'PeakMeter', 'measure_peak_memory', 'leave_out_of_collection', 'time_rounds', 'timing_summary',
-           'is_broken', 'HealthCheck', 'matrix_norm', 'matrix_norms']
+           'HealthCheck', 'matrix_norm', 'matrix_norms']
 
 # %% ../../nbs/07_lm/13_cost.ipynb #cell-002
 import gc
@@ -194,14 +194,6 @@ def _first_tokens(tokenizer, texts: Iterable[str], tokens: int = _HEALTH_TOKENS)
             out.append(text if len(ids) <= left else tokenizer.decode(ids[:left]))
             left -= len(ids)
     return out
-
-# %% ../../nbs/07_lm/13_cost.ipynb #bf1bbf56
-def is_broken(
-    ratio: float,  # perplexity now, divided by that before any edit
-    limit: float,
-) -> bool:
-    "Whether a perplexity has jumped."
-    return not ratio < limit
 
 # %% ../../nbs/07_lm/13_cost.ipynb #fc4b9d2f
 class HealthCheck:

@@ -117,7 +117,7 @@ def _as_text(self: LocalWriter, name: str, p: ChatPrompt, answer: str) -> Writte
 def write(self: LocalWriter, requests: Iterable[Request], progress: bool = False) -> Iterator[WrittenText]:
     "One text for every request, in the same order; if it is not a question, it says why."
     requests = list(requests)
-    with progress_bar(total=len(requests), desc=f"questions by {self.model}", show=progress) as bar:
+    with progress_bar(total=len(requests), desc=f"texts by {self.model}", show=progress) as bar:
         for start in range(0, len(requests), self.batch):
             some = requests[start : start + self.batch]
             prompts = [self._prompt(r) for r in some]
@@ -165,12 +165,11 @@ class _CachedLocalWriter(LocalWriter):
         prompts = [self._prompt(r) for r in requests]
         keys = [self._request_key(p) for p in prompts]
         done = self._cache.lookup(keys)
-        todo = {key: p for key, p in zip(keys, prompts) if key not in done}
-        with progress_bar(total=len(todo), desc=f"texts by {self.model}", show=progress) as bar:
-            for at in range(0, len(todo), self.batch):
-                some = dict(list(todo.items())[at : at + self.batch])
-                done |= self._answer_batch(some)
-                bar.update(len(some))
+        todo = {key: r for key, r in zip(keys, requests) if key not in done}
+        for text, key in zip(super().write(todo.values(), progress), todo):
+            done[key] = CachedAnswer(text.text, text.error)
+            if isinstance(call := self._cache.begin(key, 0.0), int):
+                self._cache.settle(call, 0.0, key, done[key], self.model, text.prompt)
         for r, p, key in zip(requests, prompts, keys):
             yield WrittenText(r.id, done[key].text, self.name, self.model, p.version, done[key].error)
 
@@ -180,18 +179,6 @@ def _request_key(self: _CachedLocalWriter, prompt: ChatPrompt) -> str:
     "The key of a request in the cache."
     content = json.dumps([self.key() | dict(prompt=prompt.version), prompt.messages[-1]["content"]])
     return hashlib.sha256(content.encode()).hexdigest()[:32]
-
-# %% ../../nbs/07_lm/12_writer.ipynb #034c7af9
-@patch
-def _answer_batch(self: _CachedLocalWriter, prompts: dict[str, ChatPrompt]) -> dict[str, CachedAnswer]:
-    "The texts under some keys, from the model, and into the cache."
-    out = {}
-    for (key, p), said in zip(prompts.items(), self.generate(list(prompts.values())), strict=True):
-        text = self._as_text("", p, said)
-        out[key] = CachedAnswer(text.text, text.error)
-        if isinstance(call := self._cache.begin(key, 0.0), int):
-            self._cache.settle(call, 0.0, key, out[key], self.model, p.version)
-    return out
 
 # %% ../../nbs/07_lm/12_writer.ipynb #54186fe8
 class LocalJudge(_CachedLocalWriter):

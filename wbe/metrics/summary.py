@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from .answers import MEASURES, OPTIONAL_MEASURES, RUN_MEASURES
-from .answers import alias_f1, exact_match, normalised_matches, outdated_matches, to_list
+from .answers import exact_match, outdated_matches, to_list
 from .intervals import bootstrap_interval
 from ..records import ASKED_AXES, AXES, BadArgument, Score, check_choice, question_columns, read_table, to_table
 from ..texts import date_or_none, parse_date
@@ -62,17 +62,6 @@ def _check_rows(frame: pd.DataFrame):
             row = bad.idxmax()
             raise BadArgument(f"scores: row {row} has {m} {frame[m][row]}; it must lie between 0 and 1")
 
-# %% ../../nbs/01_metrics/03_summary.ipynb #cell-013
-def _subject_column(frame: pd.DataFrame, subjects: Mapping | None) -> pd.Series:
-    "The subject of each row: by the mapping, by the column, or one for each edit."
-    if subjects is None:
-        return frame["subject_id"] if "subject_id" in frame else frame["edit_id"]
-    found = frame["edit_id"].map(subjects)
-    if found.isna().any():
-        edit = frame["edit_id"][found.isna()].iloc[0]
-        raise BadArgument(f"scores: edit {edit} has no subject; `subjects` must know every edit")
-    return found
-
 # %% ../../nbs/01_metrics/03_summary.ipynb #cell-014
 def _state_column(frame: pd.DataFrame) -> pd.Categorical:
     "The state of the model when each question was asked, one of _MODEL_STATES."
@@ -83,35 +72,17 @@ def _state_column(frame: pd.DataFrame) -> pd.Categorical:
 # %% ../../nbs/01_metrics/03_summary.ipynb #cell-015
 def read_scores(
     scores,  # Parquet file, Arrow table, pandas frame or records of Score; what this function returned stays as it is
-    subjects: Mapping | None = None,  # edit id -> subject id; else a column `subject_id`; else one for each edit
 ) -> pd.DataFrame:
-    "The scores of one run as a frame, checked, with `subject_id`, `edited_in` and `when`."
-    if isinstance(scores, pd.DataFrame) and subjects is None and {"edited_in", "when"} <= {*scores}:
+    "The scores of one run as a frame, checked, with `subject_id` (else one for each edit), `edited_in` and `when`."
+    if isinstance(scores, pd.DataFrame) and {"edited_in", "when"} <= {*scores}:
         return scores
     frame = _scores_frame(scores).reset_index(drop=True)
     _check_columns(frame)
     _check_rows(frame)
-    frame["subject_id"] = _subject_column(frame, subjects)
+    if "subject_id" not in frame:
+        frame["subject_id"] = frame["edit_id"]
     frame["edited_in"] = frame["edit_id"].map(frame.groupby("edit_id")["edited_at"].min()).astype("Int64")
     return frame.assign(when=_state_column(frame), axis=pd.Categorical(frame["axis"], ASKED_AXES, ordered=True))
-
-# %% ../../nbs/01_metrics/03_summary.ipynb #cell-019
-def _accepted_names(frame: pd.DataFrame, names: Mapping) -> list:
-    "The names accepted as the answer of each row; None where they are not given."
-    keys = zip(frame["edit_id"], frame["axis"], frame["probe"] if "probe" in frame else [0] * len(frame))
-    return [names.get(key, names.get(key[:2])) for key in keys]
-
-# %% ../../nbs/01_metrics/03_summary.ipynb #cell-020
-def _text_metrics(frame: pd.DataFrame, names: Mapping) -> pd.DataFrame:
-    "`normalised_match` and `f1` of the generated answers whose names are given; NaN for the others."
-    accepted = _accepted_names(frame, names)
-    first = [right[0] if right else None for right in accepted]
-    matches = normalised_matches(frame["answer"], first, accepted, frame["exact_match"])
-    scores = [
-        alias_f1(answer, right) if isinstance(answer, str) and right else np.nan
-        for answer, right in zip(frame["answer"], accepted)
-    ]
-    return pd.DataFrame(dict(normalised_match=matches, f1=scores), index=frame.index)
 
 # %% ../../nbs/01_metrics/03_summary.ipynb #cell-021
 def _locality_metrics(frame: pd.DataFrame) -> pd.DataFrame:
@@ -154,44 +125,35 @@ def with_outdated_match(
     return answers.assign(outdated_match=found)
 
 # %% ../../nbs/01_metrics/03_summary.ipynb #cell-025
-def _add_metrics(frame: pd.DataFrame, names: Mapping | None = None) -> pd.DataFrame:
+def _add_metrics(frame: pd.DataFrame) -> pd.DataFrame:
     "Each row with every metric that it has; the others are empty."
-    exact = frame["exact_match"].astype(float)
-    out = frame.assign(exact_match=exact, f1=np.nan, agreement=np.nan, kept=np.nan)
+    out = frame.assign(exact_match=frame["exact_match"].astype(float), agreement=np.nan, kept=np.nan)
     for m in OPTIONAL_MEASURES:
         out[m] = frame[m].astype(float) if m in frame else np.nan
     out["difference"] = out["token_accuracy"] - out["exact_match"]
-    if names is not None:
-        texts = _text_metrics(out, names)
-        out = out.assign(f1=texts.f1, normalised_match=texts.normalised_match.fillna(out.normalised_match))
     found = _locality_metrics(out)
     if len(found):
         out.loc[found.index, ["agreement", "kept"]] = found
     return out
 
 # %% ../../nbs/01_metrics/03_summary.ipynb #cell-028
-def _mean_with_interval(part: pd.DataFrame, metric: str, repeats: int, level: float, seed: int) -> dict:
+def _mean_with_interval(part: pd.DataFrame, metric: str, repeats: int) -> dict:
     "The mean of a metric and its interval; NaN where no row has the metric."
     has, names = part[part[metric].notna()], (metric, f"{metric}_low", f"{metric}_high")
     if not len(has) or metric in ("normalised_match", "natural_end") and len(has) < len(part):
         return dict.fromkeys(names, np.nan)
     is_share = metric != "difference"
-    return dict(zip(names, bootstrap_interval(has[metric], has["subject_id"], is_share, repeats, level, seed)[:3]))
+    return dict(zip(names, bootstrap_interval(has[metric], has["subject_id"], is_share, repeats)[:3]))
 
 # %% ../../nbs/01_metrics/03_summary.ipynb #cell-029
 def summarise(
     scores,  # what `read_scores` takes
-    subjects: Mapping | None = None,  # edit id -> subject id
-    names: Mapping
-    | None = None,  # (edit id, axis) -> the names accepted as its answer; adds `normalised_match` and `f1`
     by=("axis", "scored_at", "when"),  # the columns to group by
     metrics=tuple(MEASURES),  # those that no row has are left out
     repeats: int = 2000,  # number of resamples
-    level: float = 0.95,  # of confidence
-    seed: int = 0,
 ) -> pd.DataFrame:
     "The measures of each group, with intervals resampled by subject."
-    rows, by = _add_metrics(read_scores(scores, subjects), names), list(by)
+    rows, by = _add_metrics(read_scores(scores)), list(by)
     for m in metrics:
         check_choice(m, MEASURES, "metric")
     for b in by:
@@ -200,7 +162,7 @@ def summarise(
     for key, part in rows.groupby(by, observed=True):
         line = dict(zip(by, key), n=len(part), subjects=part["subject_id"].nunique())
         for m in metrics:
-            line |= _mean_with_interval(part, m, repeats, level, seed)
+            line |= _mean_with_interval(part, m, repeats)
         out.append(line)
     return pd.DataFrame(out).set_index(by)
 
@@ -279,12 +241,11 @@ def forgetting(matrix: pd.DataFrame) -> pd.Series:
 # %% ../../nbs/01_metrics/03_summary.ipynb #cell-060
 def changes_of_questions(
     scores,  # what `read_scores` takes
-    subjects: Mapping | None = None,  # edit id -> subject id
     axis: str = "update",
     metric: str = "exact_match",  # or normalised_match, token_accuracy
 ) -> pd.DataFrame:
     "The questions about earlier edits, asked again, with `change`: their score minus that right after their edit."
-    rows = read_scores(scores, subjects)
+    rows = read_scores(scores)
     check_choice(metric, RUN_MEASURES[:3], "metric of a change")
     rows = rows[rows["axis"] == check_choice(axis, ASKED_AXES, "axis")].assign(value=rows[metric].astype(float))
     keys = [c for c in question_columns(rows) if c != "axis"]

@@ -19,7 +19,7 @@ from ..editors.results import EditResult, PartialWork
 from ..editors.results import combine_edits, commit_edits, compact_edits, load_carried, save_carried, write_tensors
 from ..editors.requests import EditRequest
 from ..editors.text.training import model_parameters, write_values
-from ..lm.cost import HealthCheck, PeakMeter, is_broken, matrix_norm, matrix_norms
+from ..lm.cost import HealthCheck, PeakMeter, matrix_norm, matrix_norms
 from ..lm.models import LM
 from ..progress import progress_bar
 from ..lm.scoring import score
@@ -203,7 +203,7 @@ def row(
     if self.check is None:
         return {}
     row, limit = self.check.row(self.job.lm), self.job.plan.broken
-    if self.broken_at is None and is_broken(row["perplexity_ratio"], limit):
+    if self.broken_at is None and not row["perplexity_ratio"] < limit:  # also NaN
         self.broken_at = edits_done
         self.job.notify("broken", edits_done=edits_done, ratio=row["perplexity_ratio"], limit=limit)
     return row

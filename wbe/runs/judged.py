@@ -9,7 +9,7 @@ __all__ = ['judge_runs', 'judged_table']
 import pandas as pd
 
 from ..benchmark.reader import sample_ids
-from ..metrics.answers import cohen_kappa, reading_agreement
+from ..metrics.answers import cohen_kappa
 from ..records import QUESTION_KEY, BadArgument, check_choice, choose_axes
 from .records import EVALUATION_MOMENTS, VERDICT_KEY, Run, main_judge, write_frame
 from ..store import lock
@@ -87,8 +87,7 @@ def _judged_row(rows, s) -> dict:  # verdicts of a judge, and the scores of the 
     row |= {m: s[m].astype(float).mean() for m in ("judged", "exact_match", "normalised_match")}
     row |= {f"kappa_{m}": cohen_kappa(s.judged, s[m]) for m in ("exact_match", "normalised_match")}
     both = rows[rows.verdict.notna()]
-    agree = reading_agreement(both["first"], both.turned).agree if len(both) else float("nan")
-    return row | dict(same_readings=agree, prompt=", ".join(sorted({*rows.prompt})))
+    return row | dict(same_readings=(both["first"] == both.turned).mean(), prompt=", ".join(sorted({*rows.prompt})))
 
 # %% ../../nbs/10_runs/11_judged.ipynb #cell-025
 def judged_table(runs: list[Run]):
