@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from .benchmark.reader import Benchmark
 from .benchmark.release import WORLD_SOURCE, Release
-from .benchmark.series import Series, make_benchmark
+from .benchmark.series import Series, _no_log, make_benchmark
 from .records import BadArgument
 from .store import Manifest, StoreError, atomic_write
 from .wikidata.build import BuiltFacts, build_facts
@@ -92,10 +92,6 @@ class Demo(NamedTuple):
 # %% ../nbs/12_app/01_demo.ipynb #cell-014
 SHOWN_TIMESTEP = 5  # or the last, where there are fewer
 
-
-def _ignore(message: str):
-    pass
-
 # %% ../nbs/12_app/01_demo.ipynb #cell-016
 def _set_aside(path: Path, name: str):
     "Rename a folder that is there; an earlier one of that name stays too."
@@ -118,7 +114,7 @@ def run_demo(
     entities: int = 1500,  # items of the world on its first day
     timesteps: int = len(TIMESTEPS),  # at most eight
     progress: bool = True,
-    log: Callable = _ignore,  # is called with a line for every step
+    log: Callable = _no_log,  # is called with a line for every step
 ) -> Demo:
     "Write the world, count its changes, draw them, and make the benchmark of its timesteps."
     if timesteps not in TIMESTEPS:
@@ -169,7 +165,7 @@ def edit_demo(
     max_edits: int | None = None,
     sample: int = 50,  # edits of earlier timesteps that are scored again
     progress: bool = True,
-    log: Callable = _ignore,  # is called with a line for every editor
+    log: Callable = _no_log,  # is called with a line for every editor
     callbacks=(),  # observe the runs
 ) -> list:  # of runs
     "Run the unedited model and some editors over the first timesteps of the demo's benchmark."

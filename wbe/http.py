@@ -102,18 +102,14 @@ def call(
         if progress() >= best + MIN_PROGRESS:
             failures, best = 0, progress()
         failures, pause = failures + 1, self.wait_before(failures, error.wait)
-        if failures > self._tries(error, best) or (error.wait or 0) > self.longest_retry_after:
+        tries = min(self.retries, _UNREACHABLE_RETRIES) if error.unreachable and not best else self.retries
+        if failures > tries or (error.wait or 0) > self.longest_retry_after:
             self._give_up(what, error, failures)
         _log.warning("%s: %s; retry in %.1f s (%d of %d)", what, error, pause, failures, self.retries)
         self.sleep(pause)
 
 # %% ../nbs/00_core/04_http.ipynb #cell-021
 _UNREACHABLE_RETRIES = 1  # where no server was found, and nothing has come
-
-
-@patch
-def _tries(self: RetryPolicy, error: TransientError, arrived: int) -> int:
-    return min(self.retries, _UNREACHABLE_RETRIES) if error.unreachable and not arrived else self.retries
 
 
 @patch

@@ -83,19 +83,21 @@ def place_of(
     return f"{found.__module__}:{found.__qualname__}"
 
 # %% ../nbs/00_core/08_plugins.ipynb #cell-021
-class _EntryPoint(NamedTuple):
-    "A name that an installed package registers."
+class _RegistryEntry(NamedTuple):
+    "A name and what it means."
 
     name: str
     place: str  # module:Class
-    package: str  # name and version of the distribution
+    about: str  # what it does, where it is our own
+    package: str  # that registers it, with its version; empty for our own
+    refused: str = ""  # why it cannot be asked for by this name
 
 # %% ../nbs/00_core/08_plugins.ipynb #cell-023
 @cache
-def _registered_on(group: str, path: tuple) -> list[_EntryPoint]:
+def _registered_on(group: str, path: tuple) -> list[_RegistryEntry]:
     "What packages on a path register in a group."
     found = (
-        _EntryPoint(e.name, e.value, f"{e.dist.name} {e.dist.version}" if e.dist else "an unknown package")
+        _RegistryEntry(e.name, e.value, "", f"{e.dist.name} {e.dist.version}" if e.dist else "an unknown package")
         for e in metadata.entry_points(group=group)
     )
     return sorted(set(found))
@@ -103,7 +105,7 @@ def _registered_on(group: str, path: tuple) -> list[_EntryPoint]:
 # %% ../nbs/00_core/08_plugins.ipynb #cell-024
 def find_entry_points(
     group: str,  # like wbe.editors
-) -> list[_EntryPoint]:
+) -> list[_RegistryEntry]:
     "What installed packages register in a group, by name."
     return _registered_on(group, tuple(sys.path))
 
@@ -121,7 +123,7 @@ class Registry:
     warned: set = field(default_factory=set, repr=False)  # packages whose names were refused
 
 # %% ../nbs/00_core/08_plugins.ipynb #cell-030
-def _refusal(registry: Registry, point: _EntryPoint, points: list[_EntryPoint]) -> str:
+def _refusal(registry: Registry, point: _RegistryEntry, points: list[_RegistryEntry]) -> str:
     "Why a registered name is refused; empty if it is not."
     if point.name in registry.own:
         return f"the name {point.name!r} is wbe's own; use {point.place}"
@@ -130,16 +132,6 @@ def _refusal(registry: Registry, point: _EntryPoint, points: list[_EntryPoint]) 
         return f"{others[0]} registers the name {point.name!r} too; use {point.place}"
     return f"a name has no colon; use {point.place}" if ":" in point.name else ""
 
-# %% ../nbs/00_core/08_plugins.ipynb #cell-032
-class _RegistryEntry(NamedTuple):
-    "A line of a list of what there is."
-
-    name: str
-    place: str
-    about: str  # what it does
-    package: str  # that registers it; empty for our own
-    refused: str = ""  # why it cannot be asked for by this name
-
 # %% ../nbs/00_core/08_plugins.ipynb #cell-033
 @patch
 def entries(self: Registry) -> list[_RegistryEntry]:
@@ -147,7 +139,7 @@ def entries(self: Registry) -> list[_RegistryEntry]:
     own = [(n, x if isinstance(x, tuple) else (x, "")) for n, x in self.own.items()]
     rows = [_RegistryEntry(name, place, about, "") for name, (place, about) in own]
     points = find_entry_points(self.group)
-    return rows + [_RegistryEntry(p.name, p.place, "", p.package, _refusal(self, p, points)) for p in points]
+    return rows + [p._replace(refused=_refusal(self, p, points)) for p in points]
 
 # %% ../nbs/00_core/08_plugins.ipynb #cell-035
 @patch
@@ -162,10 +154,8 @@ def place(self: Registry, name: str) -> str:  # module:Class
     if ":" in name:
         return name
     entries = self.entries()
-    usable, refused = (
-        {e.name: e for e in entries if not e.refused},
-        [e for e in entries if e.refused and e.name == name],
-    )
+    usable = {e.name: e for e in entries if not e.refused}
+    refused = [e for e in entries if e.refused and e.name == name]
     for e in refused:
         text = f"the {self.what} {name!r} of the package {e.package} is refused: {e.refused}"
         if name not in usable:
@@ -223,12 +213,6 @@ def make(
         raise BadArgument(f"{self.what} {name!r}: {e}") from None
     return cls(**options)
 
-# %% ../nbs/00_core/08_plugins.ipynb #cell-046
-def _distribution_of(module: str) -> dict:
-    "Name and version of the distribution that a module belongs to; empty for a loose file."
-    names = metadata.packages_distributions().get(module.split(".")[0], [])
-    return dict(distribution=names[0], version=metadata.version(names[0])) if names else {}
-
 # %% ../nbs/00_core/08_plugins.ipynb #cell-047
 def _source_hash(found) -> str | None:
     "The hash of the file that defines an object, or of its own text; None if there is no text."
@@ -244,7 +228,9 @@ def describe_source(
     found,  # a class or function
 ) -> dict:
     "Where an object comes from: its place, its package with version, and the hash of its source."
-    return dict(place=place_of(found), **_distribution_of(found.__module__), sha256=_source_hash(found))
+    names = metadata.packages_distributions().get(found.__module__.split(".")[0], [])
+    package = dict(distribution=names[0], version=metadata.version(names[0])) if names else {}  # none: a loose file
+    return dict(place=place_of(found), **package, sha256=_source_hash(found))
 
 # %% ../nbs/00_core/08_plugins.ipynb #cell-051
 def export_import_path() -> list[str]:

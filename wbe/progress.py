@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import timedelta
 
 from .records import BadArgument, patch
@@ -39,23 +40,21 @@ def _log_seconds() -> float:
         raise BadArgument(f"WBE_PROGRESS_SECONDS is {text!r}, but it must be a number of seconds") from None
 
 # %% ../nbs/00_core/06_progress.ipynb #cell-012
+@dataclass(eq=False)
 class _LogBar:
     "Progress as lines in a log, now and then."
 
-    def __init__(
-        self,
-        iterable: Iterable | None = None,
-        desc: str = "",
-        total: float | None = None,
-        unit: str = "",
-        initial: float = 0,
-        unit_scale: bool = False,  # whether numbers are shortened, as bytes are
-        file=None,  # stderr by default
-    ):
-        self.iterable, self.desc, self.unit, self.unit_scale, self.file = iterable, desc, unit, unit_scale, file
-        self.total = len(iterable) if total is None and hasattr(iterable, "__len__") else total
-        self.n = self.initial = initial
-        self.seconds, self.written, self.postfix = _log_seconds(), 0, ""
+    iterable: Iterable | None = None
+    desc: str = ""
+    total: float | None = None
+    unit: str = ""
+    initial: float = 0
+    file: object = None  # stderr by default
+
+    def __post_init__(self):
+        if self.total is None and hasattr(self.iterable, "__len__"):
+            self.total = len(self.iterable)
+        self.n, self.seconds, self.written, self.postfix = self.initial, _log_seconds(), 0, ""
         self.start = self.last = time.monotonic()
 
     def update(self, n: float = 1):
@@ -159,14 +158,13 @@ def progress_bar(
     unit: str = "",
     show: bool = True,
     initial: float = 0,
-    leave: bool = False,  # whether the finished bar stays in the terminal
-    unit_scale: bool = False,
+    unit_scale: bool = False,  # whether the terminal shows shortened numbers, as of bytes
     delay: float = 0.0,  # seconds before a bar is drawn in the terminal; shorter work is quiet
 ):  # as tqdm gives it
     "A progress bar where a person watches, else lines in the log."
-    options = dict(desc=desc, total=total, unit=unit, initial=initial, unit_scale=unit_scale)
+    options = dict(desc=desc, total=total, unit=unit, initial=initial)
     if show and not is_watched():
         return _LogBar(iterable, **options)
     from tqdm.auto import tqdm
 
-    return tqdm(iterable, **options, leave=leave, disable=not show, delay=delay)
+    return tqdm(iterable, **options, unit_scale=unit_scale, leave=False, disable=not show, delay=delay)

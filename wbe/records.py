@@ -460,12 +460,6 @@ def check_table(
         _check_column(table.column(f.name), f, f"{where}{record.__name__}.{f.name}")
     return table.select(want.names).cast(want)
 
-# %% ../nbs/00_core/01_records.ipynb #cell-066
-def _columns_of(rows, names) -> dict:
-    "The columns of records or dicts."
-    rows = [r if isinstance(r, dict) else vars(r) for r in rows]
-    return {name: [r.get(name) for r in rows] for name in names}
-
 # %% ../nbs/00_core/01_records.ipynb #cell-067
 def to_table(
     rows,  # records, dicts, a dict of columns, or an Arrow table
@@ -476,7 +470,9 @@ def to_table(
 
     want = schema(record)
     if not isinstance(rows, pa.Table):
-        rows = rows if isinstance(rows, dict) else _columns_of(rows, want.names)
+        if not isinstance(rows, dict):
+            records = [r if isinstance(r, dict) else vars(r) for r in rows]
+            rows = {name: [r.get(name) for r in records] for name in want.names}
         names = [f.name for f in want if f.name in rows or b"added" not in f.metadata]
         for name in names:
             if name not in rows:

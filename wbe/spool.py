@@ -40,15 +40,6 @@ class Spool:
         "Where a file is while it grows."
         return self.folder / f"{name}.part"
 
-# %% ../nbs/00_core/07_spool.ipynb #cell-006
-@patch
-def _read_journal(self: Spool) -> dict | None:
-    "The last record of the journal, if there is one."
-    try:
-        return json.loads(self.journal.read_text())
-    except (FileNotFoundError, ValueError):
-        return None
-
 # %% ../nbs/00_core/07_spool.ipynb #cell-007
 @patch
 def _remove_parts(self: Spool, names):
@@ -57,22 +48,19 @@ def _remove_parts(self: Spool, names):
         self.path(name).unlink(missing_ok=True)
     self.journal.unlink(missing_ok=True)
 
-# %% ../nbs/00_core/07_spool.ipynb #cell-008
-@patch
-def _is_whole(self: Spool, name: str, size: int) -> bool:
-    "Whether a part file has at least the recorded length."
-    return self.path(name).exists() and self.path(name).stat().st_size >= size
-
 # %% ../nbs/00_core/07_spool.ipynb #cell-009
 @patch
 def _resume(self: Spool) -> dict:
     "Take over the pieces of an earlier run with the same key, remove those of other work; the length of every file."
-    record = self._read_journal()
-    if record and record["key"] == self.key and all(self._is_whole(n, size) for n, size in record["sizes"].items()):
+    try:
+        record = json.loads(self.journal.read_text())
+    except (FileNotFoundError, ValueError):
+        return dict.fromkeys(self.names, 0)
+    parts = [(self.path(name), size) for name, size in record["sizes"].items()]
+    if record["key"] == self.key and all(p.exists() and p.stat().st_size >= size for p, size in parts):
         self.done, self.state = record["done"], record["state"]
         return record["sizes"]
-    if record:
-        self._remove_parts(record["sizes"])
+    self._remove_parts(record["sizes"])
     return dict.fromkeys(self.names, 0)
 
 # %% ../nbs/00_core/07_spool.ipynb #cell-010
@@ -240,16 +228,8 @@ def parquet_piece(table) -> bytes:
     return sink.getvalue().to_pybytes()
 
 # %% ../nbs/00_core/07_spool.ipynb #440f50a9
-_OFFSETS = {
-    (5,),
-    (1, 2),
-    (1, 4),
-    (1, 6),
-    (1, 3, 9),
-    (1, 3, 10),
-    (1, 3, 11),
-    (1, 3, 14),
-}  # of any column
+# of a row group and of any of its columns
+_OFFSETS = {(5,), (1, 2), (1, 4), (1, 6), (1, 3, 9), (1, 3, 10), (1, 3, 11), (1, 3, 14)}
 
 
 def _shift_row_group(

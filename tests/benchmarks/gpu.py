@@ -13,6 +13,7 @@ import argparse
 import gc
 import json
 import platform
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -26,7 +27,6 @@ from wbe.benchmark.reader import Benchmark
 from wbe.editors.memory.index import vector_index
 from wbe.editors.protocol import editor
 from wbe.editors.requests import requests_from_rows
-from wbe.lm.cost import measure_peak_memory
 from wbe.lm.models import LM, load
 from wbe.lm.tokens import get_protocol
 from wbe.lm.scoring import score
@@ -34,6 +34,10 @@ from wbe.lm.tokens import encode_items
 from wbe.lm.toys import toy_tokenizer
 from wbe.store import format_bytes
 
+sys.path.append(str(Path(__file__).parents[1]))
+from shared_cells import shared  # noqa: E402
+
+measure_peak_memory = shared("07_lm/13_cost.ipynb", "wbe.lm.cost").measure_peak_memory
 SAMPLES = Path(__file__).parents[2] / "data_samples"
 _LLAMA = dict(hidden_size=4096, num_hidden_layers=32, num_attention_heads=32, max_position_embeddings=4096)
 SHAPES = {

@@ -14,7 +14,7 @@ import torch
 
 from ..lm.families import ModelError
 from ..lm.models import LM, first_input
-from ..lm.passes import mark_prompt_lengths, padding_token, select_logits, takes_position_ids
+from ..lm.passes import padding_token, select_logits, takes_position_ids
 from ..lm.tokens import pad_tokens
 from ..records import BadArgument, patch
 
@@ -259,7 +259,8 @@ def _pass(self: TailPass) -> torch.Tensor:
         cache = copy.copy(self.cache)
         cache.layers = [copy.copy(x) for x in self.cache.layers]
         more = {self.lm.cache_name: cache}
-    with select_logits(self.lm, self.rows, self.columns), mark_prompt_lengths(self.lm, self.prompt_lengths):
+    marked = self.lm.state.changed(prompt_lengths=self.prompt_lengths)
+    with select_logits(self.lm, self.rows, self.columns), marked:
         return self.lm.model(**self.inputs, **more, use_cache=bool(more)).logits
 
 # %% ../../nbs/09_editors/05_tail.ipynb #f2b60a53

@@ -25,7 +25,6 @@ from .protocol import Editor, _as_python, preset_tables
 from .requests import EditRequest, check_requests, requests_from_rows
 from .results import EditError
 from .weights.moments import model_fingerprint
-from ..lm.cost import PeakMemory, measure_peak_memory
 from ..lm.models import LM
 from ..lm.scoring import score
 from ..lm.tokens import get_protocol
@@ -79,7 +78,6 @@ class Trial(NamedTuple):
 
     answers: object  # what `ask` returned; None if the edit could not be made
     seconds: float | None = 0.0  # to compute the edit
-    memory: PeakMemory = PeakMemory()
     reason: str | None = None  # why it could not be made
 
 
@@ -91,12 +89,11 @@ def try_edit(
 ) -> Trial:
     "Make an edit on the unedited model, ask about it, and undo it."
     try:
-        with measure_peak_memory(lm) as peak:
-            start = time.perf_counter()
-            result = ed.edit(lm, [r])
-            seconds = time.perf_counter() - start
+        start = time.perf_counter()
+        result = ed.edit(lm, [r])
+        seconds = time.perf_counter() - start
         with result.on(lm):
-            return Trial(ask(), seconds, peak)
+            return Trial(ask(), seconds)
     except Exception as e:
         return Trial(None, None, reason=f"{type(e).__name__}: {e}")
 

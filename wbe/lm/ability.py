@@ -15,8 +15,10 @@ import logging
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -29,7 +31,7 @@ from ..metrics.intervals import bootstrap_interval
 from ..plugins import Registry
 from ..records import BadArgument, WbeError, check_choice, patch, require_package
 from ..store import explain_read_errors, sha256_of
-from ..texts import package_table
+from ..texts import one_line, package_table
 from ..writers.base import make_writer
 from ..writers.requests import update_request
 
@@ -201,23 +203,18 @@ def _general_questions(
         rows = list(_READERS[name](_read_question_file(path, columns)))
     except (KeyError, TypeError, AttributeError) as e:
         raise BadArgument(f"{path}: these are not questions of {name} ({type(e).__name__}: {e})") from None
-    flat = lambda text: " ".join(str(text).split())
-    return [(flat(q), flat(a), [flat(n) for n in names]) for q, a, names in rows]
+    return [(one_line(q), one_line(a), [one_line(n) for n in names]) for q, a, names in rows]
 
 # %% ../../nbs/07_lm/11_ability.ipynb #156500e8
+@dataclass(eq=False)
 class AbilityTask:
     "Something that a model can do, measured at every timestep."
 
-    english = True  # whether it asks for what only a model of general texts knows
-    calls_model = False  # whether it calls the model itself, beside `score`; then it needs its weights
-
-    def __init__(
-        self,
-        name: str,
-        size: int = 500,  # questions at most
-        file: str | None = None,  # of the questions, where the task reads one
-    ):
-        self.name, self.size, self.file = name, size, file
+    name: str
+    size: int = 500  # questions at most
+    file: str | None = None  # of the questions, where the task reads one
+    english: ClassVar[bool] = True  # whether it asks for what only a model of general texts knows
+    calls_model: ClassVar[bool] = False  # whether it calls the model itself, beside `score`; then it needs its weights
 
     def check(self):
         "Raise an error if the task cannot be measured on this machine; nothing is fetched."

@@ -101,20 +101,6 @@ def _cost_bound(self: TextEndpoint, body: dict, version: str) -> float:
         tokens = min(tokens, counted + token_upper_bound(dict(messages=rest)))
     return self.price.dollars(tokens, self.max_tokens) if self.price else 0.0
 
-# %% ../../nbs/07_lm/14_endpoint.ipynb #cell-018
-@patch
-def _text_key(self: TextEndpoint, prompt: TextPrompt) -> str:
-    "The key of a prompt in the cache."
-    return self._cache_key("text", self.temperature, self.max_tokens, prompt.stop, prompt.messages)
-
-# %% ../../nbs/07_lm/14_endpoint.ipynb #cell-019
-@patch
-def _open_account(self: TextEndpoint):
-    "The spending limit, with what the job has spent before; and a new rate limiter."
-    if self._limit is None:
-        self._limit = SpendingLimit(self.budget, self._cache.spent_by(self.job) if self.job else 0.0)
-    self._limiter, self._broken = RateLimiter(self.requests_per_minute), None
-
 # %% ../../nbs/07_lm/14_endpoint.ipynb #cell-020
 _FAILURES_OF_MODEL = ("refused", "empty answer")
 
@@ -122,8 +108,11 @@ _FAILURES_OF_MODEL = ("refused", "empty answer")
 @patch
 def complete(self: TextEndpoint, prompts: list[TextPrompt], progress: bool = False) -> list[str]:
     "A text for each prompt; an empty one where the model gives none."
-    self._open_account()
-    keys = [self._text_key(p) for p in prompts]
+    if self._limit is None:
+        self._limit = SpendingLimit(self.budget, self._cache.spent_by(self.job) if self.job else 0.0)
+    self._limiter, self._broken = RateLimiter(self.requests_per_minute), None
+    settings = "text", self.temperature, self.max_tokens
+    keys = [self._cache_key(*settings, p.stop, p.messages) for p in prompts]
     known = {k: a for k, a in self._cache.lookup(keys).items() if a.text is not None or not self.retry_failed}
     todo = {k: p for k, p in zip(keys, prompts) if k not in known}
     self.stats.requests += len(prompts)

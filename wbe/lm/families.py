@@ -73,16 +73,17 @@ def _has_module(model, path: str | None) -> bool:
         return False
 
 # %% ../../nbs/07_lm/01_families.ipynb #cell-032
-def _missing_parts(model, family: Family) -> list[str]:
-    "Parts that the family names and the model does not have, in any of its layers."
+def _missing_parts(model, family: Family) -> dict[str, str]:
+    "Parts that the family names and the model does not have, in any of its layers, with where they should be."
     path = family.block.rpartition(".")[0]
     layers = len(model.get_submodule(path)) if _has_module(model, path) else 1
-    found = []
+    found = {}
     for part in (p for p in MODEL_PARTS if getattr(family, p)):
         inside, name = part in BLOCK_PARTS or part == "block", getattr(family, part)
         name = f"{family.block}.{name}" if part in BLOCK_PARTS else name
         paths = [name.format(n) for n in range(layers)] if inside else [name]
-        found += [f"{part} ({path})" for path in paths if not _has_module(model, path)][:1]
+        if lost := [path for path in paths if not _has_module(model, path)]:
+            found[part] = lost[0]
     return found
 
 # %% ../../nbs/07_lm/01_families.ipynb #cell-035
@@ -171,18 +172,6 @@ def _find_blocks(model, embed: str) -> str | None:
 
     return max(outer, key=rank, default=None)
 
-# %% ../../nbs/07_lm/01_families.ipynb #cell-048
-def _in_every_block(model, found: dict) -> dict:
-    "The parts without those that only some of the blocks have."
-    blocks = model.get_submodule(found["block"].rpartition(".")[0])
-
-    def everywhere(name):
-        return all(_has_module(block, name) for block in blocks)
-
-    return {
-        part: None if part in BLOCK_PARTS and name and not everywhere(name) else name for part, name in found.items()
-    }
-
 # %% ../../nbs/07_lm/01_families.ipynb #cell-049
 def _find_all_parts(model) -> dict:
     "The parts of a model by its structure; what is not found is None or missing."
@@ -199,7 +188,7 @@ def _find_all_parts(model) -> dict:
         found["norm"] = f"{parent}.{norms[-1]}".lstrip(".") if norms else None
         width = getattr(model.config.get_text_config(decoder=True), "hidden_size", None)
         found |= _find_block_parts(model.get_submodule(path)[0], width) | dict(block=path + ".{}")
-        found = _in_every_block(model, found)
+        found |= {part: None for part in _missing_parts(model, Family(name="", **found)) if part in BLOCK_PARTS}
     return found
 
 # %% ../../nbs/07_lm/01_families.ipynb #cell-052
@@ -217,18 +206,13 @@ def _why_parts_are_missing(model, found: dict) -> str:
         reasons.append("not all of its layers have an attention with projections for query and value")
     return ", and ".join(reasons)
 
-# %% ../../nbs/07_lm/01_families.ipynb #cell-053
-def _reads_both_ways(config) -> bool:
-    "Whether a model sees later tokens, as BERT does."
-    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as MASKED
-
-    return config.model_type in MASKED and not getattr(config, "is_decoder", False) and not config.is_encoder_decoder
-
 # %% ../../nbs/07_lm/01_families.ipynb #cell-054
 def _infer_family(model) -> Family:
     "A family for a model that is not in the table, from its structure."
-    kind = model.config.model_type
-    if _reads_both_ways(model.config):
+    from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES as MASKED
+
+    config, kind = model.config, model.config.model_type
+    if kind in MASKED and not getattr(config, "is_decoder", False) and not config.is_encoder_decoder:  # as BERT
         raise ModelError(
             f"a model of type {kind!r} reads texts in both directions; take one that predicts the next token"
         )
@@ -250,8 +234,9 @@ def _infer_family(model) -> Family:
 def check_family(model, family: Family):
     "Raise an error if a family names parts that a model does not have."
     if missing := _missing_parts(model, family):
+        lost = ", ".join(f"{part} ({path})" for part, path in missing.items())
         raise ModelError(
-            f"a model of type {model.config.model_type!r}, but without {', '.join(missing)}: "
+            f"a model of type {model.config.model_type!r}, but without {lost}: "
             "was it loaded without its head (AutoModel), is it wrapped, or is the name another one?"
         )
 

@@ -248,23 +248,13 @@ def first_input(args: tuple, kwargs: dict) -> torch.Tensor:
     return args[0] if args else kwargs.get("hidden_states", next(iter(kwargs.values()), None))
 
 # %% ../../nbs/07_lm/02_models.ipynb #cell-041
+@dataclass(eq=False)
 class PartHook:
     "A hook on a part of a layer; `remove` takes it away."
 
-    def __init__(
-        self,
-        lm: LM,
-        part: str,  # one of BLOCK_PARTS, or block
-        layer: int,
-        function,  # from copies of the part's input and output to another output, or to None
-    ):
-        require_weights(lm)
-        self.function, self.shape = function, None
-        block, module = lm.module("block", layer), lm.module(part, layer)
-        self.handles = [
-            block.register_forward_pre_hook(self._note_shape, with_kwargs=True),
-            module.register_forward_hook(self._call, with_kwargs=True),
-        ]
+    function: object  # from copies of the part's input and output to another output, or to None
+    handles: list = field(default_factory=list)
+    shape: tuple = ()  # how many texts and tokens the block receives
 
     def remove(self):
         for handle in self.handles:
@@ -300,7 +290,13 @@ def hook(
     function,  # from copies of the part's input and output to another output; None leaves it as it is
 ) -> PartHook:  # to be removed
     "Listen to a part of a layer, or change its output."
-    return PartHook(self, part, layer, function)
+    require_weights(self)
+    made, block, module = PartHook(function), self.module("block", layer), self.module(part, layer)
+    made.handles = [
+        block.register_forward_pre_hook(made._note_shape, with_kwargs=True),
+        module.register_forward_hook(made._call, with_kwargs=True),
+    ]
+    return made
 
 # %% ../../nbs/07_lm/02_models.ipynb #c0cfbb79
 class Backend:
@@ -394,14 +390,11 @@ def _model_without_weights(source: str, dtype: torch.dtype, options: dict) -> tu
     return config, model, AutoTokenizer.from_pretrained(source, **options)
 
 # %% ../../nbs/07_lm/02_models.ipynb #cell-054
-_BUILTIN_MODELS = ("wbe-tiny",)
-
-
 def builtin_folder(name: str) -> Path | None:
     "The folder of a model that comes with wbe; None for other names."
     import wbe
 
-    if name not in _BUILTIN_MODELS:
+    if name != "wbe-tiny":
         return None
     package = Path(wbe.__file__).parent
     folders = [package / "data_samples" / name, package.parent / "data_samples" / name]

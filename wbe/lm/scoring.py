@@ -14,7 +14,7 @@ import re
 import time
 import warnings
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from html import escape
 from pathlib import Path
@@ -68,7 +68,6 @@ def _answer_score(item: QAItem, c: EncodedItem, row: ForcedAnswer, clean, protoc
         log_probability=total,
         perplexity=math.exp(min(-mean, 700)) if mean == mean else math.nan,
         finite=row.finite,
-        answer=None,
         seconds=row.seconds,
         token_log_probabilities=row.logps,
     )
@@ -261,17 +260,13 @@ def _deduplicate(items: list[EncodedItem]) -> tuple[list[EncodedItem], list[int]
 @contextmanager
 def _evaluation_mode(lm: LM, tokens_at_once: int | None):
     "The model in evaluation mode, with so many tokens at once; afterwards everything as before."
-    training, before = lm.model.training, lm.state.tokens_at_once
+    training = lm.model.training
     lm.model.eval()  # its parts, too, whatever the model reports of itself
-    if tokens_at_once:
-        lm.state.tokens_at_once = tokens_at_once
     try:
-        yield
+        with lm.state.changed(tokens_at_once=tokens_at_once) if tokens_at_once else nullcontext():
+            yield
     finally:
-        if training:
-            lm.model.train()
-        if tokens_at_once:
-            lm.state.tokens_at_once = before
+        lm.model.train(training)
 
 # %% ../../nbs/07_lm/09_scoring.ipynb #cell-046
 def _warn_about_nan(lm: LM, scores: list[dict]):

@@ -14,7 +14,7 @@ import torch
 from .families import FAMILIES
 from .models import LM
 from .passes import ForcedAnswer, SharedPrefix
-from .passes import _is_out_of_memory, forced_answers, mark_prompt_lengths, padding_token
+from .passes import _causal_step_inputs, _is_out_of_memory, forced_answers, padding_token
 from .passes import run_in_batches, select_logits, takes_position_ids, teacher_forced
 from .tokens import EncodedItem, common_length, pad_tokens, stop_tokens
 
@@ -42,11 +42,6 @@ def _trial_items(items: list[EncodedItem], offset: int) -> list[EncodedItem]:
     shorter = EncodedItem(short.ids[:-1], len(short.ids) - 2)
     return sorted((c for c in (shorter, short, middle, long) if c.prompt_length > offset), key=lambda c: c.ids)
 
-# %% ../../nbs/07_lm/07_sharing.ipynb #cell-044
-def _same_logps(pairs: list[tuple[float, float]], loose: bool) -> bool:
-    "Whether two ways of computing log-probabilities agree; loosely in half precision."
-    return all(abs(x - y) <= (0.2 + 0.05 * abs(y) if loose else 1e-4 * max(1, abs(y))) for x, y in pairs)
-
 # %% ../../nbs/07_lm/07_sharing.ipynb #cell-045
 def _verify_method(
     lm: LM,
@@ -68,20 +63,21 @@ def _verify_method(
         pairs = [(1.0, 0.0)]
     if not pairs or any(x != x or y != y for x, y in pairs):
         return False  # NaN, or too short: this says nothing about the method
-    lm.state.tried[name] = _same_logps(pairs, loose=lm.dtype not in (torch.float32, torch.float64))
+    loose = lm.dtype not in (torch.float32, torch.float64)
+    near = (abs(x - y) <= (0.2 + 0.05 * abs(y) if loose else 1e-4 * max(1, abs(y))) for x, y in pairs)
+    lm.state.tried[name] = all(near)
     return lm.state.tried[name]
 
 # %% ../../nbs/07_lm/07_sharing.ipynb #cell-046
+_MIN_PREFIX = 4  # tokens; a shorter one is not worth it
+
+
 @torch.inference_mode()
-def _shared_prefix(
-    lm: LM,
-    items: list[EncodedItem],
-    min_length: int = 4,  # a shorter prefix is not worth it
-) -> SharedPrefix | None:
+def _shared_prefix(lm: LM, items: list[EncodedItem]) -> SharedPrefix | None:
     "The common prefix of the items, computed; None where there is none or the model does not allow it."
     whole = lm.family.seq2seq or lm.needs_whole_prompts or len(items) < 2
     ids = [] if whole else _common_prefix(items)
-    if len(ids) < min_length or lm.state.tried.get("prefix") is False:
+    if len(ids) < _MIN_PREFIX or lm.state.tried.get("prefix") is False:
         return None
     zero = torch.zeros(1, dtype=torch.long)
     with select_logits(lm, zero, zero):
@@ -227,16 +223,6 @@ def _encode_sources(lm: LM, sources: list[list[int]]) -> dict:
     states = lm.model.get_encoder()(input_ids=padded.ids.to(lm.device), attention_mask=mask)
     return dict(attention_mask=mask, encoder_outputs=states)
 
-# %% ../../nbs/07_lm/07_sharing.ipynb #fba7b80a
-def _causal_step_inputs(lm: LM, ids: torch.Tensor, starts: torch.Tensor, new: torch.Tensor, offset: int) -> dict:
-    "Arguments of `forward` for the next token: the new tokens, and mask and positions of the texts so far."
-    positions = (torch.arange(ids.shape[1])[None] - starts[:, None]).to(lm.device)
-    mask = torch.cat([positions.new_ones(len(ids), offset), (positions >= 0).long()], 1)
-    given = dict(input_ids=new, attention_mask=mask)
-    if takes_position_ids(lm):
-        given["position_ids"] = positions.clamp(min=0)[:, -new.shape[1] :] + offset
-    return given
-
 # %% ../../nbs/07_lm/07_sharing.ipynb #3f561d94
 def _decode_step(lm: LM, given: dict, rows: int, cache) -> tuple[torch.Tensor, object, torch.Tensor]:
     "One pass: the next token of each row, the cache, and which rows contain NaN."
@@ -283,7 +269,7 @@ def _decode_batch(
             given = dict(encoded, decoder_input_ids=new)
         else:
             given = _causal_step_inputs(lm, ids, starts, new, offset)
-        with mark_prompt_lengths(lm, prompt_lengths):
+        with lm.state.changed(prompt_lengths=prompt_lengths):
             tokens, cache, broken = _decode_step(lm, given, len(prompts), cache)
         _append_tokens(texts, unfinished, tokens.tolist(), broken.tolist(), stop_tokens(lm))
         if not unfinished or (lm.context_length and offset + ids.shape[1] >= lm.context_length):

@@ -4,10 +4,10 @@
 
 # %% auto #0
 __all__ = ['MEASURES', 'RUN_MEASURES', 'OPTIONAL_MEASURES', 'VERDICTS', 'SPLIT', 'normalise_answer', 'exact_match', 'f1',
-           'alias_match', 'comparable_form', 'normalised_match', 'to_list', 'normalised_matches', 'outdated_matches',
-           'Measure', 'answer_probability', 'generalisation', 'bleed_over', 'tokenise_words', 'ngram_entropy',
-           'agreement', 'parse_verdict', 'combine_readings', 'judged_right', 'cohen_kappa', 'sliding_windows',
-           'HeldOutText', 'perplexity_ratio', 'proper_noun_mask']
+           'alias_match', 'alias_f1', 'comparable_form', 'normalised_match', 'to_list', 'normalised_matches',
+           'outdated_matches', 'Measure', 'answer_probability', 'generalisation', 'bleed_over', 'tokenise_words',
+           'ngram_entropy', 'agreement', 'parse_verdict', 'combine_readings', 'judged_right', 'cohen_kappa',
+           'sliding_windows', 'HeldOutText', 'perplexity_ratio', 'proper_noun_mask']
 
 # %% ../../nbs/01_metrics/02_answers.ipynb #cell-002
 import re
@@ -68,6 +68,11 @@ def alias_match(
 ) -> bool:
     "Whether the answer is one of the names."
     return any(exact_match(answer, name) for name in names)
+
+# %% ../../nbs/01_metrics/02_answers.ipynb #cell-027
+def alias_f1(answer: str, names: Iterable[str]) -> float:
+    "The best F1 of an answer with any of the names."
+    return max((f1(answer, name) for name in names), default=0.0)
 
 # %% ../../nbs/01_metrics/02_answers.ipynb #cell-032
 _APOSTROPHES = str.maketrans(dict.fromkeys("’‘ʼ´`′", "'"))

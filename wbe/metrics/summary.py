@@ -62,13 +62,6 @@ def _check_rows(frame: pd.DataFrame):
             row = bad.idxmax()
             raise BadArgument(f"scores: row {row} has {m} {frame[m][row]}; it must lie between 0 and 1")
 
-# %% ../../nbs/01_metrics/03_summary.ipynb #cell-014
-def _state_column(frame: pd.DataFrame) -> pd.Categorical:
-    "The state of the model when each question was asked, one of _MODEL_STATES."
-    edited, at = frame["edited_at"].astype("Float64"), frame["scored_at"]
-    conditions = [at == 0, edited.isna(), (edited == at).fillna(False)]
-    return pd.Categorical(np.select(conditions, _MODEL_STATES[:3], _MODEL_STATES[3]), _MODEL_STATES, ordered=True)
-
 # %% ../../nbs/01_metrics/03_summary.ipynb #cell-015
 def read_scores(
     scores,  # Parquet file, Arrow table, pandas frame or records of Score; what this function returned stays as it is
@@ -82,7 +75,10 @@ def read_scores(
     if "subject_id" not in frame:
         frame["subject_id"] = frame["edit_id"]
     frame["edited_in"] = frame["edit_id"].map(frame.groupby("edit_id")["edited_at"].min()).astype("Int64")
-    return frame.assign(when=_state_column(frame), axis=pd.Categorical(frame["axis"], ASKED_AXES, ordered=True))
+    edited, at = frame["edited_at"].astype("Float64"), frame["scored_at"]
+    states = np.select([at == 0, edited.isna(), (edited == at).fillna(False)], _MODEL_STATES[:3], _MODEL_STATES[3])
+    when = pd.Categorical(states, _MODEL_STATES, ordered=True)
+    return frame.assign(when=when, axis=pd.Categorical(frame["axis"], ASKED_AXES, ordered=True))
 
 # %% ../../nbs/01_metrics/03_summary.ipynb #cell-021
 def _locality_metrics(frame: pd.DataFrame) -> pd.DataFrame:
