@@ -9,6 +9,7 @@ __all__ = ['TEMPLATE_TEXTS', 'MONTHS', 'template_text', 'holds_text']
 import ast
 import operator
 import re
+from datetime import date
 
 from ..texts import package_table
 
@@ -222,19 +223,44 @@ def _ordinal(values: dict) -> str:
     return n + ("th" if teen else {"1": "st", "2": "nd", "3": "rd"}.get(n[-1:], "th"))
 
 # %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-041
-def _percentage(values: dict) -> str:
-    "A share of a total in per cent."
+def _quotient(form):  # form: a function of the two numbers and the values
+    "A function that writes the first value divided by the second."
+
+    def text(values: dict) -> str:
+        try:
+            return form(*(float(v.replace(",", "")) for v in _positional(values)[:2]), values)
+        except (ValueError, TypeError, ZeroDivisionError):
+            return ""
+
+    return text
+
+
+_percentage = _quotient(lambda part, whole, v: f"{100 * part / whole:.{int(v.get('3') or 0)}f}%")
+_density = _quotient(lambda people, area, v: f"{people / area:,.{int(v.get('prec') or 0)}f}/{v.get('3', 'km2')}")
+_add_templates("ordinal, ordinal to word", _ordinal)
+_add_templates("percentage, percent, pct", _percentage)
+_add_templates("pop density, population density", _density)
+_add_templates("formatnum, number, nts, number table sorting, ntsh", lambda v: _group_digits(v.get("1", "")))
+_add_templates("circa, c., ca.", lambda v: "c. " + "–".join(_positional(v)[:2]) if v else "c.")
+
+# %% ../../nbs/05_wikipedia/02_templates.ipynb #f38bc6fa
+def _winning_share(values: dict) -> str:
+    "Games won, lost and tied as a share."
     try:
-        part, whole = (float(v.replace(",", "")) for v in _positional(values)[:2])
-        return f"{100 * part / whole:.{int(values.get('3') or 0)}f}%"
+        won, lost, tied = map(int, [*_positional(values), "0"][:3])
+        return f"{(won + tied / 2) / (won + lost + tied):.3f}".removeprefix("0")
     except (ValueError, ZeroDivisionError):
         return ""
 
 
-_add_templates("ordinal, ordinal to word", _ordinal)
-_add_templates("percentage, percent, pct", _percentage)
-_add_templates("formatnum, number, nts, number table sorting, ntsh", lambda v: _group_digits(v.get("1", "")))
-_add_templates("circa, c., ca.", lambda v: "c. " + "–".join(_positional(v)[:2]) if v else "c.")
+def _gauge(values: dict) -> str:
+    "A gauge like 1435mm or 4ft8.5in; a name of one says no number."
+    parts = re.findall(r"[\d.]+|[a-z]+", values.get("1", "").lower())
+    return " ".join(map(_group_digits, parts)) if parts and parts[0][0].isdigit() else ""
+
+
+_add_templates("winning percentage, winpct, win percentage, winning pct", _winning_share)
+_add_templates("track gauge, rail gauge, railgauge", _gauge)
 
 # %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-044
 MONTHS = "January February March April May June July August September October November December".split()
@@ -305,6 +331,22 @@ def _age(values: dict) -> str:
 _add_templates("death date and age, dda", _death_and_age)
 _add_templates("age, age in years", _age)
 
+
+def _days(values: dict, years: bool = False) -> str:  # years: whole years come first
+    "The days between two days."
+    numbers = _positional(values)[:6]
+    n = _years_between(numbers)
+    try:
+        first, last = date(*map(int, numbers[:3])), date(*map(int, numbers[3:]))
+        rest = (last - (first.replace(year=first.year + n) if years else first)).days
+    except (ValueError, TypeError):
+        return ""
+    return f"{n} years, {rest} days" if years else str(rest)
+
+
+_add_templates("age in days, age in days nts", _days)
+_add_templates("age in years and days, ayd, age in years and days nts", lambda values: _days(values, years=True))
+
 # %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-054
 def _as_of(values: dict) -> str:
     parts = _positional(values)
@@ -324,6 +366,32 @@ def _list_items(values: dict) -> str:
 
 # %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-058
 _add_templates(_TEMPLATES["names"]["list"], _list_items)
-_add_templates("chem", lambda values: "".join(_positional(values)))
+_add_templates("chem, gaps", lambda values: "".join(_positional(values)))
+_add_templates("post-nominals, postnominals, post nominals", lambda values: " ".join(_positional(values)))
 for _name in _TEMPLATES["names"]["navy"].split():
     _add_templates(_name.lower(), _filled(f"{_name} {{1}}"))
+
+# %% ../../nbs/05_wikipedia/02_templates.ipynb #d4481d7b
+_COORDINATES = re.compile(r"((?:[\d.]+\|){1,3})([NS])\|((?:[\d.]+\|){1,3})([EW])(?:\|.*)?")
+
+
+def _angle(parts: list[str], signs: str = "°′″", between: str = "") -> str:
+    "Degrees, minutes and seconds, or hours."
+    return between.join(part + sign for part, sign in zip(parts, signs) if part)
+
+
+def _coordinates(values: dict) -> str:
+    "Latitude and longitude in the text."
+    parts = _positional(values)
+    if values.get("display", "").strip() in ("title", "t"):
+        return ""
+    if found := _COORDINATES.fullmatch("|".join(parts)):
+        return " ".join(_angle(found[i].split("|")) + found[i + 1] for i in (1, 3))
+    signed = [re.fullmatch(r"([-−]?)([\d.]+)", part) for part in parts[:2]]
+    sides = [f"{m[2]}°{side[m[1] != '']}" for m, side in zip(signed, ("NS", "EW")) if m]
+    return " ".join(sides) if len(sides) == 2 else ""
+
+
+_add_templates("coord", _coordinates)
+_add_templates("ra", lambda values: _angle(_positional(values), "hms", " "))
+_add_templates("dec", lambda values: _angle(_positional(values), between=" "))
