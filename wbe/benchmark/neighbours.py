@@ -20,8 +20,7 @@ from ..records import check_least
 from ..store import Manifest, Stage, StoreError, scratch_folder
 from ..texts import stable_hash
 from ..wikidata.changes import SUBJECT_PROPERTY, TRIPLE_KEY
-from ..wikidata.rules import FAR_DAY, entity_popularity, read_page_views
-from ..wikidata.screening import preprocess
+from ..wikidata.rules import FAR_DAY, entity_popularity, preprocess, read_page_views
 
 # %% ../../nbs/06_benchmark/13_neighbours.ipynb #cell-009
 def _item_triples(triples):

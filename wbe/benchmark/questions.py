@@ -22,7 +22,7 @@ from ..records import ASKED_AXES, AXES, Edit, Fact, col, schema, to_table
 from ..spool import Spool
 from ..store import Manifest, Stage, make_folder, stream_to_parquet
 from ..texts import package_table, value_spellings
-from ..wikidata.screening import mark_members
+from ..wikidata.changes import mark_members
 from ..writers.base import ENTITY_KINDS, REQUEST_KINDS, Request, Writer, WrittenText, make_writer, written_by
 from ..writers.checks import TEXT_CHECKS, Dropped, dropped_row, feedback_on, first_failed_check
 from ..writers.properties import KIND_BY_CLASS, PHRASES

@@ -26,7 +26,7 @@ from ..engine import open_engine
 from ..records import SchemaError, check_choice, col, patch, schema, to_table
 from ..store import Stage, StageFolder, StoreError, explain_read_errors, scratch_folder, write_table
 from ..texts import package_table
-from .changes import SUBJECT_PROPERTY, unread_entities
+from .changes import SUBJECT_PROPERTY, first_case, mark_members, unread_entities
 
 # %% ../../nbs/04_wikidata/11_audit.ipynb #cell-011
 AUDIT_VERDICTS = tuple(map(tuple, package_table("wikidata/tables.toml")["verdicts"]))
@@ -138,19 +138,17 @@ def _row_fault(row: dict) -> str | None:
         return "it has neither object_id nor object"
 
 # %% ../../nbs/04_wikidata/11_audit.ipynb #cell-026
-def _row_decoder():
-    "A function from a raw row to a dict of the fields; it raises a `ValueError` that says what is wrong."
-    kind = msgspec.defstruct("Row", [(n, str | None, None) for n in AUDIT_FIELDS])
-    decode = msgspec.json.Decoder(kind).decode
-    return lambda raw: msgspec.structs.asdict(msgspec.convert(raw, kind) if isinstance(raw, dict) else decode(raw))
+_AuditRow = msgspec.defstruct("Row", [(n, str | None, None) for n in AUDIT_FIELDS])
+_ROW_DECODER = msgspec.json.Decoder(_AuditRow)
 
 # %% ../../nbs/04_wikidata/11_audit.ipynb #cell-027
-def _read_row(raw, decode) -> tuple[dict, str | None]:  # the fields, and why the row cannot be read
+def _read_row(raw) -> tuple[dict, str | None]:  # the fields, and why the row cannot be read
     "A row with its ids checked."
     try:
-        row = decode(raw)
+        row = msgspec.convert(raw, _AuditRow) if isinstance(raw, dict) else _ROW_DECODER.decode(raw)
     except ValueError as e:  # of msgspec, too
         return dict.fromkeys(AUDIT_FIELDS), f"{e}"
+    row = msgspec.structs.asdict(row)
     if not _ENTITY_ID.fullmatch(row["object_id"] or "") and not re.match(r"[+-]\d", row["object_id"] or ""):
         row["object_id"] = None
     return row, _row_fault(row)
@@ -161,9 +159,9 @@ def read_rows(
     strict: bool = False,  # an unreadable row is an error
 ):
     "A benchmark file as an Arrow table: row, the fields, and `why` for rows that cannot be read."
-    out, decode, whys = {n: [] for n in AUDIT_FIELDS}, _row_decoder(), []
+    out, whys = {n: [] for n in AUDIT_FIELDS}, []
     for number, raw in enumerate(_raw_rows(path)):
-        row, why = _read_row(raw, decode)
+        row, why = _read_row(raw)
         if why and strict:
             raise SchemaError(f"{path}: row {number}: {why}")
         whys.append(why)
@@ -206,11 +204,9 @@ def _statement_uses(engine, folder, keys):  # keys: subjects and properties
     found = found.with_columns(value=nw.coalesce(c("value"), c("snak")))
     found = found.select(*SUBJECT_PROPERTY, "value", "rank").unique()
     preferred = found.filter(c("rank") == "preferred").select(*SUBJECT_PROPERTY).unique()
-    found = found.join(preferred.with_columns(best=nw.lit(True)), on=SUBJECT_PROPERTY, how="left")
-    truthy = c("best").is_null() | (c("rank") == "preferred")
-    role = nw.when(truthy).then(nw.lit("truthy")).otherwise(nw.lit("stated"))
-    role = nw.when(c("rank") == "deprecated").then(nw.lit("deprecated")).otherwise(role)
-    return found.with_columns(role=role).select(*SUBJECT_PROPERTY, "value", "role")
+    found = mark_members(found, preferred, SUBJECT_PROPERTY, "beside")
+    cases = {"deprecated": c("rank") == "deprecated", "truthy": ~c("beside") | (c("rank") == "preferred")}
+    return found.with_columns(role=first_case(cases, "stated")).select(*SUBJECT_PROPERTY, "value", "role")
 
 # %% ../../nbs/04_wikidata/11_audit.ipynb #cell-037
 def _role_uses(engine, folder, keys):
@@ -242,7 +238,7 @@ def _collect_evidence(
 def _find_meant(frame):
     "Add to rows with their evidence the entity that was found (`meant_id`), and its roles."
     c, no, by_role = nw.col, nw.lit(False), [f"id_{role}" for role in EVIDENCE_ROLES]
-    flags = [nw.coalesce(c(n), no).alias(n) for n in [*by_role, "has_property", "has_subject"]]
+    flags = [nw.coalesce(c(n), no).alias(n) for n in [*by_role, "has_property"]]
     values = nw.coalesce(c("values"), nw.lit(0)).cast(nw.Int64)
     label_id = nw.coalesce(*[c(f"label_{role}") for role in EVIDENCE_ROLES])
     namesake_id = nw.coalesce(c("label_truthy"), c("label_stated"))
@@ -275,18 +271,15 @@ def _decide_verdicts(frame):
         "other value": c("has_property"),
         "property absent": c("has_subject"),
     }
-    verdict = nw.lit("subject absent")
-    for name, holds in reversed(conditions.items()):
-        verdict = nw.when(holds).then(nw.lit(name)).otherwise(verdict)
-    return _find_meant(frame).with_columns(verdict=verdict)
+    return _find_meant(frame).with_columns(verdict=first_case(conditions, "subject absent"))
 
 # %% ../../nbs/04_wikidata/11_audit.ipynb #3f83da72
 def _mark_unread(engine, folder, rows, uses):  # uses: of that snapshot
     "Add to rows whether the snapshot could not read their subject, or a value of their property."
-    lost = unread_entities(engine, folder).select(subject=nw.col("id"), lost=nw.lit(True))
-    odd = uses.filter(nw.col("value") == "unreadable").select(*SUBJECT_PROPERTY, odd=nw.lit(True)).unique()
-    rows = rows.join(lost, on="subject", how="left").join(odd, on=SUBJECT_PROPERTY, how="left")
-    return rows.with_columns(unread=nw.coalesce("lost", "odd", nw.lit(False))).drop("lost", "odd")
+    odd = uses.filter(nw.col("value") == "unreadable").select(*SUBJECT_PROPERTY).unique()
+    rows = mark_members(rows, unread_entities(engine, folder), "subject", "lost")
+    rows = mark_members(rows, odd, SUBJECT_PROPERTY, "odd")
+    return rows.with_columns(unread=nw.col("lost") | nw.col("odd")).drop("lost", "odd")
 
 # %% ../../nbs/04_wikidata/11_audit.ipynb #cell-049
 def _old_states(rows, uses):  # uses: of the old snapshot
@@ -297,10 +290,8 @@ def _old_states(rows, uses):  # uses: of the old snapshot
     met = rows.join(known, on=SUBJECT_PROPERTY, how="inner")
     met = met.with_columns(same=nw.coalesce(c("value") == c("now"), nw.lit(False)), best=c("role") == "truthy")
     met = met.group_by("row").agg(c("same").max(), c("best").max())
-    was = nw.when(c("best")).then(nw.lit(another)).otherwise(nw.lit(none))
-    was = nw.when(~c("unread")).then(was)
-    rows = rows.join(met, on="row", how="left")
-    rows = rows.with_columns(was=nw.when(c("same")).then(nw.lit(same)).otherwise(was))
+    was = first_case({same: c("same"), another: c("best") & ~c("unread"), none: ~c("unread")})
+    rows = rows.join(met, on="row", how="left").with_columns(was=was)
     right = ((c("tag") == "new") & (c("was") == none)) | ((c("tag") == "update") & (c("was") == another))
     return rows.with_columns(tag_right=right).select("row", "was", "tag_right")
 
@@ -311,7 +302,7 @@ def _present_subjects(engine, new, keys):
     labelled = _scan_columns(engine, new, "labels", ["id"]).rename({"id": "subject"})
     stated = _scan_columns(engine, new, "statements", ["subject"])
     found = nw.concat([t.join(asked, on="subject", how="inner").unique() for t in (labelled, stated)])
-    return found.unique().with_columns(has_subject=nw.lit(True))
+    return found.unique()
 
 # %% ../../nbs/04_wikidata/11_audit.ipynb #cell-052
 def _needed_names(engine, new, uses, asked):
@@ -342,7 +333,7 @@ def _row_verdicts(engine, rows, new, old=None, roles: bool = True):
         asked = asked.with_columns(object=nw.coalesce(c("object"), c("own_label"))).drop("own_label")
         asked = stored("asked", asked, ["row"])
         seen = asked.join(_collect_evidence(asked, uses, labels), on="row", how="left")
-        seen = seen.join(_present_subjects(engine, new, keys), on="subject", how="left")
+        seen = mark_members(seen, _present_subjects(engine, new, keys), ["subject"], "has_subject")
         seen = _mark_unread(engine, new, _decide_verdicts(seen), uses)
         unknown = c("unread") & c("verdict").is_in(["other value", "subject absent"])
         verdict = nw.when(unknown).then(nw.lit(UNREAD_VERDICT)).otherwise(c("verdict"))
@@ -414,10 +405,7 @@ class Audit(StageFolder):
 
     stage = "audit"
     missing = "no complete audit here; make one with `wbe audit FILE --new SNAPSHOT --out {folder}`"
-
-    @property
-    def path(self) -> Path:
-        return self.folder / "verdicts.parquet"
+    main = "verdicts.parquet"
 
     @property
     def supported(self) -> float:

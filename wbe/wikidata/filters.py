@@ -8,7 +8,6 @@ __all__ = ['FILTERS', 'NON_ROMAN', 'SIX_WORDS', 'WIKI_PAGE_LABELS', 'OPEN_PROPER
 
 # %% ../../nbs/04_wikidata/10_filters.ipynb #cell-002
 from pathlib import Path
-from typing import NamedTuple
 
 import narwhals as nw
 
@@ -16,20 +15,13 @@ from ..texts import day_number, package_table, parse_date, value_label
 from ..engine import open_engine
 from ..records import BadArgument, Fact, schema
 from ..store import Manifest, Stage
-from .changes import SUBJECT_PROPERTY, TRIPLE_KEY, truthy, unread_classes
+from .changes import SUBJECT_PROPERTY, TRIPLE_KEY, _properties_of_class, first_case, mark_members
+from .changes import period_end, period_start, truthy, unread_classes
 from .claims import META_PROPERTIES, META_PROPERTY_CLASSES, WIKI_PAGE_CLASSES
-from .screening import first_case, mark_members, period_end, period_start
 
 # %% ../../nbs/04_wikidata/10_filters.ipynb #cell-005
-class _Filter(NamedTuple):
-    "A reason to remove a fact."
-
-    name: str
-    source: str  # where it comes from
-    doc: str  # which facts it removes
-
-
-FILTERS = tuple(_Filter(*row) for row in package_table("wikidata/tables.toml")["filters"])
+# reasons to remove a fact: where each comes from, and which facts it removes
+FILTERS = {name: about for name, *about in package_table("wikidata/tables.toml")["filters"]}
 
 # %% ../../nbs/04_wikidata/10_filters.ipynb #cell-009
 _NON_ROMAN_RANGES = (
@@ -169,10 +161,8 @@ def _add_dates(facts, statements):  # statements: of the new snapshot
 # %% ../../nbs/04_wikidata/10_filters.ipynb #cell-025
 def _meta_properties(properties):
     "The ids of the properties that say something about the wiki, not about the world."
-    classes = properties.select("id", "classes").explode("classes")
-    meta = classes.filter(nw.col("classes").is_in(list(META_PROPERTY_CLASSES))).select("id")
     named = properties.filter(nw.col("id").is_in(list(META_PROPERTIES))).select("id")
-    return nw.concat([meta, named]).unique()
+    return nw.concat([_properties_of_class(properties, META_PROPERTY_CLASSES), named]).unique()
 
 # %% ../../nbs/04_wikidata/10_filters.ipynb #cell-028
 ENDED = ("keep", "drop", "forget")  # ways with what has ended; forget: drop it, and it is no value beside others
@@ -223,7 +213,7 @@ def _add_filter_columns(
 def _apply_filters(facts, kinds=("item",)):  # facts: with `_add_filter_columns`
     "Facts with the name of the first filter that removes them (null for those that stay), and a flag per filter."
     conditions = _filter_conditions(kinds)
-    flags = {f"out_{i}": conditions[f.name].fill_null(False) for i, f in enumerate(FILTERS)}
+    flags = {f"out_{i}": conditions[name].fill_null(False) for i, name in enumerate(FILTERS)}
     return facts.with_columns(**flags, reason=first_case(conditions))
 
 # %% ../../nbs/04_wikidata/10_filters.ipynb #cell-036
@@ -238,11 +228,11 @@ def _fact_columns(frame):
 def _funnel_rows(counts: list[dict]) -> list[dict]:  # counts: per reason
     "The rows of the funnel: per filter what it removes, what is left, and what it would remove alone."
     left, out = sum(r["n"] for r in counts), []
-    for i, f in enumerate(FILTERS):
-        removed = sum(r["n"] for r in counts if r["reason"] == f.name)
+    for i, name in enumerate(FILTERS):
+        removed = sum(r["n"] for r in counts if r["reason"] == name)
         left -= removed
         alone = int(sum(r[f"out_{i}"] or 0 for r in counts))
-        out.append(dict(filter=f.name, removed=removed, left=left, alone=alone))
+        out.append(dict(filter=name, removed=removed, left=left, alone=alone))
     return out
 
 # %% ../../nbs/04_wikidata/10_filters.ipynb #cell-039
@@ -260,12 +250,11 @@ def _write_filtered(e, frame, out: Path, prefix: str) -> dict:
     }
 
 # %% ../../nbs/04_wikidata/10_filters.ipynb #cell-042
-def _without_previous(facts, labels):
+def _without_previous(facts):
     "Static facts with the columns of changes; those about the value before are empty."
-    empty = labels.filter(nw.col("id") == "")
-    empty = empty.select(previous="id", previous_label="label", previous_aliases="aliases")
-    facts = facts.with_columns(tag=nw.lit("static"), previous=nw.lit(None, nw.String), renamed=nw.lit(False))
-    return facts.join(empty, on="previous", how="left")
+    empty = dict.fromkeys(("previous", "previous_label"), nw.lit(None, nw.String))
+    aliases = nw.lit(None, nw.List(nw.String))
+    return facts.with_columns(tag=nw.lit("static"), renamed=nw.lit(False), previous_aliases=aliases, **empty)
 
 # %% ../../nbs/04_wikidata/10_filters.ipynb #cell-043
 def filter_facts(
@@ -275,8 +264,6 @@ def filter_facts(
     which: str = "changed",  # or 'static'
     engine: str = "duckdb",  # or 'spark'
     memory: str | None = None,  # for the engine, like '4GB'
-    spill=None,  # folder for what does not fit into memory
-    force: bool = False,  # filter again even if it is done
     until=None,  # date of the newer snapshot: leave out what was over by then; by default it stays
     values: bool = False,  # also facts whose value is a date or a quantity
     forget: bool = False,  # what was over by `until` is no value beside others
@@ -286,16 +273,16 @@ def filter_facts(
     if which not in ("changed", "static"):
         raise BadArgument(f"no {which!r} facts. Choose from: changed, static")
     inputs = [changes / f"{which}.parquet", *(new / f"{n}.parquet" for n in ("statements", "labels", "properties"))]
-    params = dict(which=which, filters=[f.name for f in FILTERS], version=4, until=until and str(parse_date(until)))
+    params = dict(which=which, filters=list(FILTERS), version=4, until=until and str(parse_date(until)))
     params |= (dict(values=True) if values else {}) | (dict(forget=True) if forget else {})
     stage = Stage(out, f"filter_{which}", params, inputs)
-    if stage.done and not force:
+    if stage.done:
         return stage.manifest
     prefix = "" if which == "changed" else "static_"
-    with stage, open_engine(engine, memory, spill) as e:
+    with stage, open_engine(engine, memory) as e:
         facts, statements, labels, properties = map(e.scan, inputs)
         if which == "static":
-            facts = _without_previous(facts, labels)
+            facts = _without_previous(facts)
         judged, named = out / f"{prefix}judged.parquet", out / f"{prefix}names.parquet"
         names, kinds = _name_values(e, facts, labels, named) if values else None, VALUE_KINDS if values else ()
         columns = _add_filter_columns(facts, statements, labels, properties, until, e.keep, names, forget)
