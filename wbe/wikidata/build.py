@@ -30,7 +30,7 @@ from .parse import DAMAGED_EXIT_CODE, FEW_ENTITIES, MOST_LOST, DumpFolder, Parse
 from .parse import most_growth, parse_dump, short_snapshot
 from .rules import classify
 from .text import _is_release
-from .transfer import fetch_dump, fetched_dump
+from .transfer import _known_dump, fetch_dump
 
 # %% ../../nbs/04_wikidata/12_build.ipynb #cell-005
 def dump_date(path) -> date:
@@ -91,10 +91,8 @@ def locate_dumps(
     keep: bool = True,  # what a word stands for holds for later calls
 ) -> list[Path]:
     "The files of some dumps, fetched if need be."
-    files, kinds = {str(w): locate_dump(w) for w in whats}, dump_kinds(kind)
-    for when in (w for w in files if files[w] is None and dumps_back(w) is None):
-        fetched = (fetched_dump(folder, when, k) for k in kinds)
-        files[when] = next(filter(None, fetched), None)
+    kinds = dump_kinds(kind)
+    files = {str(w): locate_dump(w) or _known_dump(folder, w, kinds, verify=True) for w in whats}
     whens = [w for w, path in files.items() if path is None]
     if whens:
         mirror = mirror if isinstance(mirror, Mirror) else Mirror(str(mirror))

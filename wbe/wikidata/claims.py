@@ -71,13 +71,13 @@ class _CoordinateValue(Struct, gc=False, tag="globecoordinate"):
 _DataValue = EntityValue | StringValue | _TimeValue | _QuantityValue | _TextValue | _CoordinateValue
 
 # %% ../../nbs/04_wikidata/04_claims.ipynb #cell-029
-_TEXT_FORMS = {
-    EntityValue: lambda v: v.value.id,
-    StringValue: lambda v: v.value,
-    _TimeValue: lambda v: time_text(v.value.time, v.value.precision),
-    _QuantityValue: lambda v: quantity_text(v.value.amount, v.value.unit),
-    _TextValue: lambda v: monolingual_text(v.value.text, v.value.language),
-    _CoordinateValue: lambda v: coordinate_text(v.value.latitude, v.value.longitude),
+_VALUE_FORMS = {  # the name of its type in our tables, and its text form; an entity's type depends on its id
+    EntityValue: ("", lambda v: v.value.id),
+    StringValue: ("string", lambda v: v.value),
+    _TimeValue: ("time", lambda v: time_text(v.value.time, v.value.precision)),
+    _QuantityValue: ("quantity", lambda v: quantity_text(v.value.amount, v.value.unit)),
+    _TextValue: ("text", lambda v: monolingual_text(v.value.text, v.value.language)),
+    _CoordinateValue: ("coordinate", lambda v: coordinate_text(v.value.latitude, v.value.longitude)),
 }
 
 
@@ -85,16 +85,9 @@ def value_text(value: _DataValue | None) -> str:
     "The text form of a value, equal for equal values."
     if value is None:
         raise ValueError("a snak of type value without a datavalue")
-    return _TEXT_FORMS[type(value)](value)
+    return _VALUE_FORMS[type(value)][1](value)
 
 # %% ../../nbs/04_wikidata/04_claims.ipynb #cell-034
-_VALUE_TYPE_NAMES = {
-    StringValue: "string",
-    _TimeValue: "time",
-    _QuantityValue: "quantity",
-    _TextValue: "text",
-    _CoordinateValue: "coordinate",
-}
 _ENTITY_LETTERS = {"Q": "item", "P": "property", "E": "entity-schema", "L": "lexeme"}
 
 # %% ../../nbs/04_wikidata/04_claims.ipynb #cell-035
@@ -108,7 +101,7 @@ def value_type(
     if isinstance(value, EntityValue):
         name = value.value.id
         return "form" if "-F" in name else "sense" if "-S" in name else _ENTITY_LETTERS.get(name[:1], "unknown")
-    return _VALUE_TYPE_NAMES.get(type(value), "unknown")
+    return _VALUE_FORMS[type(value)][0] if value else "unknown"
 
 # %% ../../nbs/04_wikidata/04_claims.ipynb #cell-038
 EMPTY_MAP = tuple[()]  # how an empty map may be written: []

@@ -9,9 +9,10 @@ __all__ = ['WIKIMEDIA', 'DUMP_KINDS', 'DUMP_KIND_WORDS', 'dump_kinds', 'Dump', '
 # %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-002
 import json
 import re
-from collections.abc import Iterator
+from copy import copy
 from dataclasses import dataclass, field
 from datetime import date
+from functools import cache
 from itertools import islice
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -192,7 +193,7 @@ def _other_kinds(mirror: Mirror, day: date, kind: str) -> str:
     return f". Of that day it has {' and '.join(there)}: --kind {there[0]}" if there else ""
 
 # %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-038
-def _missing_dump(mirror: Mirror, day: date, kind: str, kinds=()) -> FetchError:  # kinds: all that would do
+def _missing_dump(mirror: Mirror, day: date, kind: str, kinds) -> FetchError:  # kinds: all that would do
     "The error for a snapshot or a file that a mirror does not have."
     if "{date}" in mirror.base:
         return FetchError(f"{mirror.folder(day, kind)} has no {kind} dump", 404)
@@ -206,26 +207,12 @@ def _missing_dump(mirror: Mirror, day: date, kind: str, kinds=()) -> FetchError:
     nearest = min(dates, key=lambda other: abs(other - day))
     listed = ("…, " if len(dates) > 12 else "") + ", ".join(map(str, dates[-12:]))
     text = f"{mirror.base} has no {kind} snapshot of {day}; it has {listed}; the nearest is {nearest}"
-    kept = [k for k in kinds or [kind] if not k.endswith(".html")]
+    kept = [k for k in kinds if not k.endswith(".html")]
     copies = " or ".join(f"'{a}'" for a in dict.fromkeys(map(_archive_address, kept)))
     older = "Dumps are deleted after some weeks; try another mirror" + (
         f", or the copies of --set mirror={copies}" if kept else ""
     )
     return FetchError(f"{text}{_other_kinds(mirror, day, kind)}. {older}", 404)
-
-# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-039
-@patch
-def file(
-    self: Mirror,
-    when,  # date of the snapshot
-    kind: str = "json.gz",
-) -> Dump:
-    "Look up a dump of a snapshot, or an error that says what there is."
-    day = parse_date(when)
-    dump = self.file_or_none(day, kind)
-    if dump is None:
-        raise _missing_dump(self, day, kind)
-    return dump
 
 # %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-042
 @patch
@@ -238,18 +225,10 @@ def checksum(self: Mirror, dump: Dump) -> str | None:
             return f"{how}:{found[-1].lower()}"
     return None
 
-# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-045
+# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-047
 _MOST_LOOKED_AT = 20  # snapshots
 
 
-def _complete_dumps(mirror: Mirror, kind: str = "json.gz", verify: bool = True) -> Iterator[Dump]:
-    "The complete dumps among the newest snapshots, the newest first."
-    for day in mirror.snapshots(kind)[: -_MOST_LOOKED_AT - 1 : -1]:
-        dump = mirror.file_or_none(day, kind)
-        if dump and (not verify or mirror.checksum(dump)):
-            yield dump
-
-# %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-047
 def _latest_dump(
     mirror: Mirror,
     kind: str = "json.gz",
@@ -257,11 +236,12 @@ def _latest_dump(
     back: int = 0,  # how many complete dumps before the newest one
 ) -> Dump:
     "The newest dump of a kind that a mirror offers, or one before it."
-    dump = next(islice(_complete_dumps(mirror, kind, verify), back, None), None)
+    days = mirror.snapshots(kind)[: -_MOST_LOOKED_AT - 1 : -1]
+    found = filter(None, (mirror.file_or_none(day, kind) for day in days))
+    dump = next(islice((d for d in found if not verify or mirror.checksum(d)), back, None), None)
     if dump is None:
-        n = min(_MOST_LOOKED_AT, len(mirror.snapshots(kind)))
         what = f"{back + 1} complete {kind} dumps" if back else f"complete {kind} dump"
-        raise FetchError(f"{mirror.base} has no {what} among its {n} newest snapshots", 404)
+        raise FetchError(f"{mirror.base} has no {what} among its {len(days)} newest snapshots", 404)
     return dump
 
 # %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-056
@@ -288,13 +268,13 @@ def _find_dump(mirror: Mirror, when, kind: str, verify: bool) -> Dump | None:
 
 # %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-060
 def choose_dumps(
-    mirror: Mirror,
+    mirror: str | Mirror,
     whens,  # dates, or words like newest-1
     kind: str = "auto",  # one of DUMP_KINDS or DUMP_KIND_WORDS
     verify: bool = True,  # a word means dumps with a published checksum
 ) -> tuple[list[Dump], str]:  # the dumps, and a line about them
     "The dumps of some dates, all of one kind where that is possible."
-    mirror, kinds = _PageMemory(mirror), dump_kinds(kind)
+    mirror, kinds = _remembering(mirror), dump_kinds(kind)
     found = {}
     for k in kinds:
         found[k] = [_find_dump(mirror, when, k, verify) for when in whens]
@@ -306,17 +286,11 @@ def choose_dumps(
     return mixed, _choice_line(whens, found, mixed)
 
 # %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-061
-class _PageMemory(Mirror):
-    "A mirror that is asked for every page once."
-
-    def __init__(self, mirror: Mirror):
-        super().__init__(mirror.base, mirror.retry, mirror.timeout)
-        self.pages = {}
-
-    def page(self, url: str, limit: int = 1 << 26) -> str | None:
-        if url not in self.pages:
-            self.pages[url] = super().page(url, limit)
-        return self.pages[url]
+def _remembering(mirror: str | Mirror) -> Mirror:
+    "A mirror, or the one at an address, that is asked for every page once."
+    mirror = copy(mirror) if isinstance(mirror, Mirror) else Mirror(str(mirror))
+    mirror.page = cache(mirror.page)
+    return mirror
 
 # %% ../../nbs/04_wikidata/01_dumps.ipynb #cell-062
 def _choice_line(whens, found: dict, chosen: list[Dump]) -> str:  # found: by kind, None where there is none
@@ -408,7 +382,7 @@ def list_mirror(
     progress: bool = True,  # show a progress bar
 ) -> tuple[list[_OfferedDump], list[str]]:  # the dumps, and why nothing is shown of a kind
     "What a mirror offers."
-    mirror = _PageMemory(mirror if isinstance(mirror, Mirror) else Mirror(str(mirror)))
+    mirror = _remembering(mirror)
     offered, reasons, kinds = [], [], dump_kinds(kind) if kind else tuple(DUMP_KINDS)
     for k in progress_bar(kinds, desc="listing", unit="kinds", show=progress):
         try:

@@ -295,7 +295,7 @@ class _LineSlice:
         self.statements, self.labels = _StatementColumns(), tuple([] for _ in schema(Label))
         self.properties, self.roles = [], []
         self.seen, self.others, self.duplicates = set() if seen is None else seen, 0, 0
-        self.versions = []
+        self.versions, self.rejected, self.redirects = [], [], []  # the latter are pairs of ids
 
 # %% ../../nbs/04_wikidata/05_entities.ipynb #cell-053
 @patch
@@ -406,16 +406,10 @@ def odd_counts(self: _LineSlice) -> dict:
     unreadable = sum(kind == "unreadable" for _, kind in self.statements.odd_snaks)
     return dict(others=self.others, duplicates=self.duplicates, unreadable=unreadable)
 
-# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-075
-def _parse_slice(
-    lines: list[bytes],
-    first: int,  # number of the first line in the file
-    languages: tuple,
-    roles: bool,
-    seen: set,  # ids of entities that were read before; is updated
-) -> tuple[_LineSlice, list[dict], list[tuple]]:  # the tables, the rejected lines, the redirects
-    "Parse a few hundred lines."
-    part, rejected, redirects = _LineSlice(languages, roles, seen), [], []
+# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-076
+def _slice_tables(lines: list[bytes], first: int, languages: tuple, roles: bool, seen: set) -> tuple[_LineSlice, dict]:
+    "What a few hundred lines say, and its record batches; `first` is the number of the first line in the file."
+    part = _LineSlice(languages, roles, seen)
     for number, line in enumerate(lines, first):
         body = _entity_json(line)
         if not body:
@@ -424,20 +418,14 @@ def _parse_slice(
             part.add_line(body)
         except (ValueError, RecursionError) as e:
             if moved := _redirect_of(body):
-                redirects.append(moved)
+                part.redirects.append(moved)
             elif why := _retry_line(part, body, e):
-                rejected.append(_rejection(number, why, line))
-    return part, rejected, redirects
-
-# %% ../../nbs/04_wikidata/05_entities.ipynb #cell-076
-def _slice_tables(lines: list[bytes], first: int, languages: tuple, roles: bool, seen: set) -> tuple:
-    "The record batches of a few hundred lines, their counts, the rejected lines, the redirects and the versions."
-    part, rejected, redirects = _parse_slice(lines, first, languages, roles, seen)
+                part.rejected.append(_rejection(number, why, line))
     batches = part.batches()
     if any(map(_has_nul, batches.values())):
         seen.difference_update(part.statements.subjects)
         return _slice_tables([_drop_nul(line) for line in lines], first, languages, roles, seen)
-    return batches, part.odd_counts(), rejected, redirects, part.versions
+    return part, batches
 
 # %% ../../nbs/04_wikidata/05_entities.ipynb #cell-078
 @contextmanager
@@ -472,11 +460,11 @@ def parse_lines(
     seen, counts, versions = set(), Counter(), []
     for start in range(0, len(lines), LINES_PER_SLICE) or (0,):
         some = lines[start : start + LINES_PER_SLICE]
-        made, odd, wrong, moved, found = _slice_tables(some, first_line + start + 1, languages, roles, seen)
+        part, made = _slice_tables(some, first_line + start + 1, languages, roles, seen)
         for name, batch in made.items():
             batches[name].append(batch)
-        rejected, redirects, versions = rejected + wrong, redirects + moved, versions + found
-        counts.update(odd)
+        rejected, redirects, versions = rejected + part.rejected, redirects + part.redirects, versions + part.versions
+        counts.update(part.odd_counts())
     t = {name: pa.Table.from_batches(some) for name, some in batches.items()}
     rows = dict(properties=len(t["properties"]), statements=len(t["statements"]), redirects=len(redirects))
     counts = dict(items=len(t["labels"]) - len(t["properties"])) | rows | counts | dict(rejected=len(rejected))

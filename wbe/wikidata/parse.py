@@ -194,14 +194,6 @@ def _parse_to_files(
     _reject_differing(files)
     files.end(damage=source.damage, unclosed=source.unclosed)
 
-# %% ../../nbs/04_wikidata/06_parse.ipynb #cell-065
-def _write_properties(spool: Spool, folder: Path) -> dict:
-    "Write the table of properties; returns the data type of each."
-    with open(spool.path("properties.jsonl"), encoding="utf-8") as f:
-        rows = [json.loads(line) for line in f]
-    write_table(folder / "properties.parquet", to_table(rows, PropertyInfo))
-    return {r["id"]: r["datatype"] for r in rows}
-
 # %% ../../nbs/04_wikidata/06_parse.ipynb #cell-066
 @dataclass
 class Redirect:
@@ -211,15 +203,15 @@ class Redirect:
     target: str = col("id of the one that it leads to")
 
 # %% ../../nbs/04_wikidata/06_parse.ipynb #cell-067
-def _write_redirects(spool: Spool, folder: Path):
-    "Write the table of redirects."
+def _write_spooled(spool: Spool, folder: Path, name: str, record: type) -> pa.Table:
+    "Write a table whose rows were collected as lines of JSON; returns it."
     from pyarrow import json as arrow_json
 
-    lines, want = spool.path("redirects.jsonl"), schema(Redirect)
-    empty = lines.stat().st_size == 0
+    lines, want = spool.path(f"{name}.jsonl"), schema(record)
     options = arrow_json.ParseOptions(explicit_schema=pa.schema([pa.field(f.name, f.type) for f in want]))
-    table = to_table([], Redirect) if empty else arrow_json.read_json(lines, parse_options=options)
-    write_table(folder / "redirects.parquet", to_table(table, Redirect))
+    table = to_table(arrow_json.read_json(lines, parse_options=options) if lines.stat().st_size else [], record)
+    write_table(folder / f"{name}.parquet", table)
+    return table
 
 # %% ../../nbs/04_wikidata/06_parse.ipynb #cell-068
 def _retype_values(source, target, types: dict):  # types: data type of each property
@@ -335,8 +327,9 @@ def _repr_html_(self: ParsedDump) -> str:
 # %% ../../nbs/04_wikidata/06_parse.ipynb #cell-078
 def _write_typed(spool: Spool, folder: Path, roles: bool) -> list[str]:
     "Write properties, redirects, and the tables whose value types come from the properties; the names of these."
-    types = _write_properties(spool, folder)
-    _write_redirects(spool, folder)
+    about = _write_spooled(spool, folder, "properties", PropertyInfo)
+    _write_spooled(spool, folder, "redirects", Redirect)
+    types = dict(zip(about["id"].to_pylist(), about["datatype"].to_pylist()))
     typed = [f"{name}.parquet" for name in ("statements", "roles") if name in _piece_tables(roles)]
     typed = typed if spool.state.get("xml") else []
     for name in typed:
