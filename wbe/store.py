@@ -499,6 +499,7 @@ class StageFolder:
 
     stage = ""  # name of the stage
     missing = "the stage is not finished here"  # the error when it is not; may contain {folder}
+    main = ""  # name of the file with its result
 
     def __init__(self, folder):
         self.folder = Path(folder)
@@ -510,6 +511,16 @@ class StageFolder:
     def counts(self) -> dict:
         "The numbers that the stage recorded."
         return self.manifest.counts
+
+    @property
+    def path(self) -> Path:
+        "The file with the result."
+        return self.folder / self.main
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{n:,} {name}" for name, n in self.counts.items() if type(n) is int)
+        about = f"{shown}; {format_bytes(self.path.stat().st_size)}"
+        return f"{type(self).__name__}({self.folder.name!r}: {about}{'; damaged' if self.counts.get('damage') else ''})"
 
 # %% ../nbs/00_core/02_store.ipynb #cell-098
 def find_manifests(folder) -> list[tuple[Path, Manifest]]:

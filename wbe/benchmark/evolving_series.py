@@ -33,7 +33,7 @@ from ..wikipedia.diffs import CHANGED_CHARACTERS, ChangedText, changed_set
 from ..wikipedia.comparison import COMPARISON_VERSION, WikipediaComparison, compare_wikipedia
 from ..wikipedia.texts import DumpsOfDay, dumps_by_day, parse_articles
 from ..wikipedia.pages import WikipediaSnapshot
-from ..wikipedia.texts import changed_source, snapshot_articles, write_in_pieces, write_texts
+from ..wikipedia.texts import changed_source, snapshot_articles, write_texts
 from ..writers.base import WRITERS, make_writer
 from ..writers.passages import CHECKERS, PASSAGE_WRITERS
 
@@ -70,7 +70,7 @@ def _write_changed(series: _EvolvingSeries, step: SeriesStep, compared: Wikipedi
     stage = Stage(step.work, "texts", dict(least=least, version=2), [compared.path])
     if not stage.done:
         with stage:
-            write_in_pieces(changed, changed_set(compared.rows(), least), ChangedText)
+            write_texts(changed, changed_set(compared.rows(), least), ChangedText)
             stage.outputs.append(changed)
     return changed
 

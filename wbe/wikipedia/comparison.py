@@ -19,57 +19,34 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from ..engine import parallel_map
-from ..records import check_least, col, patch, read_table, to_table
+from ..records import check_least, col, patch, to_table
 from ..spool import PieceFiles, parquet_piece
-from ..store import Stage, StageFolder, format_bytes, stored_rows, write_text
+from ..store import Stage, StageFolder, stored_rows, write_text
 from ..wikidata.parse import short_snapshot
 from .pages import WikipediaSnapshot
 from .plain import Paragraph, page_paragraphs
 
 # %% ../../nbs/05_wikipedia/04_comparison.ipynb #cell-007
-@dataclass
-class _PageIndex:
-    "The articles of a snapshot in the order of their numbers."
-
-    id: np.ndarray
-    checksum: np.ndarray
-    group: np.ndarray  # the row group in which the page stands
-    row: np.ndarray  # its place in there
-
-    def __len__(self) -> int:
-        return len(self.id)
-
-    def without(self, ids) -> "_PageIndex":
-        "The index without some pages."
-        kept = ~np.isin(self.id, ids)
-        return _PageIndex(*(column[kept] for column in vars(self).values()))
+# number, part of the checksum, row group, and place in it
+_PAGE_INDEX = np.dtype([("id", "i8"), ("checksum", "i8"), ("group", "i4"), ("row", "i4")])
 
 # %% ../../nbs/05_wikipedia/04_comparison.ipynb #cell-009
-def _page_index(snapshot: WikipediaSnapshot) -> tuple[_PageIndex, np.ndarray]:
-    "The index of a snapshot, and the numbers of the pages that stand in it twice with different texts."
-    parts = []
+def _page_index(snapshot: WikipediaSnapshot) -> tuple[np.recarray, np.ndarray]:
+    "The articles of a snapshot by their numbers, and the numbers of those that are in it twice with different texts."
+    parts = [np.recarray(0, _PAGE_INDEX)]
     with pq.ParquetFile(snapshot.path) as file:
         for g in range(file.num_row_groups):
             t = file.read_row_group(g, columns=["id", "sha1", "redirect"])
             rows = np.flatnonzero(np.asarray(t["redirect"].is_null()))
-            sums = np.array([int(s[-12:], 36) for s in t["sha1"].to_pylist()], np.int64)[rows]  # twelve digits do
-            ids = np.asarray(t["id"])[rows]
-            parts.append((ids, sums, np.full(len(rows), g, np.int32), rows.astype(np.int32)))
-    ids, *columns = (np.concatenate(c) for c in zip(*parts)) if parts else [np.empty(0, np.int64)] * 4
-    order = np.lexsort((columns[0], ids))
-    sorted_ids, sums = ids[order], columns[0][order]
-    twice = sorted_ids[1:][(sorted_ids[1:] == sorted_ids[:-1]) & (sums[1:] != sums[:-1])]
-    ids, last = np.unique(ids[::-1], return_index=True)
-    return _PageIndex(ids, *(c[::-1][last] for c in columns)), np.unique(twice)
-
-# %% ../../nbs/05_wikipedia/04_comparison.ipynb #cell-012
-@dataclass
-class _PagePairs:
-    "Places of articles in two indexes; -1 where an article is absent."
-
-    old: np.ndarray
-    new: np.ndarray
-    same: int  # how many articles have the same text
+            part = np.recarray(len(rows), _PAGE_INDEX)
+            part.id, part.group, part.row = np.asarray(t["id"])[rows], g, rows
+            part.checksum = np.array([int(s[-12:], 36) for s in t["sha1"].to_pylist()], np.int64)[rows]  # twelve do
+            parts.append(part)
+    pages = np.concatenate(parts).view(np.recarray)
+    known = pages[np.lexsort((pages.checksum, pages.id))]
+    twice = known.id[1:][(known.id[1:] == known.id[:-1]) & (known.checksum[1:] != known.checksum[:-1])]
+    last = np.unique(pages.id[::-1], return_index=True)[1]
+    return pages[::-1][last], np.unique(twice)
 
 # %% ../../nbs/05_wikipedia/04_comparison.ipynb #cell-014
 def _pages_with(snapshot: WikipediaSnapshot, column: str, values) -> list[dict]:
@@ -85,8 +62,8 @@ def _pages_with(snapshot: WikipediaSnapshot, column: str, values) -> list[dict]:
 
 def _unread_ids(
     snapshot: WikipediaSnapshot,
-    own: _PageIndex,  # its articles
-    other: _PageIndex,  # those of the snapshot that it is compared with
+    own: np.recarray,  # its articles
+    other: np.recarray,  # those of the snapshot that it is compared with
     there: WikipediaSnapshot,
     short: bool = False,  # whether it holds far fewer than that one
 ) -> np.ndarray:
@@ -98,8 +75,8 @@ def _unread_ids(
     return np.array(sorted({r["id"] for r in lost + named} - {None}), np.int64)
 
 # %% ../../nbs/05_wikipedia/04_comparison.ipynb #cell-015
-def _pair_pages(old: _PageIndex, new: _PageIndex) -> _PagePairs:
-    "The articles that are new, changed or gone, in the order of the newer snapshot; those that are gone come last."
+def _pair_pages(old: np.recarray, new: np.recarray) -> tuple[np.ndarray, np.ndarray]:
+    "Places of articles that are new, changed or gone in both indexes, -1 where one is absent; those gone come last."
     _, a, b = np.intersect1d(old.id, new.id, assume_unique=True, return_indices=True)
     differ = old.checksum[a] != new.checksum[b]
     came, went = np.ones(len(new), bool), np.ones(len(old), bool)
@@ -108,8 +85,7 @@ def _pair_pages(old: _PageIndex, new: _PageIndex) -> _PagePairs:
     olds = np.concatenate([a[differ], np.full(len(came), -1)])
     news = np.concatenate([b[differ], came])
     order = np.lexsort((new.row[news], new.group[news]))
-    olds, news = np.concatenate([olds[order], went]), np.concatenate([news[order], np.full(len(went), -1)])
-    return _PagePairs(olds, news, int((~differ).sum()))
+    return np.concatenate([olds[order], went]), np.concatenate([news[order], np.full(len(went), -1)])
 
 # %% ../../nbs/05_wikipedia/04_comparison.ipynb #cell-020
 @dataclass
@@ -175,12 +151,12 @@ def _read_rows(path: str, places: list) -> list[dict]:
 PAIRS_PER_PIECE = 2_000
 
 
-def _pieces_of_work(old: _PageIndex, new: _PageIndex, pairs: _PagePairs, size: int):
+def _pieces_of_work(old: np.recarray, new: np.recarray, pairs: tuple, size: int):  # pairs: of `_pair_pages`
     "What a process reads: the places of the older and of the newer versions, None where there is none."
-    for i in range(0, len(pairs.new), size):
+    for i in range(0, len(pairs[0]), size):
         places = []
-        for index, at in ((old, pairs.old[i : i + size]), (new, pairs.new[i : i + size])):
-            places.append([None if n < 0 else (int(index.group[n]), int(index.row[n])) for n in at])
+        for index, at in zip((old, new), pairs):
+            places.append([None if n < 0 else (int(index.group[n]), int(index.row[n])) for n in at[i : i + size]])
         yield places
 
 # %% ../../nbs/05_wikipedia/04_comparison.ipynb #cell-028
@@ -200,21 +176,7 @@ class WikipediaComparison(StageFolder):
 
     stage = "comparison"
     missing = "no comparison here; make one with wbe.wikipedia.comparison.compare_wikipedia"
-
-    @property
-    def path(self) -> Path:
-        "The Parquet file of the articles."
-        return self.folder / "articles.parquet"
-
-    def __repr__(self) -> str:
-        shown = ", ".join(f"{n:,} {name}" for name, n in self.counts.items() if type(n) is int)
-        return f"WikipediaComparison({self.folder.name!r}: {shown}; {format_bytes(self.path.stat().st_size)})"
-
-# %% ../../nbs/05_wikipedia/04_comparison.ipynb #cell-032
-@patch
-def articles(self: WikipediaComparison):
-    "The articles in Arrow."
-    return read_table(self.path, ChangedArticle)
+    main = "articles.parquet"
 
 # %% ../../nbs/05_wikipedia/04_comparison.ipynb #cell-033
 @patch
@@ -235,7 +197,7 @@ def _lost_titles(old: WikipediaSnapshot, new: WikipediaSnapshot, unread) -> list
     return sorted({r["title"] for r in found if not r["redirect"]})
 
 # %% ../../nbs/05_wikipedia/04_comparison.ipynb #cell-038
-COMPARISON_VERSION = 6  # raised with every change that alters the files, or the text of a page
+COMPARISON_VERSION = 7  # raised with every change that alters the files, or the text of a page
 
 # %% ../../nbs/05_wikipedia/04_comparison.ipynb #382dfff5
 def compare_wikipedia(
@@ -245,7 +207,6 @@ def compare_wikipedia(
     tables: bool = False,  # also the rows of tables as text
     workers: int | None = None,  # processes; by default one for small snapshots and one per core for large ones
     progress: bool = True,
-    force: bool = False,  # compare again even if it is done
     size: int = PAIRS_PER_PIECE,  # articles in a piece
     every: float = 2.0,  # seconds between two entries of the journal
     engine: str = "duckdb",  # or spark: its machines, which can read the snapshots, compare; the file is the same
@@ -256,7 +217,7 @@ def compare_wikipedia(
     params = dict(tables=tables, size=size, version=COMPARISON_VERSION)
     inputs = [f for s in (old, new) for f in (s.path, s.folder / "rejected.jsonl.gz")]
     stage = Stage(Path(folder), "comparison", params, inputs)
-    if stage.done and not force:
+    if stage.done:
         return WikipediaComparison(folder)
     with stage:
         (before, torn), (after, torn_too) = _page_index(old), _page_index(new)
@@ -264,16 +225,17 @@ def compare_wikipedia(
         sides = (old, before, after, new), (new, after, before, old)
         unread = np.concatenate([*(_unread_ids(*side, side[0] is short) for side in sides), torn, torn_too])
         lost = _lost_titles(old, new, unread)
-        before, after = before.without(unread), after.without(unread)
+        before, after = (index[~np.isin(index.id, unread)] for index in (before, after))
         pairs = _pair_pages(before, after)
-        workers = workers or (1 if len(pairs.new) < 2_000 else os.cpu_count() or 1)
+        workers = workers or (1 if len(pairs[0]) < 2_000 else os.cpu_count() or 1)
         with PieceFiles(stage.folder, {"articles": ChangedArticle}, stage.key(), every=every) as files:
             if not files.state["ended"]:
                 todo = islice(_pieces_of_work(before, after, pairs, size), files.done, None)
                 work = partial(_comparison_piece, old=str(old.path), new=str(new.path), tables=tables)
                 made = parallel_map(work, todo, workers, engine)
-                files.fill(made, "comparing articles", len(pairs.new), progress)
-        stage.counts.update({"same": pairs.same, **files.state["counts"]})
+                files.fill(made, "comparing articles", len(pairs[0]), progress)
+        same = len(before) - int((pairs[0] >= 0).sum())
+        stage.counts.update({"same": same, **files.state["counts"]})
         stage.counts.update({"unread in the other": len(lost)} if lost else {})
         write_text(stage.folder / "unread.json", json.dumps(lost, ensure_ascii=False) + "\n")
         stage.outputs.append(stage.folder / "unread.json")

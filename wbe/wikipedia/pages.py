@@ -23,9 +23,10 @@ from ..engine import parallel_map
 from ..progress import progress_bar
 from ..records import BadArgument, check_least, col, patch, read_table, to_table
 from ..spool import PieceFiles, parquet_piece
-from ..store import Stage, check_disk_space, format_bytes, logger, make_folder
-from ..wikidata.parse import DumpFolder
+from ..store import Stage, check_disk_space, logger, make_folder
+from ..wikidata.parse import DumpFolder, _json_lines
 from ..wikidata.text import READ_BYTES, DumpText, TextBatch, split_pages, text_batches, unescape_xml
+from ..world.dumps import sha1_base36
 
 # %% ../../nbs/05_wikipedia/01_pages.ipynb #cell-007
 def _tag_pattern(name: str, value: str = "[^<]*"):
@@ -98,15 +99,8 @@ def _raw_text(revision: bytes) -> bytes:  # revision: the XML of a revision
         raise _BadPage("the text is not that of its checksum")
     return raw
 
-# %% ../../nbs/05_wikipedia/01_pages.ipynb #cell-020
-def _checksum(text: bytes) -> str:
-    "The SHA-1 of a text as MediaWiki writes it."
-    from wbe.world.dumps import sha1_base36
-
-    return sha1_base36(text)
-
 # %% ../../nbs/05_wikipedia/01_pages.ipynb #cell-021
-def _read_page(text: bytes, with_text: bool = True) -> WikiPage:  # with_text: else only what stands around it
+def _read_page(text: bytes) -> WikiPage:
     "A page from its XML; a damaged one raises `_BadPage`."
     at, last = text.find(b"<revision>"), text.rfind(b"<revision>")
     head, revision = text[:at] if at >= 0 else text, text[last:] if last >= 0 else b""
@@ -125,9 +119,9 @@ def _read_page(text: bytes, with_text: bool = True) -> WikiPage:  # with_text: e
         redirect or None,
         int(_find_tag(_ID, revision, "revision id")),
         when and when[1].decode("ascii", "replace"),
-        summed[1].decode() if summed else _checksum(raw),
+        summed[1].decode() if summed else sha1_base36(raw),
         model[1].decode("ascii", "replace") if model else "wikitext",
-        _decode(raw) if with_text and not redirect else None,
+        None if redirect else _decode(raw),
     )
 
 # %% ../../nbs/05_wikipedia/01_pages.ipynb #cell-027
@@ -147,13 +141,13 @@ class _WikiPages:
         return f"WikiPages({counts or 'nothing'})"
 
 # %% ../../nbs/05_wikipedia/01_pages.ipynb #cell-030
-def _count_name(page: WikiPage, namespaces) -> str | None:
+def _count_name(page: WikiPage) -> str | None:
     "What a page is counted as; None for an article that is kept."
-    if page.ns not in namespaces:
+    if page.ns:
         return f"in namespace {page.ns}"
     if page.redirect:
         return "redirects"
-    return None if page.model == "wikitext" else f"of model {page.model}"
+    return None if page.model in ("wikitext", "html") else f"of model {page.model}"
 
 # %% ../../nbs/05_wikipedia/01_pages.ipynb #cell-031
 _LINE_ID, _LINE_TITLE = (
@@ -179,22 +173,26 @@ def _rejected_page(text: bytes, reason: str, line: int) -> dict:
     return kept | dict(id=page and int(page[1]), title=_legible(_TITLE, head))
 
 # %% ../../nbs/05_wikipedia/01_pages.ipynb #cell-032
+_FILLED_LINE = re.compile(rb".*\S.*")
+
+
 def read_pages(
     batch: TextBatch,  # or the bytes of some pages
-    namespaces=(0,),  # that are kept
+    html: bool = False,  # lines of an Enterprise dump
 ) -> _WikiPages:
     "The pages of a batch: articles and redirects; others are counted, and damaged ones skipped."
     text, first = (batch.text, batch.first_line) if isinstance(batch, TextBatch) else (batch, 0)
-    out = _WikiPages()
-    for at, xml, wrong in split_pages(text):
+    found = ((m.start(), m[0], None) for m in _FILLED_LINE.finditer(text)) if html else split_pages(text)
+    read, out = _read_enterprise_page if html else _read_page, _WikiPages()
+    for at, page, wrong in found:
         try:
             if wrong:
                 raise _BadPage(wrong)
-            page = _read_page(xml)
+            page = read(page)
         except _BadPage as e:
-            out.rejected.append(_rejected_page(xml, str(e), first + text.count(b"\n", 0, at) + 1))
+            out.rejected.append(_rejected_page(page, str(e), first + text.count(b"\n", 0, at) + 1))
             continue
-        name = _count_name(page, namespaces)
+        name = _count_name(page)
         out.counts[name or "articles"] += 1
         if name in (None, "redirects"):
             out.pages.append(page)
@@ -209,7 +207,7 @@ def _read_enterprise_page(line: bytes) -> WikiPage:
         text = row["article_body"]["html"]
         numbers = row["identifier"], row["namespace"]["identifier"], row["version"]["identifier"]
         page, ns, revision = map(int, numbers)
-        title, when, checksum = row["name"], row.get("date_modified"), _checksum(text.encode())
+        title, when, checksum = row["name"], row.get("date_modified"), sha1_base36(text.encode())
     except (ValueError, KeyError, TypeError, AttributeError) as e:
         why = f"no {e}" if isinstance(e, KeyError) else "not JSON" if isinstance(e, json.JSONDecodeError) else "no page"
         raise _BadPage(why) from None
@@ -217,22 +215,16 @@ def _read_enterprise_page(line: bytes) -> WikiPage:
         raise _BadPage("no title")
     return WikiPage(page, ns, title, None, revision, when, checksum, "html", text)
 
-# %% ../../nbs/05_wikipedia/01_pages.ipynb #883dbf0d
-def _page_tables(pages: list[WikiPage], rejected: list[dict], counts) -> dict:
-    "Pages, rejected pages and counts as what `PieceFiles` appends."
-    table = to_table(pages, WikiPage)
-    lines = "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in rejected).encode()
-    others = {"rejected.jsonl.gz": gzip.compress(lines, mtime=0)} if lines else {}
-    return dict(parquet={"pages": (parquet_piece(table), len(table))}, counts=dict(counts), others=others)
-
 # %% ../../nbs/05_wikipedia/01_pages.ipynb #5e2334f8
 SNAPSHOT_BATCH_BYTES = 16 << 20  # bytes of XML in a piece
 
 
-def _page_piece(batch: TextBatch, namespaces=(0,)) -> dict:
-    "The pages of a batch as a piece of `pages.parquet`, with its counts, its rejected pages and its position."
-    found = read_pages(batch, namespaces)
-    return dict(_page_tables(found.pages, found.rejected, found.counts), position=batch.position)
+def _page_piece(batch: TextBatch, html: bool = False) -> dict:
+    "The pages of a batch as a piece of `pages.parquet`, with its counts and its rejected pages."
+    found = read_pages(batch, html)
+    table, lines = to_table(found.pages, WikiPage), _json_lines(found.rejected)
+    others = {"rejected.jsonl.gz": gzip.compress(lines, mtime=0)} if lines else {}
+    return dict(parquet={"pages": (parquet_piece(table), len(table))}, counts=found.counts, others=others)
 
 # %% ../../nbs/05_wikipedia/01_pages.ipynb #c7815429
 class _Header(tarfile.TarInfo):
@@ -282,22 +274,6 @@ class _ArchiveText(DumpText):
         except tarfile.TarError as e:
             self.damage = self.damage or f"the archive is broken ({str(e).lower()})"
 
-# %% ../../nbs/05_wikipedia/01_pages.ipynb #b28179fb
-def _enterprise_piece(batch: TextBatch, namespaces=(0,)) -> dict:
-    "The lines of a batch of an Enterprise dump as a piece of `pages.parquet`."
-    pages, rejected, counts = [], [], Counter()
-    for number, line in enumerate(batch.text.split(b"\n"), batch.first_line + 1):
-        try:
-            page = _read_enterprise_page(line) if line.strip() else None
-        except _BadPage as e:
-            rejected.append(_rejected_page(line, str(e), number))
-            counts[f"rejected: {e}"] += 1
-            continue
-        if page:
-            counts["articles" if page.ns in namespaces else f"in namespace {page.ns}"] += 1
-            pages += [page] if page.ns in namespaces else []
-    return dict(_page_tables(pages, rejected, counts), position=batch.position)
-
 # %% ../../nbs/05_wikipedia/01_pages.ipynb #5bfecfd9
 def _batches(sources: list[DumpText], size: int, bar):
     "The batches of several files, one after the other."
@@ -317,7 +293,7 @@ def _append_pages(files: PieceFiles, sources: list[DumpText], size: int, piece, 
     with progress_bar(total=total, unit="B", unit_scale=True, desc=desc, show=progress) as bar:
         todo = islice(_batches(sources, size, bar), files.done, None)
         for made in parallel_map(piece, todo, **how):
-            files.add(made["parquet"], made["counts"], made["others"])
+            files.add(**made)
     cut = "it ends without its closing tag, so it was cut"
     damage = [(s.path.name, s.damage or cut) for s in sources if s.damage or s.unclosed]
     files.end(damage="; ".join(f"{name}: {wrong}" if len(sources) > 1 else wrong for name, wrong in damage) or None)
@@ -328,22 +304,12 @@ class WikipediaSnapshot(DumpFolder):
 
     stage = "wikipedia"
     missing = "no parsed Wikipedia here; make one with wbe.wikipedia.pages.parse_wikipedia"
-    names, what = ("pages.parquet", "id", "title"), "pages"
-
-    @property
-    def path(self) -> Path:
-        "The Parquet file of the pages."
-        return self.folder / "pages.parquet"
+    names, what, main = ("pages.parquet", "id", "title"), "pages", "pages.parquet"
 
     @property
     def entities(self) -> int:
         "How many articles there are."
         return self.counts.get("articles", 0)
-
-    def __repr__(self) -> str:
-        shown = ", ".join(f"{n:,} {name}" for name, n in self.counts.items() if type(n) is int)
-        size = format_bytes(self.path.stat().st_size)
-        return f"WikipediaSnapshot({self.folder.name!r}: {shown}; {size}{'; damaged' if self.damage else ''})"
 
 # %% ../../nbs/05_wikipedia/01_pages.ipynb #93e6b178
 @patch
@@ -363,10 +329,8 @@ SNAPSHOT_VERSION = 3  # raised with every change that alters the files
 def parse_wikipedia(
     paths,  # of the dump, a file or several: .xml, plain or compressed with bzip2, gzip or Zstandard
     folder,  # where to put the table
-    namespaces=(0,),  # that are kept
     workers: int | None = None,  # processes; by default one for small dumps and one per core for large ones
     progress: bool = True,  # show a progress bar, by compressed bytes
-    force: bool = False,  # parse again even if it is done
     size: int = SNAPSHOT_BATCH_BYTES,  # bytes of text in a piece
     every: float = 2.0,  # seconds between two entries of the journal
     engine: str = "duckdb",  # or spark: its machines parse, and the files are the same
@@ -378,16 +342,16 @@ def parse_wikipedia(
     sources = [(_ArchiveText if html else DumpText)(p) for p in ([paths] if isinstance(paths, str | Path) else paths)]
     if not sources:
         raise BadArgument("give the dump: at least one file")
-    params = dict(namespaces=list(namespaces), size=size, version=SNAPSHOT_VERSION) | (dict(html=True) if html else {})
+    params = dict(namespaces=[0], size=size, version=SNAPSHOT_VERSION) | (dict(html=True) if html else {})
     stage = Stage(Path(folder), "wikipedia", params, [s.path for s in sources])
-    if stage.done and not force:
+    if stage.done:
         return WikipediaSnapshot(folder)
     total = sum(s.size for s in sources)
     workers = workers or (1 if total < 20_000_000 else os.cpu_count() or 1)
     for source in sources:
         source.threads = workers
     check_disk_space(make_folder(folder), total)
-    piece = partial(_enterprise_piece if html else _page_piece, namespaces=tuple(namespaces))
+    piece = partial(_page_piece, html=html)
     with stage, PieceFiles(stage.folder, {"pages": WikiPage}, stage.key(), ["rejected.jsonl.gz"], every) as files:
         if not files.state["ended"]:
             _append_pages(files, sources, size, piece, dict(workers=workers, engine=engine), progress)

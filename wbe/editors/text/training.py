@@ -391,7 +391,7 @@ def text_rows(lm: LM, texts: list[SourceText], h: TextHParams) -> list:  # of to
         return masked_rows(lm, texts, h.length, h.objective, h.seed)
     length = min(h.length, lm.context_length or h.length)
     ordered = (t.titled for t in shuffled_by_id(texts, h.seed))
-    rows = (row.tokens for row in pack_texts(ordered, lm.tokenizer, length, as_published=not h.tails))
+    rows = pack_texts(ordered, lm.tokenizer, length, as_published=not h.tails)
     return [row for row in rows if len(row) > 1]
 
 # %% ../../../nbs/09_editors/text/02_training.ipynb #cell-017
