@@ -17,7 +17,6 @@ import torch.nn.functional as F
 from ..protocol import hp
 from ..results import CarriedState, Delta, EditError, EditResult, EditStack, WeightEdit
 from ..results import LatestEdit, carried_state
-from ..tail import hooked
 from .training import TextHParams, TextLearner, TextStep, check_sentinels
 from .training import model_parameters, parameters_restored
 from .training import text_rows, train_on_rows, _training_work
@@ -160,17 +159,12 @@ class _KAdapter(torch.nn.Module):
             out = block(hidden.to(block.qkv.weight.dtype) + out, allowed)
         return final + (self.scale * self.norm(out)).to(final.dtype)
 
-# %% ../../../nbs/09_editors/text/03_adapters.ipynb #acdb80ea
-def _adapter_hooks(lm: LM, adapter):  # adapter: a KAdapter, or a function that gives one or None
-    "A K-Adapter beside the model, inside a `with` block."
-    return hooked(_attach_adapter(lm, adapter if not isinstance(adapter, _KAdapter) else lambda: adapter))
-
 # %% ../../../nbs/09_editors/text/03_adapters.ipynb #bce49131
-def _attach_adapter(
+def _adapter_hooks(
     lm: LM,
-    current,  # a function that gives the KAdapter, or None
-) -> list:  # hooks, to be removed
-    "Put hooks into the model that add what the current K-Adapter gives."
+    stack: list[_KAdapter],
+) -> list:  # to be removed
+    "Hooks that add what the last K-Adapter of a stack gives."
     seen, mask = {}, "decoder_attention_mask" if lm.family.seq2seq else "attention_mask"
 
     def note_mask(module, args, kwargs):
@@ -181,9 +175,7 @@ def _attach_adapter(
         return lambda module, args, kwargs: seen.update({place: first_input(args, kwargs)})
 
     def add(module, args):
-        adapter = current()
-        if adapter is None:
-            return None
+        adapter = stack[-1]
         states = [seen[place] if place in seen else args[0] for place in adapter.places]
         return (adapter(states, args[0], seen.get("mask")), *args[1:])
 
@@ -191,6 +183,37 @@ def _attach_adapter(
     for place in range(lm.layers):
         handles.append(lm.module("block", place).register_forward_pre_hook(note_state(place), with_kwargs=True))
     return [*handles, lm.model.get_output_embeddings().register_forward_pre_hook(add)]
+
+# %% ../../../nbs/09_editors/text/03_adapters.ipynb #2fb9516b
+def _push_adapter(lm: LM, adapter: _KAdapter):
+    "Put a K-Adapter beside the model, in place of the one that is there."
+    stack = lm.edits.attached.setdefault("k-adapter", [])
+    stack.append(adapter)
+    if len(stack) == 1:
+        own = _adapter_hooks(lm, stack)
+        lm.edits.attached["k-adapter hooks"] = own, (lm.needs_whole_prompts, lm.needs_whole_texts)
+        lm.needs_whole_prompts = lm.needs_whole_texts = True
+
+
+def _pop_adapter(lm: LM):
+    "Take the last K-Adapter away; the one before it counts again."
+    lm.edits.attached["k-adapter"].pop()
+    if not lm.edits.attached["k-adapter"]:
+        del lm.edits.attached["k-adapter"]
+        handles, before = lm.edits.attached.pop("k-adapter hooks")
+        lm.needs_whole_prompts, lm.needs_whole_texts = before
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def _adapter_beside(lm: LM, adapter: _KAdapter):
+    "A K-Adapter beside the model, inside a `with` block."
+    _push_adapter(lm, adapter)
+    try:
+        yield
+    finally:
+        _pop_adapter(lm)
 
 # %% ../../../nbs/09_editors/text/03_adapters.ipynb #a174a6f9
 @dataclass
@@ -214,35 +237,18 @@ class KAdapterEdit(LatestEdit):
     def carried_state(self) -> CarriedState:
         return CarriedState(self.tensors, self.shape)
 
+    def _attach(self, lm: LM, remember: bool):
+        _push_adapter(lm, self.module(lm))
+
+    def _detach(self, lm: LM):
+        _pop_adapter(lm)
+
+    def _to_saved(self) -> tuple[dict, dict]:
+        return self.tensors, dict(shape=self.shape)
+
     @classmethod
     def _from_saved(cls, tensors: dict, settings: dict, folder: Path) -> "KAdapterEdit":
         return cls(tensors=tensors, shape=settings["shape"])
-
-# %% ../../../nbs/09_editors/text/03_adapters.ipynb #9fe753c3
-@patch
-def _attach(self: KAdapterEdit, lm: LM, remember: bool):
-    stack = lm.edits.attached.setdefault(self.kind, [])
-    stack.append(self.module(lm))
-    if len(stack) == 1:
-        own = _attach_adapter(lm, lambda: stack[-1] if stack else None)
-        lm.edits.attached[f"{self.kind} hooks"] = own, (lm.needs_whole_prompts, lm.needs_whole_texts)
-        lm.needs_whole_prompts = lm.needs_whole_texts = True
-
-# %% ../../../nbs/09_editors/text/03_adapters.ipynb #1140f4c0
-@patch
-def _detach(self: KAdapterEdit, lm: LM):
-    lm.edits.attached[self.kind].pop()
-    if not lm.edits.attached[self.kind]:
-        del lm.edits.attached[self.kind]
-        handles, before = lm.edits.attached.pop(f"{self.kind} hooks")
-        lm.needs_whole_prompts, lm.needs_whole_texts = before
-        for handle in handles:
-            handle.remove()
-
-# %% ../../../nbs/09_editors/text/03_adapters.ipynb #aeeea20f
-@patch
-def _to_saved(self: KAdapterEdit) -> tuple[dict, dict]:
-    return {k: v.detach().cpu().contiguous().clone() for k, v in self.tensors.items()}, dict(shape=self.shape)
 
 # %% ../../../nbs/09_editors/text/03_adapters.ipynb #01b131fc
 @dataclass(frozen=True, kw_only=True)
@@ -304,17 +310,6 @@ def _adapter_so_far(self: TextKAdapter, lm: LM, shape: dict) -> _KAdapter:
         adapter.load_state_dict(state.tensors)
     return adapter.to(lm.device)
 
-# %% ../../../nbs/09_editors/text/03_adapters.ipynb #311829a9
-@contextmanager
-def _silent_adapters(lm: LM):
-    "Without the adapter that is beside the model, inside a `with` block."
-    stack = lm.edits.attached.get(KAdapterEdit.kind, [])
-    stack.append(None)
-    try:
-        yield
-    finally:
-        stack.pop()
-
 # %% ../../../nbs/09_editors/text/03_adapters.ipynb #c9f2a64b
 @patch
 def _train(
@@ -323,7 +318,7 @@ def _train(
     "Train an adapter on rows."
     name, matrix = _head_parameter(lm)
     names, old = ([name], lm.weight(*matrix).detach().clone()) if h.head else ([], None)
-    with parameters_restored(lm, names) as trained, _silent_adapters(lm), _adapter_hooks(lm, adapter):
+    with parameters_restored(lm, names) as trained, _adapter_beside(lm, adapter):
         named = dict(adapter.named_parameters()) | {n: model_parameters(lm)[n] for n in names}
         losses = train_on_rows(lm, named, lambda epoch: rows, h, progress=progress, name=self.name)
     return losses, {matrix: Delta(whole=trained.values[name].to(old.device) - old)} if h.head else {}

@@ -152,7 +152,7 @@ class ParameterEdit(EditResult):
         write_values(lm, self._before)
 
     def _to_saved(self) -> tuple[dict, dict]:
-        return {name: v.contiguous().clone() for name, v in self.values.items()}, {}
+        return self.values, {}
 
     @classmethod
     def _from_saved(cls, tensors: dict, settings: dict, folder: Path) -> "ParameterEdit":
