@@ -230,7 +230,10 @@ def recorded_sections(shown: dict, modules: list[ModuleType]):
 
     texts, figures = shown.setdefault("texts", {}), shown.setdefault("figures", {})
     show_table = lambda frame, name, *_, **__: shown.setdefault("tables", {}).update({name: table(frame)})
-    show_text = lambda text: texts.setdefault(shown["now"], []).extend(text.splitlines())
+
+    def show_text(text, kind="say"):
+        if kind == "say":
+            texts.setdefault(shown["now"], []).extend(text.splitlines())
 
     def show_missing(lines):
         if lines := list(lines):
@@ -241,7 +244,7 @@ def recorded_sections(shown: dict, modules: list[ModuleType]):
 
     with contextlib.ExitStack() as stack:
         new = dict(show_table=show_table, show_text=show_text, show_missing=show_missing)
-        new |= dict.fromkeys(("show_figure", "show_code", "show_model", "set_output_folder"), lambda *_, **__: None)
+        new |= dict.fromkeys(("show_figure", "set_output_folder"), lambda *_, **__: None)
         stack.enter_context(patch.multiple(report, **new))
         for module in modules:
             for name in [n for n in vars(module) if n.startswith("draw_")]:

@@ -22,7 +22,7 @@ from wbe.analysis.statistics import (
     fact_dates,
     format_timesteps,
     _missing_dates,
-    summarise_date_positions,
+    summarise_dates,
     summarise_timestep_statistics,
     timestep_statistics,
     unedited_answers,
@@ -131,7 +131,7 @@ def test_a_year_alone_is_not_called_earlier(bench):
     facts = fact_dates(
         bench, dates=dict(zip(ids, ("+2024-00-00T00:00:00Z/9", "+2024-02-10T00:00:00Z/11", "+2024-01-10T00:00:00Z/11")))
     )
-    text = summarise_date_positions(facts)
+    text = summarise_dates(facts)
     assert "33% about something earlier" in text and "for 33% the date is too coarse" in text
 
 

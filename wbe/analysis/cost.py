@@ -5,8 +5,7 @@
 # %% auto #0
 __all__ = ['edit_cost', 'format_edit_time', 'edit_cost_course', 'draw_edit_cost', 'answer_time', 'draw_answer_time', 'trade_off',
            'label_points', 'draw_trade_off', 'summarise_cost', 'health_course', 'health_table', 'draw_health',
-           'summarise_health', 'norm_growth', 'norm_table', 'summarise_norms', 'task_course', 'draw_tasks',
-           'summarise_tasks']
+           'summarise_health', 'norm_table', 'summarise_norms', 'task_course', 'draw_tasks', 'summarise_tasks']
 
 # %% ../../nbs/11_analysis/08_cost.ipynb #cell-002
 from itertools import product
@@ -111,13 +110,6 @@ def answer_time(runs) -> pd.DataFrame:
     columns = ["editor", "scored_at", "edits_done", "ms", "ms_before", "ratio", "low", "high", "n"]
     return pd.DataFrame(out, columns=[*columns, "token_ratio", "token_low", "token_high"])
 
-# %% ../../nbs/11_analysis/08_cost.ipynb #cell-041
-def _mark_doubled(ax, text: str):
-    "Mark the paper's bound of two."
-    offset = dict(xytext=(0, 3), textcoords="offset points")
-    ax.axhline(2, color="#888888", lw=0.8, ls=(0, (4, 3)))
-    ax.annotate(text, (0.01, 2), xycoords=("axes fraction", "data"), **offset, fontsize=8, color="#666666")
-
 # %% ../../nbs/11_analysis/08_cost.ipynb #cell-042
 def draw_answer_time(
     table: pd.DataFrame,  # of `answer_time`
@@ -128,7 +120,9 @@ def draw_answer_time(
         panel.ax.axhline(1, color="#888888", lw=0.8)
         draw_editor_lines(panel.ax, panel.rows(table), "edits_done", "ratio")
         panel.ax.set_ylim(0, 1.08 * max(2.1, table.high.max()))
-        _mark_doubled(panel.ax, "twice as long: the paper's limit" if panel is panels[0] else "")
+        panel.ax.axhline(2, color="#888888", lw=0.8, ls=(0, (4, 3)))
+    where = dict(xycoords=("axes fraction", "data"), xytext=(0, 3), textcoords="offset points")
+    panels[0].ax.annotate("twice as long: the paper's limit", (0.01, 2), **where, fontsize=8, color="#666666")
     finish_panels(panels, "edits made", "time to answer ÷ unedited")
     return fig
 
@@ -304,21 +298,18 @@ def summarise_health(
     return f"{text} The highest of the others: {other}." if other else text
 
 # %% ../../nbs/11_analysis/08_cost.ipynb #900c8b25
-def norm_growth(runs) -> pd.DataFrame:
-    "A row for each editor, moment and matrix: editor, matrix, layer, edits_done, value (relative to before)."
+def _norm_growth(runs) -> pd.DataFrame:
+    "The norms of matrices with the editor, and relative to before as `value`."
     parts = [r.norms.assign(editor=name) for name, r in labelled_runs(runs) if len(r.norms)]
     if not parts:
         raise BadArgument("no run recorded the norms of matrices that it edited; start runs with --set norms=yes")
     rows = pd.concat(parts, ignore_index=True)
-    rows = rows.assign(value=rows.norm / rows.before)
-    return rows[["editor", "matrix", "layer", "scored_at", "edits_done", "norm", "before", "value"]]
+    return rows.assign(value=rows.norm / rows.before)
 
 # %% ../../nbs/11_analysis/08_cost.ipynb #62555b89
-def norm_table(
-    grown: pd.DataFrame,  # of `norm_growth`
-) -> pd.DataFrame:
+def norm_table(runs) -> pd.DataFrame:
     "A row for each editor: how many matrices it changed, and the matrix that has grown most at the end."
-    last = last_in_time(grown, ["editor", "matrix", "layer"])
+    last = last_in_time(_norm_growth(runs), ["editor", "matrix", "layer"])
     most = last.loc[last.groupby("editor").value.idxmax()].set_index("editor")
     where = most.matrix + " of layer " + most.layer.astype(str)
     out = pd.DataFrame(dict(matrices=last.groupby("editor").size(), which=where, growth=most.value))
@@ -330,11 +321,8 @@ def summarise_norms(
 ) -> str:
     "By how much the norms have grown."
     by = table.iloc[:, 2].sort_values(ascending=False)
-    return (
-        "The matrix that grew most, relative to its norm before any edit: "
-        + ", ".join(f"{name} {value:.3g} times" for name, value in by.items())
-        + "."
-    )
+    grown = ", ".join(f"{name} {value:.3g} times" for name, value in by.items())
+    return f"The matrix that grew most, relative to its norm before any edit: {grown}."
 
 # %% ../../nbs/11_analysis/08_cost.ipynb #4713d18f
 _ALWAYS = ("lasting facts", "text")  # what every run measures; see `draw_ability`

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['classify_answers', 'accuracy_by_kind', 'display_name', 'summarise_kinds', 'draw_kind_heatmap', 'outdated_pairs',
-           'classify_generated', 'common_pairs', 'generated_shares', 'draw_generated_shares', 'summarise_generated']
+           'classify_generated', 'generated_shares', 'draw_generated_shares', 'summarise_generated']
 
 # %% ../../nbs/11_analysis/09_kinds.ipynb #cell-002
 import re
@@ -325,7 +325,7 @@ def _classify_result(name: str, frame: pd.DataFrame, pairs: pd.DataFrame) -> tup
 
 # %% ../../nbs/11_analysis/09_kinds.ipynb #c02725b6
 def classify_generated(
-    results,  # as for `wbe.analysis.kinds.collect_answers`
+    results,  # as for `accuracy_by_kind`
     pairs: pd.DataFrame,  # of `outdated_pairs`
 ) -> pd.DataFrame:
     "For each result and pair, which answer the generated text is: a data frame like that of `score_preferences`."
@@ -339,9 +339,7 @@ def classify_generated(
     return out
 
 # %% ../../nbs/11_analysis/09_kinds.ipynb #8db93e68
-def common_pairs(
-    frame: pd.DataFrame,  # of `classify_generated`
-) -> pd.DataFrame:
+def _common_pairs(frame: pd.DataFrame) -> pd.DataFrame:  # frame: of `classify_generated`
     "Only pairs that all results were asked. Results that were asked too few are left out, and named in `attrs`."
     asked = frame.groupby("state", sort=False).edit_id.nunique()
     kept = asked.index[asked >= 0.9 * asked.max()]
@@ -371,21 +369,18 @@ _NO_TEXTS = (
 
 
 def generated_shares(
-    frame: pd.DataFrame,  # of `classify_generated`, or better of `common_pairs`
+    frame: pd.DataFrame,  # of `classify_generated`
 ) -> pd.DataFrame:
-    "For each result, how often it generates either answer or neither, and how much more often the updated one."
+    "How often each result generates either answer or neither, of the pairs that all results were asked."
+    frame = _common_pairs(frame)
     if frame.empty:
         raise BadArgument(_NO_TEXTS)
     rows = {name: dict(state=name) | _output_shares(part) for name, part in frame.groupby("state", sort=False)}
     for row, verdict in zip(rows.values(), judge_differences([row["verdict"] for row in rows.values()])):
         row["verdict"] = verdict
-    columns = [
-        "state",
-        "n",
-        "verdict",
-        *(f"{name}{end}" for name in (*_OUTPUTS, "more") for end in ("", "_low", "_high")),
-    ]
-    return pd.DataFrame([rows[name] for name in display_order(rows)], columns=columns)
+    out = pd.DataFrame([rows[name] for name in display_order(rows)])
+    out.attrs["missing"] = frame.attrs["missing"]
+    return out
 
 # %% ../../nbs/11_analysis/09_kinds.ipynb #359ba82c
 _ANSWER_LOOKS = {"updated": Look("#0072B2", "o"), "outdated": Look("#D55E00", "s")}

@@ -143,11 +143,7 @@ def table_6(
         out[name, "mean"] = scale * values.mean()
         out[name, "half"] = scale * 1.96 * values.std() / np.sqrt(values.count())
     out["cases", "n"] = groups.size()
-    return (
-        pd.DataFrame(out)
-        .loc[[e for e in ("none", *display_order(groups.groups)) if e in groups.groups]]
-        .pipe(lambda t: t[~t.index.duplicated()])
-    )
+    return pd.DataFrame(out).loc[display_order(groups.groups)]
 
 # %% ../../nbs/11_analysis/15_mquake.ipynb #9479d054
 def _paper_table_6() -> pd.DataFrame:

@@ -47,34 +47,14 @@ class MeasuredQuestions:
         return "\n".join([head, *(f"missing: {m}" for m in self.missing)])
 
 # %% ../../nbs/11_analysis/05_specificity.ipynb #cell-028
-def _look_up(ask, names) -> tuple[Mapping, str]:
-    "The answers of a back end, or why there are none."
+def _look_up(names: dict[str, pd.Series], ask, measure: str) -> tuple[dict, str]:
+    "What a back end answers about the names of subjects and objects, as columns; or why it does not answer."
+    asked = sorted({n for column in names.values() for n in column.dropna() if n})
     try:
-        return ask(sorted(set(names))), ""
+        found, why = ask(asked), ""
     except (BadArgument, OSError) as e:
-        return {}, str(e)
-
-# %% ../../nbs/11_analysis/05_specificity.ipynb #cell-029
-def _count_names(rows: pd.DataFrame, counts) -> tuple[dict, list[str]]:
-    "The counts of subjects and objects, and what is missing."
-    if counts is None:
-        return {}, ["no corpus was given, so nothing is counted"]
-    found, why = _look_up(counts.counts, filter(None, [*rows["subject"], *rows["object"]]))
-    columns = {f"{who}_count": rows[who].map(found).astype(float) for who in ("subject", "object")}
-    return columns, [f"the corpus could not be counted: {why}"] if why else []
-
-# %% ../../nbs/11_analysis/05_specificity.ipynb #cell-030
-def _count_views(rows: pd.DataFrame, views, titles: Mapping | None) -> tuple[dict, list[str]]:
-    "The page views of subjects and objects, and what is missing."
-    if views is None:
-        return {}, ["no page views were given"]
-    pages = {w: rows[w] if titles is None else rows[f"{w}_id"].map(titles) for w in ("subject", "object")}
-    found, why = _look_up(views.views, [t for p in pages.values() for t in p.dropna()])
-    columns = {f"{who}_views": page.map(found).astype(float) for who, page in pages.items()}
-    if why:
-        return columns, [f"page views could not be had: {why}"]
-    missing = {who: page.isna().sum() for who, page in pages.items()}
-    return columns, [f"{n:,} of {len(rows):,} {who}s have no page" for who, n in missing.items() if n]
+        found, why = {}, str(e)
+    return {f"{who}_{measure}": column.map(found).astype(float) for who, column in names.items()}, why
 
 # %% ../../nbs/11_analysis/05_specificity.ipynb #cell-031
 def measure_popularity(
@@ -84,9 +64,20 @@ def measure_popularity(
     titles: Mapping[str, str] | None = None,  # page titles by id; by default labels are taken for titles
 ) -> MeasuredQuestions:
     "Add the measures to questions."
-    counted, uncounted = _count_names(rows, counts)
-    viewed, unviewed = _count_views(rows, views, titles)
-    return MeasuredQuestions(rows.assign(**counted, **viewed), uncounted + unviewed)
+    names, missing, columns = {who: rows[who] for who in ("subject", "object")}, [], {}
+    if counts is None:
+        missing.append("no corpus was given, so nothing is counted")
+    else:
+        columns, why = _look_up(names, counts.counts, "count")
+        missing += [f"the corpus could not be counted: {why}"] if why else []
+    if views is None:
+        return MeasuredQuestions(rows.assign(**columns), [*missing, "no page views were given"])
+    pages = names if titles is None else {who: rows[f"{who}_id"].map(titles) for who in names}
+    viewed, why = _look_up(pages, views.views, "views")
+    lacking = {who: page.isna().sum() for who, page in pages.items()}
+    missing += [f"{n:,} of {len(rows):,} {who}s have no page" for who, n in lacking.items() if n and not why]
+    missing += [f"page views could not be had: {why}"] if why else []
+    return MeasuredQuestions(rows.assign(**columns, **viewed), missing)
 
 # %% ../../nbs/11_analysis/05_specificity.ipynb #cell-043
 def _join_small_groups(group: pd.Series, least: int) -> pd.Series:

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['UneditedAnswers', 'unedited_answers', 'share_by', 'timestep_statistics', 'format_timesteps',
-           'summarise_timestep_statistics', 'fact_dates', 'summarise_dates', 'answers_with_dates', 'dated_groups',
-           'summarise_date_positions', 'draw_temporal']
+           'summarise_timestep_statistics', 'fact_dates', 'answers_with_dates', 'dated_groups', 'summarise_dates',
+           'draw_temporal']
 
 # %% ../../nbs/11_analysis/03_statistics.ipynb #cell-002
 import re
@@ -42,25 +42,21 @@ class UneditedAnswers:
         head = f"UneditedAnswers({len(self.frame):,} answers of {', '.join(self.models) or 'no model'})"
         return "\n".join([head, *(f"missing: {m}" for m in self.missing)])
 
-# %% ../../nbs/11_analysis/03_statistics.ipynb #cell-012
-def _name_and_gaps(answers) -> tuple[pd.DataFrame, str, list[str]]:
-    "The rows of answers, the model's name, and what is missing."
-    if isinstance(answers, pd.DataFrame):
-        return answers, "model", []
-    if hasattr(answers, "scores"):
-        plan = answers.config.get("plan", answers.config)
-        return answers.scores, str(plan.get("model", answers.name)), list(answers.missing)
-    if hasattr(answers, "frame"):
-        return answers.frame, str(answers.about.get("model", "model")), []
-    kinds = "BenchmarkAnswers, a Run or a data frame with edit_id, axis and exact_match"
-    raise BadArgument(f"answers must be {kinds}, not {type(answers).__name__}")
-
 # %% ../../nbs/11_analysis/03_statistics.ipynb #cell-013
 def _answers_before_edits(
     answers,  # BenchmarkAnswers, a run or a data frame
 ) -> tuple[pd.DataFrame, str, list[str]]:
     "The rows that were scored before any edit, the model's name, and what is missing."
-    rows, name, gaps = _name_and_gaps(answers)
+    if isinstance(answers, pd.DataFrame):
+        rows, name, gaps = answers, "model", []
+    elif hasattr(answers, "scores"):
+        plan = answers.config.get("plan", answers.config)
+        rows, name, gaps = answers.scores, str(plan.get("model", answers.name)), list(answers.missing)
+    elif hasattr(answers, "frame"):
+        rows, name, gaps = answers.frame, str(answers.about.get("model", "model")), []
+    else:
+        kinds = "BenchmarkAnswers, a Run or a data frame with edit_id, axis and exact_match"
+        raise BadArgument(f"answers must be {kinds}, not {type(answers).__name__}")
     if "moment" in rows:
         rows = rows[rows["moment"] == "before"]
     elif "scored_at" in rows:
@@ -236,11 +232,6 @@ def _time_span(text) -> tuple[int, int] | None:
     except ValueError:  # no such day
         return None
 
-# %% ../../nbs/11_analysis/03_statistics.ipynb #0e05bb6b
-def _decimal_year(day) -> float:
-    "A day as a year with decimals."
-    return 1 + (np.asarray(day, float) - 1) / _DAYS_PER_YEAR
-
 # %% ../../nbs/11_analysis/03_statistics.ipynb #a078c5a3
 _DATE_POSITIONS = ("in the timestep", "same year", "the year before", "older", "after the timestep", "no date")
 
@@ -292,7 +283,8 @@ def _missing_dates(facts: pd.DataFrame) -> list[str]:  # facts: of `fact_dates`
 # %% ../../nbs/11_analysis/03_statistics.ipynb #9e4b3632
 def _calendar_year(day: float) -> int:
     "The year of a day; estimated where Python's calendar does not reach."
-    return date.fromordinal(int(day)).year if 1 <= day <= date.max.toordinal() else int(np.floor(_decimal_year(day)))
+    inside = 1 <= day <= date.max.toordinal()
+    return date.fromordinal(int(day)).year if inside else int(np.floor(1 + (day - 1) / _DAYS_PER_YEAR))
 
 # %% ../../nbs/11_analysis/03_statistics.ipynb #0a9194e1
 def _facts_per_year(facts: pd.DataFrame) -> pd.Series:  # facts: of `fact_dates`
@@ -301,21 +293,6 @@ def _facts_per_year(facts: pd.DataFrame) -> pd.Series:  # facts: of `fact_dates`
     middle = (dated["first"] + dated["last"]) / 2
     years = pd.Series([_calendar_year(d) for d in middle], dtype=int)
     return years.value_counts().sort_index().rename("facts")
-
-# %% ../../nbs/11_analysis/03_statistics.ipynb #4b957c41
-def summarise_dates(
-    facts: pd.DataFrame,  # of `fact_dates`
-) -> str:
-    "How many facts have a date, and how old they are."
-    found = _facts_per_year(facts)
-    if found.empty:
-        return _missing_dates(facts)[0] + "."
-    n, last = found.sum(), int(found.index.max())
-    old = found[found.index < last - 10].sum()
-    return (
-        f"{n:,} of {len(facts):,} facts ({n / len(facts):.0%}) state when they began: {found[last] / n:.0%} of these "
-        f"in {last}, the oldest about {found.index.min()}, and {old / n:.0%} more than ten years before."
-    )
 
 # %% ../../nbs/11_analysis/03_statistics.ipynb #0805030a
 def _draw_facts_per_year(ax, facts: pd.DataFrame):
@@ -377,20 +354,23 @@ def _accuracy_by_date(rows: pd.DataFrame, edges=_DATE_EDGES) -> pd.DataFrame:
     return share_by(dated_groups(rows[rows["first"].notna()], edges), ["model", "dates"], solved=True)
 
 # %% ../../nbs/11_analysis/03_statistics.ipynb #cell-071
-def summarise_date_positions(
+def summarise_dates(
     facts: pd.DataFrame,  # of `fact_dates`
 ) -> str:
-    "The shares of edits by position of their date."
-    n = facts["position"].value_counts()
-    dated = n.sum() - n["no date"]
-    if not dated:
+    "How many facts have a date, how old they are, and the shares of edits by position of their date."
+    found = _facts_per_year(facts)
+    if found.empty:
         return _missing_dates(facts)[0] + "."
-    earlier = (facts["last"] < facts["old"]).sum()
-    coarse = dated - n["in the timestep"] - n["after the timestep"] - earlier
+    dated, last, at = found.sum(), int(found.index.max()), facts["position"].value_counts()
+    old, earlier = found[found.index < last - 10].sum(), (facts["last"] < facts["old"]).sum()
+    coarse = dated - at["in the timestep"] - at["after the timestep"] - earlier
     return (
-        f"Of {dated:,} edits with a date, {n['in the timestep'] / dated:.0%} are about something that began within "
-        f"their timestep, {earlier / dated:.0%} about something earlier ({n['older'] / dated:.0%} before the last "
-        f"calendar year), {n['after the timestep'] / dated:.0%} about the future, "
+        f"{dated:,} of {len(facts):,} facts ({dated / len(facts):.0%}) state when they began: "
+        f"{found[last] / dated:.0%} of these in {last}, the oldest about {found.index.min()}, "
+        f"and {old / dated:.0%} more than ten years before.\n"
+        f"Of {dated:,} edits with a date, {at['in the timestep'] / dated:.0%} are about something that began within "
+        f"their timestep, {earlier / dated:.0%} about something earlier ({at['older'] / dated:.0%} before the last "
+        f"calendar year), {at['after the timestep'] / dated:.0%} about the future, "
         f"and for {coarse / dated:.0%} the date is too coarse to tell."
     )
 

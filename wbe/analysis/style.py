@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['GREY', 'LIGHT_GREY', 'EDITOR_LOOKS', 'METRIC_LOOKS', 'EDITOR_FAMILIES', 'Look', 'look', 'is_unedited',
-           'display_order', 'text_colour', 'figure_theme', 'new_figure', 'axis_panels', 'panel_title', 'line_panels',
-           'upper_limit', 'percent_axis', 'draw_line', 'draw_editor_lines', 'label_lines', 'finish_panels', 'draw_dots',
-           'draw_heatmap', 'freeze_layout', 'save_figure', 'figure_svg']
+           'display_order', 'text_colour', 'figure_theme', 'new_figure', 'panel_title', 'line_panels', 'upper_limit',
+           'percent_axis', 'draw_line', 'draw_editor_lines', 'label_lines', 'finish_panels', 'draw_dots',
+           'draw_heatmap', 'save_figure', 'figure_svg']
 
 # %% ../../nbs/11_analysis/01_style.ipynb #cell-002
 import zlib
@@ -94,10 +94,10 @@ def _editor_family(name: str) -> str:  # name: an editor, or a run named after o
 _MOST_LINES = 8  # in one panel
 
 
-def _editor_groups(editors: Iterable[str], most: int = _MOST_LINES) -> dict[str, list[str]]:
-    "The editors that share a panel: all of them under an empty name, or each family where there are more than `most`."
+def _editor_groups(editors: Iterable[str]) -> dict[str, list[str]]:
+    "The editors that share a panel: all of them under an empty name, or each family where there are many."
     editors = [e for e in display_order(editors) if not is_unedited(e)]
-    if len(editors) <= most:
+    if len(editors) <= _MOST_LINES:
         return {"": editors}
     families = [*EDITOR_FAMILIES, _OTHER_FAMILY]
     groups = {family: [e for e in editors if _editor_family(e) == family] for family in families}
@@ -159,22 +159,6 @@ def new_figure(
             ax.tick_params(**_TABLE["ticks"])
     return fig, axes
 
-# %% ../../nbs/11_analysis/01_style.ipynb #cell-042
-def axis_panels(
-    axes: list[str],  # axes of the benchmark, a panel for each
-    width: float = 4.2,  # of a panel, in inches
-    height: float = 3.3,
-    least: float = 6.5,  # width of the figure
-    same_scale: bool = False,  # whether all panels have the same scale upwards
-) -> tuple:
-    "A figure with a panel for each axis, three in a row: the figure, and pairs of panel and axis."
-    cols = min(len(axes), 3)
-    rows = -(-len(axes) // cols)
-    fig, panels = new_figure(max(width * cols, least), height * rows, rows, cols, squeeze=False, sharey=same_scale)
-    for ax in panels.flat[len(axes) :]:
-        ax.set_visible(False)
-    return fig, list(zip(panels.flat, axes))
-
 # %% ../../nbs/11_analysis/01_style.ipynb #cell-044
 def panel_title(ax, text: str, size: float = 10.5):
     "Write a title above the left end of a panel."
@@ -195,19 +179,6 @@ class _LinePanel(NamedTuple):
         shown = table.editor.isin(self.editors)
         return table[shown & (table.axis == self.axis)] if "axis" in table else table[shown]
 
-# %% ../../nbs/11_analysis/01_style.ipynb #cell-047
-def _family_panels(axes: list[str], groups: dict, width: float, height: float, sharey) -> tuple:
-    "A row of panels for each axis, a panel for each family; those of a row share their scale."
-    shape = len(axes), len(groups)
-    fig, panels = new_figure(width * shape[1], height * shape[0], *shape, squeeze=False, sharey=sharey)
-    out = []
-    for i, axis in enumerate(axes):
-        for j, (family, editors) in enumerate(groups.items()):
-            out.append(_LinePanel(panels[i, j], axis, editors, j == 0, i == len(axes) - 1))
-            panel_title(panels[i, j], f"{axis}: {family}" if axis else family)
-            panels[i, j].tick_params(labelleft=j == 0)
-    return fig, out
-
 # %% ../../nbs/11_analysis/01_style.ipynb #cell-048
 def line_panels(
     axes: list[str],  # axes of the benchmark, or other names of what is drawn
@@ -216,26 +187,30 @@ def line_panels(
     height: float = 3.3,
     same_scale: bool = True,  # whether all panels have the same scale; without it, those of one row with many editors
 ) -> tuple:
-    "A figure for lines of editors, and its panels with their titles."
+    "A figure for lines of editors, and its panels with their titles: three in a row, or those of an axis."
     groups = _editor_groups(editors)
-    if len(groups) > 1:
-        return _family_panels(axes, groups, width, 0.85 * height, same_scale or "row")
-    fig, pairs = axis_panels(axes, width, height, 6.5 if len(axes) == 1 else 0, same_scale)
-    n, cols, (names,) = len(axes), min(len(axes), 3), groups.values()
-    panels = [_LinePanel(ax, a, names, i % cols == 0, i + cols >= n) for i, (ax, a) in enumerate(pairs)]
-    for panel in panels:
-        panel_title(panel.ax, panel.axis)
-    return fig, panels
+    shown, families = [(axis, *group) for axis in axes for group in groups.items()], len(groups) > 1
+    cols = len(groups) if families else min(len(axes), 3)
+    rows, whole = -(-len(shown) // cols), 6.5 if len(shown) == 1 else 0
+    size = max(width * cols, whole), (0.85 if families else 1) * height * rows
+    scale = same_scale or ("row" if families else False)
+    fig, panels = new_figure(*size, rows, cols, squeeze=False, sharey=scale)
+    out = []
+    for n, (ax, (axis, family, names)) in enumerate(zip(panels.flat, shown)):
+        out.append(_LinePanel(ax, axis, names, n % cols == 0, n + cols >= len(shown)))
+        panel_title(ax, ": ".join(filter(None, [axis, family])))
+        if families:
+            ax.tick_params(labelleft=out[-1].first)
+    for ax in panels.flat[len(shown) :]:
+        ax.set_visible(False)
+    return fig, out
 
 # %% ../../nbs/11_analysis/01_style.ipynb #cell-051
-def upper_limit(
-    values,
-    least: float = 0.2,  # the lowest end of a scale
-) -> float:
-    "Where a scale of shares ends."
+def upper_limit(values) -> float:
+    "Where a scale of shares ends: at 20% or above."
     values = np.asarray(values, float)
     largest = np.max(values[np.isfinite(values)], initial=0)
-    return float(min(1, max(least, np.ceil(10 * largest - 1e-9) / 10)))
+    return float(min(1, max(0.2, np.ceil(10 * largest - 1e-9) / 10)))
 
 # %% ../../nbs/11_analysis/01_style.ipynb #cell-053
 def percent_axis(
@@ -330,7 +305,10 @@ class _LineLabel(NamedTuple):
     text: object  # matplotlib's annotation
 
 # %% ../../nbs/11_analysis/01_style.ipynb #cell-069
-def _write_labels(ax, names: Mapping, size: float, gap: float) -> list[_LineLabel]:
+_LABEL_SIZE, _LABEL_GAP = 9, 9  # of the letters, and the distance to the line, in points
+
+
+def _write_labels(ax, names: Mapping) -> list[_LineLabel]:
     "Write each name at the height of its line. The names may overlap."
     ends = [(line, x, y, names.get(line.get_label(), line.get_label())) for line, x, y in _line_ends(ax)]
     ends = [e for e in ends if e[3]]
@@ -338,7 +316,7 @@ def _write_labels(ax, names: Mapping, size: float, gap: float) -> list[_LineLabe
     for line, x, y, name in ends:
         how = dict(textcoords="offset points", va="center", annotation_clip=False)
         colour = text_colour(line.get_color())
-        text = ax.annotate(name, (right, y), (gap, 0), fontsize=size, color=colour, **how)
+        text = ax.annotate(name, (right, y), (_LABEL_GAP, 0), fontsize=_LABEL_SIZE, color=colour, **how)
         labels.append(_LineLabel(line, (x, y), right, text))
     return labels
 
@@ -349,32 +327,30 @@ def _draw_leader(ax, label: _LineLabel, away: float, up: float, dash: str):
     ax.annotate("", label.end, (away, up), textcoords="offset points", annotation_clip=False, arrowprops=arrow)
 
 # %% ../../nbs/11_analysis/01_style.ipynb #cell-072
-def _spread_panel(ax, labels: list[_LineLabel], size: float, gap: float):
+def _spread_panel(ax, labels: list[_LineLabel]):
     "Move the labels of one panel apart."
     points = 72 / ax.figure.dpi
     heights = [ax.transData.transform((l.right, l.end[1]))[1] * points for l in labels]
     low, high = (ax.transAxes.transform((0, v))[1] * points for v in (0, 1))
-    for label, height, moved in zip(labels, heights, _spread_labels(heights, size * 1.22, low, high)):
+    for label, height, moved in zip(labels, heights, _spread_labels(heights, _LABEL_SIZE * 1.22, low, high)):
         up = moved - height
-        label.text.set_position((gap, up))
+        label.text.set_position((_LABEL_GAP, up))
         x, y = label.end
         missing = float(np.diff(ax.transData.transform([(x, y), (label.right, y)])[:, 0])[0]) * points
-        if abs(up) > size * 0.5 or missing > 1:
-            _draw_leader(ax, label, missing + gap - 1, up, ":" if missing > 1 else "-")
+        if abs(up) > _LABEL_SIZE * 0.5 or missing > 1:
+            _draw_leader(ax, label, missing + _LABEL_GAP - 1, up, ":" if missing > 1 else "-")
 
 # %% ../../nbs/11_analysis/01_style.ipynb #cell-073
 def label_lines(
     axes,  # a panel, or all panels of a figure, which is then laid out only once
     names: Mapping | None = None,  # other texts by label; a line with an empty text gets no label
-    size: float = 9,  # of the letters, in points
-    gap: float = 9,  # distance to the line, in points
 ) -> list:
     "Write every line's name where it ends, without overlaps. The figure must be complete and its limits set."
     axes = list(np.atleast_1d(np.asarray(axes, object)).flat)
-    labels = [_write_labels(ax, names or {}, size, gap) for ax in axes]
+    labels = [_write_labels(ax, names or {}) for ax in axes]
     axes[0].figure.draw_without_rendering()
     for ax, of_panel in zip(axes, labels):
-        _spread_panel(ax, of_panel, size, gap)
+        _spread_panel(ax, of_panel)
     return [label.text for of_panel in labels for label in of_panel]
 
 # %% ../../nbs/11_analysis/01_style.ipynb #d0108c27
@@ -471,31 +447,30 @@ _FILE_METADATA = {
 }
 
 # %% ../../nbs/11_analysis/01_style.ipynb #cell-090
-def freeze_layout(
-    fig,  # complete
-):
-    "Lay out a figure, and keep the positions from now on."
+def _freeze_layout(fig):
+    "Lay out a complete figure, and keep the positions from now on."
     import matplotlib
 
-    fig.draw_without_rendering()
-    with matplotlib.rc_context({"figure.autolayout": False, "figure.constrained_layout.use": False}):
-        fig.set_layout_engine(None)  # with any engine, also with "none", a figure is drawn twice to be saved
+    if fig.get_layout_engine() is not None:
+        fig.draw_without_rendering()
+        with matplotlib.rc_context({"figure.autolayout": False, "figure.constrained_layout.use": False}):
+            fig.set_layout_engine(None)  # with any engine, also with "none", a figure is drawn twice to be saved
 
 # %% ../../nbs/11_analysis/01_style.ipynb #cell-092
 def save_figure(
     fig,
     path,  # the suffix .png, .pdf or .svg is replaced
-    dpi: int = 160,
 ) -> list[Path]:  # of both files
     "Write a figure as PNG and as PDF, each whole or not at all."
     import matplotlib
 
+    _freeze_layout(fig)
     path = Path(path)
     stem, out = path.with_suffix("") if path.suffix in (".png", ".pdf", ".svg") else path, []
     for kind in ("png", "pdf"):
         out.append(Path(f"{stem}.{kind}"))
         with matplotlib.rc_context(_FIGURE_FILE_PARAMS), atomic_write(out[-1]) as part:
-            fig.savefig(part, format=kind, dpi=dpi, metadata=_FILE_METADATA[kind])
+            fig.savefig(part, format=kind, dpi=160, metadata=_FILE_METADATA[kind])
     return out
 
 # %% ../../nbs/11_analysis/01_style.ipynb #cell-094
@@ -505,6 +480,7 @@ def figure_svg(fig) -> str:
 
     import matplotlib
 
+    _freeze_layout(fig)
     with matplotlib.rc_context(_FIGURE_FILE_PARAMS):
         fig.savefig(out := io.StringIO(), format="svg", metadata=_FILE_METADATA["svg"])
     text = out.getvalue()

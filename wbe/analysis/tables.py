@@ -6,9 +6,9 @@
 __all__ = ['NOT_YET', 'VERDICT_COLUMNS', 'format_percent', 'format_cell', 'as_markdown', 'as_latex', 'as_html', 'run_labels',
            'of_editors', 'as_run_list', 'labelled_runs', 'runs_asked_at', 'edits_planned', 'longest_runs',
            'describe_shorter_runs', 'runs_by_protocol', 'model_text', 'runs_of_models', 'is_recorded', 'pool_scores',
-           'sort_in_time', 'last_in_time', 'match_unedited', 'match_editor', 'verdicts_by', 'with_verdicts',
-           'list_verdicts', 'before_text', 'changes_at_end', 'list_changes', 'find_gaps', 'interval_columns', 'mean_by',
-           'metric_label', 'text_measure']
+           'last_in_time', 'match_unedited', 'match_editor', 'verdicts_by', 'with_verdicts', 'list_verdicts',
+           'before_text', 'changes_at_end', 'list_changes', 'find_gaps', 'interval_columns', 'mean_by', 'metric_label',
+           'text_measure']
 
 # %% ../../nbs/11_analysis/02_tables.ipynb #cell-002
 import html
@@ -306,19 +306,13 @@ def pool_scores(
 _TIME = ["scored_at", "edits_done"]
 
 
-def sort_in_time(
-    table: pd.DataFrame,  # with the column `scored_at`, and `edits_done` if there are several rows in a timestep
-) -> pd.DataFrame:
-    "The rows by timestep, and within a timestep by the edits made."
-    return table.sort_values([c for c in _TIME if c in table], kind="stable")
-
-# %% ../../nbs/11_analysis/02_tables.ipynb #700a5acc
 def last_in_time(
-    table: pd.DataFrame,  # see `sort_in_time`
+    table: pd.DataFrame,  # with the column `scored_at`, and `edits_done` if there are several rows in a timestep
     by="editor",  # a column, or several
 ) -> pd.DataFrame:
-    "The last row of each group, by time."
-    return sort_in_time(table).groupby(by, sort=False, observed=True).tail(1)
+    "The last row of each group, by timestep, and within a timestep by the edits made."
+    table = table.sort_values([c for c in _TIME if c in table], kind="stable")
+    return table.groupby(by, sort=False, observed=True).tail(1)
 
 # %% ../../nbs/11_analysis/02_tables.ipynb #0f1d77df
 def match_unedited(

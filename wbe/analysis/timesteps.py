@@ -19,7 +19,7 @@ from .style import is_unedited, line_panels, new_figure, panel_title, percent_ax
 from .tables import NOT_YET, VERDICT_COLUMNS
 from .tables import as_run_list, before_text, changes_at_end, find_gaps, format_percent, labelled_runs
 from .tables import last_in_time, list_changes, list_verdicts, match_editor, match_unedited, mean_by
-from .tables import metric_label, of_editors, pool_scores, runs_of_models, sort_in_time, verdicts_by
+from .tables import metric_label, of_editors, pool_scores, runs_of_models, verdicts_by
 from .tables import with_verdicts
 from ..metrics.answers import MEASURES
 from ..metrics.intervals import MIN_QUESTIONS
@@ -310,7 +310,8 @@ def ability_table(runs) -> pd.DataFrame:
         gaps = "; ".join(f"{r.name}: {', '.join(r.missing) or 'nothing was asked'}" for r in as_run_list(runs))
         raise BadArgument(f"no run has asked lasting facts: {gaps}")
     measured = ["editor", "what", "metric", "scored_at", "edits_done"]
-    table = sort_in_time(pd.concat(parts, ignore_index=True)).drop_duplicates(measured, keep="last")
+    table = pd.concat(parts, ignore_index=True).sort_values(["scored_at", "edits_done"], kind="stable")
+    table = table.drop_duplicates(measured, keep="last")
     return table.sort_values("editor", key=lambda c: c.map(display_order(c).index), kind="stable", ignore_index=True)
 
 # %% ../../nbs/11_analysis/06_timesteps.ipynb #cell-051
@@ -435,25 +436,21 @@ def format_decay(
     ]
     return out
 
-# %% ../../nbs/11_analysis/06_timesteps.ipynb #7f17c8b7
-def _draw_decay_panel(ax, table: pd.DataFrame, rows: pd.DataFrame):
-    "Draw some editors on one axis, and the unedited model in grey; `table` has all editors."
-    for _, before in table.groupby(table.groupby("editor").before.transform("first"), dropna=False):  # of each model
-        before = before.drop_duplicates("edits_done").sort_values("edits_done")
-        ax.plot(before.edits_done, before.before, color=GREY, ls=(0, (1, 1.5)), lw=1.4, label="before any edit")
-    draw_editor_lines(ax, rows, "edits_done")
-    percent_axis(ax, high=upper_limit(table.high))
-
 # %% ../../nbs/11_analysis/06_timesteps.ipynb #058052c1
 def draw_decay(
     table: pd.DataFrame,  # of `decay_curve`
     metric: str = "exact_match",
 ):
-    "Draw a panel for each axis; with many editors, one for each family."
+    "Draw a panel for each axis, the unedited model in grey; with many editors, a panel for each family."
     axes = display_order(table.axis)
     fig, panels = line_panels(axes, table.editor, height=3.3 if len(axes) > 1 else 3.8)
     for panel in panels:
-        _draw_decay_panel(panel.ax, table[table.axis == panel.axis], panel.rows(table))
+        every, ax = table[table.axis == panel.axis], panel.ax
+        for _, before in every.groupby(every.groupby("editor").before.transform("first"), dropna=False):  # each model's
+            before = before.drop_duplicates("edits_done").sort_values("edits_done")
+            ax.plot(before.edits_done, before.before, color=GREY, ls=(0, (1, 1.5)), lw=1.4, label="before any edit")
+        draw_editor_lines(ax, panel.rows(table), "edits_done")
+        percent_axis(ax, high=upper_limit(every.high))
     finish_panels(panels, "edits so far", metric_label(metric))
     return fig
 
@@ -494,26 +491,6 @@ def teacher_forcing_gap(
         out = one if out is None else out.merge(one.drop(columns=["n", "subjects"]), on=list(by))
     return out
 
-# %% ../../nbs/11_analysis/06_timesteps.ipynb #4b49c8c8
-_COMPARED = ("exact_match", "token_accuracy")
-
-
-def _draw_two_scores(ax, y: int, row):
-    "Draw both scores of an editor with their intervals, joined by a bar."
-    ax.plot([row.exact_match, row.token_accuracy], [y, y], color="#C9C9C9", lw=3, zorder=1, solid_capstyle="butt")
-    for m in _COMPARED:
-        how = METRIC_LOOKS[m]
-        low, high = getattr(row, f"{m}_low"), getattr(row, f"{m}_high")
-        ax.plot([low, high], [y, y], color=how.colour, lw=1, alpha=0.8)
-        ax.plot([getattr(row, m)], [y], how.marker, color=how.colour, ms=5.5, mew=0)
-
-# %% ../../nbs/11_analysis/06_timesteps.ipynb #62dc1a70
-def _score_legend(fig, ax):
-    "Write below the figure what the two dots are."
-    dot = lambda how: ax.plot([], [], how.marker, color=how.colour, ms=6, mew=0)[0]
-    handles, names = [dot(METRIC_LOOKS[m]) for m in _COMPARED], [MEASURES[m].name for m in _COMPARED]
-    fig.legend(handles, names, loc="outside lower center", ncols=2, frameon=False, fontsize=9)
-
 # %% ../../nbs/11_analysis/06_timesteps.ipynb #50b0b111
 def draw_teacher_forcing_gap(
     table: pd.DataFrame,  # of `teacher_forcing_gap`, by editor and axis
@@ -524,16 +501,15 @@ def draw_teacher_forcing_gap(
     fig, panels = new_figure(width, height, 1, len(axes), grid="x", sharey=True, squeeze=False)
     for ax, axis in zip(panels.flat, axes):
         here = table[table.axis == axis].set_index("editor").reindex(editors)
-        for y, row in enumerate(here.itertuples()):
-            _draw_two_scores(ax, y, row)
-        ax.set_yticks(range(len(editors)), editors)
-        ax.tick_params(axis="y", length=0)
-        ax.spines["left"].set_visible(False)
+        ax.hlines(range(len(here)), here.exact_match, here.token_accuracy, color="#C9C9C9", lw=3, zorder=1)
+        for m in ("exact_match", "token_accuracy"):
+            looks, name = METRIC_LOOKS[m], MEASURES[m].name
+            draw_dots(ax, editors, here[m], here[f"{m}_low"], here[f"{m}_high"], looks=looks, label=name)
         percent_axis(ax, "x")
         ax.set_xticks([0, 0.5, 1])
         panel_title(ax, axis)
-    panels.flat[0].set_ylim(len(editors) - 0.5, -0.5)
-    _score_legend(fig, panels.flat[0])
+    names = panels.flat[0].get_legend_handles_labels()
+    fig.legend(*names, loc="outside lower center", ncols=2, frameon=False, fontsize=9)
     return fig
 
 # %% ../../nbs/11_analysis/06_timesteps.ipynb #c961a1a0
