@@ -194,7 +194,7 @@ def computed_once():
 
 @computed_once()
 def make_tables() -> dict:
-    from wbe.analysis.mquake import PROBABILITIES, table_6, update_measures
+    from wbe.analysis.leakage import PROBABILITIES, table_6, update_measures
     from wbe.runs.wikifactdiff import WikiFactDiffRun
 
     made = {}

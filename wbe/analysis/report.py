@@ -149,7 +149,7 @@ def _only_mquake(nb):
     "The results notebook with one section, where all runs are of `wbe run --schedule mquake`."
     at = next(i for i, cell in enumerate(nb.cells) if cell.metadata.get("wbe") == "mquake")
     setup = next(cell for cell in nb.cells if cell.metadata.get("wbe") == "setup")
-    needed = "from wbe.analysis import mquake, report\nfrom wbe.runs.records import Run"
+    needed = "from wbe.analysis import hops, report\nfrom wbe.runs.records import Run"
     setup.source = f"{needed}\n\nreport.set_output_folder(FILES)"
     nb.cells = [*nb.cells[:3], *nb.cells[at - 1 : at + 1]]
     return nb

@@ -253,7 +253,7 @@ def _print_mquake(run, out: TableOutput, **spending):
 # %% ../../nbs/12_app/05_runs.ipynb #6a9afbeb
 def _print_wikifactdiff(run, out: TableOutput, probability: str, shared: bool, paper: bool):
     "Table 6, the edits that could not be made, and a line about each."
-    from wbe.analysis.mquake import format_table_6, table_6, update_measures
+    from wbe.analysis.leakage import format_table_6, table_6, update_measures
 
     table = table_6(update_measures(run, probability), shared)
     flat = table.set_axis([f"{a}, {b}" for a, b in table.columns], axis=1).reset_index(names="editor")
@@ -276,7 +276,7 @@ def _of_plan(file: str, settings: dict, more: dict) -> dict:  # file: what is as
         spending = dict(budget=more["budget"], prices=_parse_prices(more["prices"]))
         settings["spending"] = settings.get("spending", {}) | {k: v for k, v in spending.items() if v is not None}
     if file == "updates":
-        from wbe.analysis.mquake import PROBABILITIES
+        from wbe.analysis.leakage import PROBABILITIES
 
         check_choice(more["probability"], PROBABILITIES, "probability")
         editor, n = settings.pop("editor", None), settings.get("n", 100) or None
