@@ -161,19 +161,17 @@ WHOLE_TIMESTEPS = ("lora", "lora-merge")  # are trained on a timestep at a time:
 def edit_demo(
     folder: Path,  # of the demo
     editors: tuple = DEMO_EDITORS,
-    timesteps: tuple = (1, 2),  # the first and the last
     max_edits: int | None = None,
-    sample: int = 50,  # edits of earlier timesteps that are scored again
     progress: bool = True,
     log: Callable = _no_log,  # is called with a line for every editor
     callbacks=(),  # observe the runs
 ) -> list:  # of runs
-    "Run the unedited model and some editors over the first timesteps of the demo's benchmark."
+    "Run the unedited model and some editors over the first two timesteps of the demo's benchmark."
     from wbe.runs.loop import run_lifelong
     from wbe.runs.plan import RunPlan
 
     folder, runs = Path(folder), []
-    settings = dict(timesteps=timesteps, max_edits=max_edits, sample=sample, **DEMO_QUESTIONS)
+    settings = dict(timesteps=(1, 2), max_edits=max_edits, sample=50, **DEMO_QUESTIONS)
     for name in ("none", *editors):
         often = {} if name in ("none", *WHOLE_TIMESTEPS) else DEMO_CURVE
         plan = RunPlan(benchmark=str(folder / "benchmark" / "release"), editor=name, **settings, **often)

@@ -16,10 +16,9 @@ import types
 import typing
 from collections.abc import Callable
 from dataclasses import MISSING, fields, is_dataclass
-from importlib import import_module
 from itertools import chain
-from operator import attrgetter
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Annotated, Any, NamedTuple
 
 import typer
@@ -96,9 +95,7 @@ def settings_of(
     part: str = "",  # of a plan
 ) -> list[Setting]:
     "The words that a function or a dataclass takes; those of a function have a default and a plain value."
-    if isinstance(what, str):
-        module, name = what.split(":")
-        what = attrgetter(name)(import_module(module))
+    what = resolve_name(what) if isinstance(what, str) else what
     return _words_of_class(what, part) if is_dataclass(what) else _words_of_function(what)
 
 # %% ../../nbs/12_app/03_app.ipynb #2971de55
@@ -170,8 +167,7 @@ _CHECKS |= dict.fromkeys(("kind", "wikipedia"), "wbe.wikidata.dumps:dump_kinds")
 def _check_value(name: str, value):
     "Raise an error for a wrong value of an option."
     if name in _CHECKS and value is not None:
-        module, function = _CHECKS[name].split(":")
-        getattr(import_module(module), function)(value)
+        resolve_name(_CHECKS[name])(value)
 
 
 def _use_temp(folder: Path):

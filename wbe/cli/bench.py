@@ -93,21 +93,16 @@ def _world(
 STATUS_COLUMNS = ("folder", "stage", "holds", "files", "bytes", "seconds", "state")
 
 
-def _stage_row(
-    folder: Path,
-    path: Path,  # of the manifest
-    manifest,
-) -> tuple[tuple, bool]:  # the cells; whether the stage is whole
+def _stage_row(folder: Path, path: Path, manifest) -> tuple:  # path: of the manifest
     "The row of a finished stage."
     from wbe.store import Stage
 
     stage = Stage(path.parent, manifest.stage, manifest.params, manifest.input_paths(path.parent))
-    reasons = stage.reasons()
-    reasons = [r for r in reasons if not (r.startswith("input") and r.endswith("gone"))]
+    reasons = [r for r in stage.reasons() if not (r.startswith("input") and r.endswith("gone"))]
     counts = ", ".join(f"{n:,} {name}" for name, n in manifest.counts.items() if isinstance(n, int))
     size, files = sum(output["bytes"] for output in manifest.outputs.values()), len(manifest.outputs)
     cells = (path.parent.relative_to(folder), manifest.stage, counts, files, size, manifest.seconds)
-    return (*cells, "; ".join(reasons) or "whole"), not reasons
+    return (*cells, "; ".join(reasons) or "whole")
 
 # %% ../../nbs/12_app/04_bench.ipynb #f8ae5752
 def _journal_row(folder: Path, path: Path) -> tuple:  # path: of the journal
@@ -133,10 +128,10 @@ _RUN_COLUMNS = ("run", "schedule", "editor", "model", "data", "recorded", "state
 def _run_row(run) -> tuple:
     "The row of a run; recorded are its edits, or the instances of MQuAKE."
     from wbe.runs.plan import SCHEDULES
-    from wbe.runs.records import PartitionedTable, short_model_name
+    from wbe.runs.records import short_model_name
 
     schedule, bench = SCHEDULES[run.kind], run.config.get("benchmark")
-    rows = PartitionedTable(run.folder, schedule.table).frame()
+    rows = run._frame(schedule.table)
     recorded = int(rows.edits.sum()) if bench and len(rows) else len(rows)
     state = ("; ".join(run.missing) or "complete") if bench else ""
     about = bench["name"] if bench else run.config["plan"][schedule.file]
@@ -186,9 +181,8 @@ def _status(
 
     if not folder.is_dir():
         raise BadArgument(f"{folder}: there is no such folder")
-    stages = [_stage_row(folder, path, manifest) for path, manifest in find_manifests(folder)]
-    journals = [_journal_row(folder, path) for path in sorted(folder.rglob(".spool.json"))]
-    rows, runs = [row for row, _ in stages] + journals, _runs_below(folder)
+    rows, runs = [_stage_row(folder, path, manifest) for path, manifest in find_manifests(folder)], _runs_below(folder)
+    rows += [_journal_row(folder, path) for path in sorted(folder.rglob(".spool.json"))]
     if rows or not runs:
         out.keep("stages", STATUS_COLUMNS, rows)
     if rows:
@@ -196,7 +190,7 @@ def _status(
     _print_runs(runs, out)
     if not rows and not runs:
         out.line(f"{folder}: no files of wbe in here yet. Start with: wbe demo")
-    if journals or not all(whole for _, whole in stages):
+    if any(state != "whole" for *_, state in rows):
         raise typer.Exit(1)
 
 # %% ../../nbs/12_app/04_bench.ipynb #f825135d
@@ -256,29 +250,20 @@ def _spending(
     return {k: v for k, v in how.items() if v is not None}
 
 # %% ../../nbs/12_app/04_bench.ipynb #46face1c
-def _checked_writer(
-    by: dict,  # the options that its texts depend on
-    how: dict,  # the others
-) -> tuple[dict, dict]:  # both
-    "The options of a writer; an error if it cannot work."
+def _check_writer(by: dict, how: dict):  # by: the options that its texts depend on; how: the others
+    "Raise an error for a writer that cannot work."
+    from wbe.writers.base import make_writer
+
     every = [{k: v for k, v in by.items() if k != "kinds"}, *(by.get("kinds") or {}).values()]
     if how and all(w["name"] == "template" for w in every):
         raise BadArgument("--budget, --prices and --yes are for a paid writer: add --writer openai --model NAME")
     for settings in every:
-        _check_one_writer(settings, how if settings["name"] == "openai" or len(every) == 1 else {})
-    return by, how
+        if settings["name"] == "local":
+            from wbe.lm.models import check_load_options
 
-# %% ../../nbs/12_app/04_bench.ipynb #fe144d0f
-def _check_one_writer(settings: dict, how: dict):
-    "Raise an error for a writer that cannot work."
-    from wbe.writers.base import make_writer
-
-    if settings["name"] == "local":
-        from wbe.lm.models import check_load_options
-
-        check_load_options(settings["model"])
-    elif settings["name"] != "template":
-        make_writer(**settings, **how)
+            check_load_options(settings["model"])
+        elif settings["name"] != "template":
+            make_writer(**settings, **(how if settings["name"] == "openai" or len(every) == 1 else {}))
 
 # %% ../../nbs/12_app/04_bench.ipynb #670f51c8
 def _maker(folder: Path, dumps: list[str] | None, world: int | None, world_seed: int | None, mirror: str | None):
@@ -405,7 +390,8 @@ def _benchmark(
         check_unused(f"--until {until} stops before questions are written", **paid)
         return dict(parsed=_parse_one, facts=_build_two)[until](folder, dumps, settings, out)
     make = _maker(folder, dumps, world, world_seed, settings.get("mirror"))
-    by, how = _checked_writer(_writer_settings(writer or [], model, base_url), _spending(budget, prices, yes))
+    by, how = _writer_settings(writer or [], model, base_url), _spending(budget, prices, yes)
+    _check_writer(by, how)
     given, criteria = take(settings, _BENCHMARK, _CRITERIA), take(settings, _CRITERIA, _BENCHMARK)
     made = make(writer=by, writer_options=how, log=print_step, chains=chains, **given)
     _print_release(made, out, **criteria)

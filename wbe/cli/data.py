@@ -13,6 +13,7 @@ import typer
 
 from .app import PANELS, app, command
 from .bench import _parse_prices, _spending
+from .runs import _make_judge
 from .tables import TableOutput, print_step
 from ..records import BadArgument
 
@@ -314,16 +315,11 @@ def _make_question_judge(text: str, paid: dict):
     from wbe.writers.base import parse_writer
 
     settings = parse_writer(text)
-    name = settings.pop("name")
-    if name == "openai":
-        from wbe.writers.judge import OpenAIJudge
-
-        return OpenAIJudge(**settings, **paid)
-    if name != "local":
+    if (name := settings.pop("name")) not in ("openai", "local"):
         raise BadArgument(f"--judge {text}: a judge is openai:MODEL or local:FOLDER")
-    from wbe.lm.writer import LocalJudge
-
-    return LocalJudge(settings["model"], paid.get("cache"))
+    if name == "local":
+        settings, paid = dict(model=settings["model"]), {k: v for k, v in paid.items() if k == "cache"}
+    return _make_judge(name == "local", **settings, **paid)
 
 # %% ../../nbs/12_app/06_data.ipynb #6b518de2
 def _print_comparison(compared, out: TableOutput):

@@ -18,7 +18,7 @@ from .app import command
 from .tables import print_step, print_table
 from .runs import print_comparison
 from ..records import BadArgument, install_command
-from ..store import Manifest, describe_file, versions, write_text
+from ..store import Manifest, _changed_outputs, describe_file, versions, write_text
 
 # %% ../../nbs/12_app/07_demo.ipynb #cell-005
 def _print_benchmark(demo):  # demo: what `run_demo` returned
@@ -26,10 +26,8 @@ def _print_benchmark(demo):  # demo: what `run_demo` returned
 
     print_table(demo.changes.columns, demo.changes.values.tolist(), "Facts between entities, by timestep")
     funnel = demo.built.counts["filter"]["funnel"]
-    rows, shown = (
-        [(r["filter"], r["removed"], r["left"]) for r in funnel],
-        demo.changes.timestep[:SHOWN_TIMESTEP].iloc[-1],
-    )
+    rows = [(r["filter"], r["removed"], r["left"]) for r in funnel]
+    shown = demo.changes.timestep[:SHOWN_TIMESTEP].iloc[-1]
     print_table(("filter", "removed", "left"), rows, f"From the changes of {shown} to facts that can become questions")
     typer.echo(f"The audit finds {demo.built.supported} of these facts supported by the dump.\n")
     table = demo.release.table().drop(columns=["from", "tokens"]).reset_index()
@@ -65,39 +63,6 @@ def _print_editors(folder: Path, editors: list[str]):  # folder: of the demo
 
     make_report(folder / "runs", folder / "report.html", "The demo: editors on the tiny model", log=print_step)
 
-# %% ../../nbs/12_app/07_demo.ipynb #cell-010
-def _editor_names(text: str) -> list[str]:
-    "The editors that a comma-separated text names; an error for an unknown one."
-    names = list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    if names and _installed("torch"):
-        from wbe.editors.protocol import EDITORS
-
-        for name in names:
-            EDITORS.get(name)
-    return [name for name in names if name != "none"]
-
-# %% ../../nbs/12_app/07_demo.ipynb #cell-013
-def _demo_files(folder: Path, editors: list[str]) -> list[Path]:  # folder: of the demo
-    "The files that a demo is asked for."
-    runs = [folder / "runs" / name / "config.json" for name in ("none", *editors)] if editors else []
-    pages = [p for p in (folder / "editors.png", folder / "report.html") if editors and p.exists()]
-    release = sorted(p for p in (folder / "benchmark" / "release").iterdir() if p.is_file())
-    return [folder / "world" / "world.manifest.json", folder / "timesteps.png", *release, *runs, *pages]
-
-# %% ../../nbs/12_app/07_demo.ipynb #cell-014
-def _write_demo_manifest(
-    folder: Path,
-    settings: dict,  # seed, entities and timesteps
-    editors: list[str],
-    counts: dict,
-    seconds: float,
-):
-    "Write down that the demo is finished."
-    outputs = {str(p.relative_to(folder)): describe_file(p) for p in _demo_files(folder, editors)}
-    params = dict(settings, editors=editors, report="report.html" in outputs)
-    manifest = Manifest("demo", params, {}, outputs, counts, round(seconds, 3), versions())
-    write_text(folder / "demo.manifest.json", json.dumps(asdict(manifest), indent=1) + "\n")
-
 # %% ../../nbs/12_app/07_demo.ipynb #cell-015
 ALL_TIMESTEPS = 8  # of the embedded world; not imported from there, so that `wbe --help` is quick
 
@@ -123,11 +88,7 @@ def _finished_demo(
     report_due = bool(editors) and not made.params["report"] and _installed(*_REPORT_PACKAGES)
     if report_due or not set(editors) <= set(made.params["editors"]):
         return None
-    for name, known in made.outputs.items():
-        path = folder / name
-        if not path.exists() or describe_file(path, known)["sha256"] != known["sha256"]:
-            return None
-    return made
+    return None if _changed_outputs(folder, made.outputs) else made
 
 # %% ../../nbs/12_app/07_demo.ipynb #cell-018
 _NEXT = """The benchmark: {release}
@@ -169,13 +130,14 @@ def _demo(
     if not 2 <= timesteps <= ALL_TIMESTEPS:
         raise BadArgument(f"timesteps is {timesteps}: give a number from 2 to {ALL_TIMESTEPS}")
     settings, start = dict(seed=seed, entities=entities, timesteps=timesteps), time.perf_counter()
-    made = _finished_demo(folder, settings, [e.strip() for e in editors.split(",") if e.strip() not in ("", "none")])
+    names = list(dict.fromkeys(e.strip() for e in editors.split(",") if e.strip() not in ("", "none")))
+    made = _finished_demo(folder, settings, names)
     if made:
         counts = ", ".join(f"{n:,} {what}" for what, n in made.counts.items())
         runs = f"; runs of {', '.join(['none', *made.params['editors']])}" if made.params["editors"] else ""
         typer.echo(f"{folder} holds the demo already: {counts}{runs}. Nothing to do.\n")
     else:
-        made = _make_demo(folder, settings, _editor_names(editors), start)
+        made = _make_demo(folder, settings, names, start)
     _print_places(folder, made)
 
 # %% ../../nbs/12_app/07_demo.ipynb #cell-020
@@ -185,9 +147,14 @@ def _make_demo(
     editors: list[str],
     start: float,  # when the command began
 ) -> Manifest:
-    "Do what is left of the demo, and print what it shows."
+    "Do what is left of the demo, print what it shows, and write down that it is finished."
     from wbe.demo import run_demo
 
+    if editors and _installed("torch"):  # a wrong name is an error before the work begins
+        from wbe.editors.protocol import EDITORS
+
+        for name in editors:
+            EDITORS.get(name)
     before = Manifest.of(folder, "demo")
     demo = run_demo(folder, **settings, log=print_step)
     _print_benchmark(demo)
@@ -196,5 +163,13 @@ def _make_demo(
     kept = before.params["editors"] if _same_settings(before, settings) else []
     done = [name for name in dict.fromkeys([*kept, *editors]) if (folder / "runs" / name / "config.json").exists()]
     counts = dict(timesteps=len(demo.changes), edits=int(demo.release.table().loc["all", "samples"]))
-    _write_demo_manifest(folder, settings, done, counts, time.perf_counter() - start)
-    return Manifest.of(folder, "demo")
+    files = [folder / "world" / "world.manifest.json", folder / "timesteps.png"]
+    files += sorted(p for p in (folder / "benchmark" / "release").iterdir() if p.is_file())
+    if done:
+        files += [folder / "runs" / name / "config.json" for name in ("none", *done)]
+        files += [p for p in (folder / "editors.png", folder / "report.html") if p.exists()]
+    outputs = {str(p.relative_to(folder)): describe_file(p) for p in files}
+    params = settings | dict(editors=done, report="report.html" in outputs)
+    made = Manifest("demo", params, {}, outputs, counts, round(time.perf_counter() - start, 3), versions())
+    write_text(folder / "demo.manifest.json", json.dumps(asdict(made), indent=1) + "\n")
+    return made

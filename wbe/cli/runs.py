@@ -21,6 +21,7 @@ from .bench import _parse_prices, _spending
 from .tables import TableOutput, fits_terminal, print_step
 from ..records import AXES, BadArgument, check_choice, check_unused
 from ..runs.plan import PLAN_FLAGS, PLAN_PARTS, SCHEDULES, read_plan
+from ..store import explain_read_errors
 
 # %% ../../nbs/12_app/05_runs.ipynb #c37fab11
 def _print_answers(
@@ -158,17 +159,6 @@ def _by_editor(pairs: list[str]) -> dict[str, dict]:
         out.setdefault(editor, {})[hparam] = value
     return out
 
-# %% ../../nbs/12_app/05_runs.ipynb #001837bf
-def _check_names(pairs: list[str], known: list[Setting], editors):
-    "Raise an error for a name that is no setting."
-    names = [*(s.name for s in known), *(f"{s.part}.{s.name}" for s in known if s.part)]
-    for name in (pair.partition("=")[0].strip() for pair in pairs if "=" in pair):
-        if name and name not in names:
-            near = difflib.get_close_matches(name, names, 1)
-            hint = f"; did you mean {near[0]!r}?" if near else ";"
-            more = "" if editors else ", and with an editor, like --editor rome, its hyper-parameters"
-            raise BadArgument(f"no setting {name!r}{hint} --set help lists the settings{more}")
-
 # %% ../../nbs/12_app/05_runs.ipynb #b770ed5c
 def _read_pairs(pairs: list[str], known: list[Setting], recorded: dict) -> tuple[dict, list[str]]:
     "The settings of a plan, on top of recorded ones, and the pairs that are hyper-parameters of its editors."
@@ -180,7 +170,12 @@ def _read_pairs(pairs: list[str], known: list[Setting], recorded: dict) -> tuple
     own = {f.name for e in editors for f in fields(editor_class(e).HParams)}
     parts, names = {s.part for s in known}, {s.name for s in known} - own
     mine = [p for p in pairs if not editors or name(p).partition(".")[0] in parts or name(p) in names]
-    _check_names(mine, known, editors)
+    known_names = [*(s.name for s in known), *(f"{s.part}.{s.name}" for s in known if s.part)]
+    if wrong := [n for p in mine if "=" in p and (n := name(p)) and n not in known_names]:
+        near = difflib.get_close_matches(wrong[0], known_names, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ";"
+        more = "" if editors else ", and with an editor, like --editor rome, its hyper-parameters"
+        raise BadArgument(f"no setting {wrong[0]!r}{hint} --set help lists the settings{more}")
     return recorded | read_settings(mine, known), [p for p in pairs if p not in mine]
 
 # %% ../../nbs/12_app/05_runs.ipynb #0fea347b
@@ -234,9 +229,8 @@ def _check_run_name(name: str | None):
 def _print_mquake(run, out: TableOutput, **spending):
     "Accuracy by the number of instances edited together, of hops, and of edits of an instance."
     from wbe.runs.mquake import summarise_mquake
-    from wbe.runs.records import PartitionedTable
 
-    frame = PartitionedTable(run.folder, "instances").frame()
+    frame = run._frame("instances")
     titles = dict(k="Accuracy in percent; k: instances edited together, 0: none")
     titles |= dict(hops="By number of hops", edits="By number of edits of an instance")
     for name, by in dict(k=["k"], hops=["k", "hops"], edits=["k", "edits"]).items():
@@ -348,8 +342,7 @@ def _print_estimate(file: Path, measured: list[Path] | None, out: TableOutput):
     "The estimated cost of a sweep, and what it rests on."
     from wbe.progress import format_duration
     from wbe.runs.records import load_runs
-    from wbe.runs.sweep import estimate_sweep
-    from wbe.runs.sweep import read_sweep
+    from wbe.runs.sweep import estimate_sweep, read_sweep
 
     folders = measured or [p for p in [read_sweep(file)[0]] if p.is_dir()]
     table = estimate_sweep(file, [r for f in folders for r in load_runs(f)])
@@ -385,12 +378,14 @@ def _sweep(
 
     For example:  wbe sweep sweep.toml --jobs 2
     """
-    from wbe.runs.sweep import copy_sweep, find_sweep
-    from wbe.runs.sweep import read_sweep, run_sweep
+    from wbe.runs.sweep import find_sweep, read_sweep, run_sweep
 
     file = find_sweep(file)
     if copy is not None:
-        copy_sweep(file, copy)
+        if copy.exists():
+            raise BadArgument(f"{copy}: it exists already; choose another file")
+        with explain_read_errors(file):
+            shutil.copyfile(file, copy)
         return out.line(f"The sweep: {copy}")
     if estimate:
         return _print_estimate(file, [Path(m) for m in measured], out)
@@ -812,21 +807,13 @@ def _report(
     out.line(f"The report: {page}")
 
 # %% ../../nbs/12_app/05_runs.ipynb #173afa01
-def _make_judge(
-    model: str,
-    base_url: str | None,
-    local: bool,  # the model is on this machine
-    cache: Path | None,
-    max_tokens: int | None,
-    paid: dict,  # budget, prices, confirm
-):
-    "A judge of answers."
-    options = dict(cache=cache) | (dict(max_tokens=max_tokens) if max_tokens else {})
+def _make_judge(local: bool, model: str, **options):  # local: the model is on this machine
+    "A judge of answers, or of questions."
     if not local:
         from wbe.writers.judge import OpenAIJudge
 
-        return OpenAIJudge(model, base_url=base_url, **options, **paid)
-    if base_url or paid:
+        return OpenAIJudge(model, **options)
+    if options.keys() - {"cache", "max_tokens"}:
         raise BadArgument("--base-url, --budget, --prices and --yes are for an endpoint: leave out --local")
     from wbe.lm.writer import LocalJudge
 
@@ -912,7 +899,8 @@ def _judge(
     if not folders and not marks:
         raise BadArgument("nothing to judge: give folders of runs, or --marks FILE")
     runs, read = _runs_of_timesteps(folders) if folders else [], read_marks(marks) if marks else None
-    made = _make_judge(model, base_url, local, cache, max_tokens, _spending(budget, prices, yes))
+    options = {k: v for k, v in dict(base_url=base_url, cache=cache, max_tokens=max_tokens).items() if v}
+    made = _make_judge(local, model, **options, **_spending(budget, prices, yes))
     if runs:
         judge_runs(runs, made, **settings | dict(sample=limit))
         _print_judged(runs, out)

@@ -52,31 +52,25 @@ def _is_numeric(cells: list[str]) -> bool:
     return any(cells) and all(_is_number(c) for c in cells if c)
 
 # %% ../../nbs/12_app/02_tables.ipynb #cell-021
-def _least_width(
-    cells: list[str],  # a column with its header
-    most: int = 24,  # longer words are broken
-) -> int:
+def _least_width(cells: list[str]) -> int:  # cells: a column with its header
     "How narrow a column may become."
     from rich.cells import cell_len
 
+    most = 24  # longer words are broken
     natural = max(map(cell_len, cells))
     interval = any(re.search(r"\[\S+ \S+\]$", c) for c in cells[1:]) and natural <= 2 * most
     if interval or _is_numeric(cells[1:]):  # the header may wrap between its words
         return max(map(cell_len, [*cells[1:], *cells[0].split()]))
-    return (
-        natural
-        if natural <= 16
-        else max(16, min(most, max((cell_len(word) for c in cells for word in c.split()), default=0)))
-    )
+    longest = max((cell_len(word) for c in cells for word in c.split()), default=0)
+    return natural if natural <= 16 else max(16, min(most, longest))
 
 # %% ../../nbs/12_app/02_tables.ipynb #cell-023
 def _column_blocks(
     widths: list[int],  # least widths of the columns
     width: int,  # of the terminal
-    gap: int = 2,  # between columns
 ) -> list[list[int]]:  # numbers of columns
     "Columns that fit beside each other; every block begins with the first column."
-    blocks, used = [[0]], widths[0]
+    blocks, used, gap = [[0]], widths[0], 2  # gap: between columns
     for i, w in enumerate(widths[1:], 1):
         if used + gap + w > width and len(blocks[-1]) > 1:
             blocks.append([0])
