@@ -55,7 +55,7 @@ def test_the_oracle_gets_the_probes_in_a_run_and_no_other_editor_does(tmp_path, 
     for name in ("oracle", "prompt"):
         lm = toy()
         runner = BenchmarkStudy(plan(name), tmp_path / name, lm, progress=False)
-        list(runner.updater.edit_timestep(1))
+        list(runner.updater.update(1))
     assert all(r.probes for r in seen["oracle"]) and not any(r.probes for r in seen["prompt"])
     editor("prompt").edit(lm, requests_from_rows(rows[:4], probes=True))
     assert not any(r.probes for r in seen["prompt"])
@@ -64,7 +64,7 @@ def test_the_oracle_gets_the_probes_in_a_run_and_no_other_editor_does(tmp_path, 
 def test_every_question_of_a_timestep_has_its_true_facts(tmp_path, rows):
     lm = toy()
     runner = BenchmarkStudy(plan("oracle", max_edits=200), tmp_path / "r", lm, progress=False)
-    list(runner.updater.edit_timestep(1))
+    list(runner.updater.update(1))
     asked = runner.asker.questions.of(1)
     for axis, found in zip(asked.axis, contexts(lm, asked.question)):
         assert len(found) == (2 if axis == "multi-hop" else 1)

@@ -380,77 +380,46 @@ def write_checkpoint(
     self.checkpoint.save(self.lm, edits_done=self.edits_done, timestep=timestep, offset=offset, whole=whole)
     self.job.notify("kept", edits_done=self.edits_done, timestep=timestep)
 
-# %% ../../nbs/10_runs/05_checkpoints.ipynb #4db06e1e
-@patch
-def _progress_bar(self: Updater, timestep: int, total: int, done: int):
-    about = dict(desc=f"T{timestep} {self.editor.name}", unit=" edits")
-    return progress_bar(total=total, initial=done, show=self.job.progress and self.job.rank == 0, **about)
-
 # %% ../../nbs/10_runs/05_checkpoints.ipynb #f2d9d1cb
 @patch
-def edit_timestep(
+def update(
     self: Updater,
     timestep: int,
     offset: int = 0,  # rows that are done already
-    checkpoint_seconds: float = 300.0,  # between checkpoints
 ) -> Iterator[dict]:
-    "Make the edits of a timestep; yields the row of each batch."
-    plan, (requests, refused) = self.job.plan, self.job.requests_of(timestep)
+    "Make the edits of a timestep, or learn from its texts; yields the row of each batch. Nothing without an editor."
+    if timestep in self.job.texts:
+        yield from self._learn(timestep)
+    if timestep in self.job.texts or self.editor is None:
+        return
+    requests, refused = self.job.requests_of(timestep)
     self.unsaved["refused"] += [] if offset else refused
     begun, saved_at, before = 0, time.monotonic(), self.edits_done - offset
-    with self._progress_bar(timestep, len(requests), offset) as bar:
-        for batch in edit_batches(requests, self.job.batch_size, before, plan.every, plan.first):
+    about = dict(total=len(requests), initial=offset, desc=f"T{timestep} {self.editor.name}", unit=" edits")
+    with progress_bar(**about, show=self.job.shows) as bar:
+        for batch in edit_batches(requests, self.job.batch_size, before, self.job.plan.curve_is_due):
             begun += len(batch)
             if begun <= offset:
                 continue
             row = self.edit_batch(timestep, batch)
             bar.update(len(batch))
             yield row
-            if time.monotonic() - saved_at > checkpoint_seconds:
+            if time.monotonic() - saved_at > self.job.checkpoint_seconds:
                 self.write_checkpoint(timestep, begun)
                 saved_at = time.monotonic()
     self.write_checkpoint(timestep, len(requests), whole=True)
 
 # %% ../../nbs/10_runs/05_checkpoints.ipynb #db14daf5
 @patch
-def learn_timestep(self: Updater, timestep: int) -> Iterator[dict]:
+def _learn(self: Updater, timestep: int) -> Iterator[dict]:
     "Learn from what was written in a timestep; yields the row of this batch."
     self.memory.restart()
     start, count = time.perf_counter(), self.job.planned[timestep]
-    shown = self.job.progress and self.job.rank == 0
-    result = self.editor.learn(self.lm, self.job.texts[timestep], shown).apply(self.lm)
+    result = self.editor.learn(self.lm, self.job.texts[timestep], self.job.shows).apply(self.lm)
     self.checkpoint.record(self.lm, result)
     self.edited_at |= dict.fromkeys(self.job.bench[timestep - 1].edit_ids[:count], timestep)
     yield self._note_batch(timestep, start, count, 0, **result.work)
     self.write_checkpoint(timestep, count, whole=True)
-
-
-@patch
-def update(
-    self: Updater,
-    timestep: int,
-    offset: int = 0,  # rows that are done already
-    checkpoint_seconds: float = 300.0,  # between checkpoints
-) -> Iterator[dict]:
-    "Make the edits of a timestep, or learn from its texts; nothing without an editor."
-    if timestep in self.job.texts:
-        yield from self.learn_timestep(timestep)
-    elif self.editor:
-        yield from self.edit_timestep(timestep, offset, checkpoint_seconds)
-
-# %% ../../nbs/10_runs/05_checkpoints.ipynb #7d9c2dc7
-@patch
-def _made_until(
-    self: Updater,
-    last: int,  # number of the last timestep
-    offset: int | None,  # rows of the last timestep; None for all
-    refused: set,  # edit ids
-) -> dict[str, int]:  # edit id: number of its timestep
-    "The edits that were made up to a checkpoint."
-    counts = {n: edits for n, edits in self.job.planned.items() if n <= last}
-    if offset is not None and last in counts:
-        counts[last] = offset
-    return {i: n for n, count in counts.items() for i in self.job.bench[n - 1].edit_ids[:count] if i not in refused}
 
 # %% ../../nbs/10_runs/05_checkpoints.ipynb #db0f0498
 @patch
@@ -461,7 +430,7 @@ def resume(
     if self.editor is None:
         return 0, None
     job = self.job
-    self.editor.progress = job.progress and job.rank == 0
+    self.editor.progress = job.shows
     self.editor.prepare(self.lm)
     if job.processes == 1:
         self.editor.partial = self.checkpoint.partial
@@ -478,6 +447,10 @@ def resume(
     self.edits_done = now["edits_done"]
     self.health.broken_at = broken_after(job.tables["batches"].frame(), job.plan.broken)
     refused = set(refused.edit_id) if len(refused) else set()
-    self.edited_at = self._made_until(timestep, offset, refused)
+    made = {n: edits for n, edits in job.planned.items() if n <= timestep}
+    if offset is not None and timestep in made:
+        made[timestep] = offset
+    ids = {n: job.bench[n - 1].edit_ids[:count] for n, count in made.items()}
+    self.edited_at = {i: n for n, some in ids.items() for i in some if i not in refused}
     job.notify("resumed", edits_done=self.edits_done, timestep=timestep)
     return timestep, offset

@@ -25,12 +25,6 @@ from .records import Run
 from ..store import StoreError, new_folder, versions, write_text
 from ..texts import one_line, package_table, package_text
 
-# %% ../../nbs/10_runs/12_export.ipynb #cell-007
-def _results_beside(checkpoint: Checkpoint, parts: list[str]) -> list[EditResult]:  # parts: keys of saved results
-    "The saved results of a checkpoint that the weights do not hold."
-    saved = (EditResult.load(checkpoint.folder / "results" / key) for key in parts)
-    return [leaf for result in saved for leaf in result.leaves() if not leaf.in_weights]
-
 # %% ../../nbs/10_runs/12_export.ipynb #cell-008
 def _check_exportable(run: Run) -> dict:  # what the last checkpoint says
     "Raise an error if a run has no weights that could be exported."
@@ -48,9 +42,10 @@ def _check_exportable(run: Run) -> dict:  # what the last checkpoint says
         raise StoreError(
             f"{run.folder}: there is no checkpoint (state/current.json); run it again with the same command"
         )
-    if beside := _results_beside(checkpoint, now["parts"]):
+    saved = (EditResult.load(checkpoint.folder / "results" / key) for key in now["parts"])
+    if beside := next((r for result in saved for r in result.leaves() if not r.in_weights), None):
         raise BadArgument(
-            f"{run.name}: {run.editor} keeps its edits beside the weights ({beside[0].kind}), and a checkpoint of "
+            f"{run.name}: {run.editor} keeps its edits beside the weights ({beside.kind}), and a checkpoint of "
             "weights cannot hold them; use the run's folder with this package instead"
         )
     return now

@@ -29,21 +29,20 @@ from .checkpoints import Updater
 from .moments import Asker
 from .plan import SCHEDULES, RunPlan, check_plan, plan_editor
 from .questions import lasting_items, near_facts
-from .records import RUN_TABLES, Run, recorded_plan
+from .records import RUN_TABLES, Run
 from .study import Study, different_settings, estimate_seconds, planned_edits, step_requests, utc_now
-from .study import _adopt_editor_source, _check_editable, _describe_benchmark, _describe_run
+from .study import _adopt_editor_source, _check_editable, _describe_run
 from .study import _run_texts, _tuning_edits
 from ..store import lock, make_folder, write_text
 
 # %% ../../nbs/10_runs/07_loop.ipynb #45f48a99
 def _begin_run(study: Study):
     "Write what describes a run, or check that its folder holds this run."
-    path, old, new = study.folder / "config.json", None, study.config()
-    if path.exists():
-        old = Run.load(study.folder).config
-        new = study.accept(old, new)
-    if new != old:
-        write_text(path, json.dumps(new, indent=1, ensure_ascii=False) + "\n")
+    new = study.config()
+    if study.begun:
+        new = study.accept(study.begun, new)
+    if new != study.begun:
+        write_text(study.folder / "config.json", json.dumps(new, indent=1, ensure_ascii=False) + "\n")
     study.begin()
 
 # %% ../../nbs/10_runs/07_loop.ipynb #6cd67ff3
@@ -56,7 +55,7 @@ class BenchmarkStudy(Study):
         super().__init__(*given, **options)
         self.fingerprint, self.tuned = model_fingerprint(self.lm), None
         self.rank, self.processes = process_rank(self.lm)
-        self.tables.writes = self.rank == 0
+        self.tables.writes, self.shows = self.rank == 0, self.progress and self.rank == 0  # shows: progress bars
         self.updater, self.asker = Updater(self), Asker(self)
         self.started, self.timed, self.estimates = time.monotonic(), [], set()  # for `estimate`; timed: batches
 
@@ -81,7 +80,7 @@ class BenchmarkStudy(Study):
 @patch
 def read(self: BenchmarkStudy):
     "Make the editor, open the benchmark, and find what is asked."
-    self.plan = plan = self.plan.with_generate(recorded_plan(self.folder))
+    self.plan = plan = self.plan.with_generate(self.begun.get("plan"))
     self.editor = plan_editor(plan)
     self.rows = None if isinstance(plan.benchmark, (str, Path)) else plan.benchmark  # a table in memory
     self.bench = open_benchmark(plan.benchmark, plan.map)
@@ -122,17 +121,15 @@ def notify(
 @patch
 def _check_editor(self: BenchmarkStudy):
     "Raise an error if the editor cannot edit this model; a run that continues keeps its hyper-parameters."
-    if (self.folder / "config.json").exists():
-        recorded = Run.load(self.folder).config
-        if not different_settings(recorded, self.plan, self.lm.dequantised):
-            self.editor.use_recorded(recorded["hparams"])
+    if self.begun and not different_settings(self.begun, self.plan, self.lm.dequantised):
+        self.editor.use_recorded(self.begun["hparams"])
     self.editor.check_for(self.lm)
 
 
 @patch
 def _tune_editor(self: BenchmarkStudy):
     "Choose the editor's hyper-parameters, where the plan says so and no run was begun."
-    if not self.plan.tune or (self.folder / "config.json").exists():
+    if not self.plan.tune or self.begun:
         return
     keep = self.folder / "tuning.json" if self.rank == 0 else None
     tell = lambda text: self.notify("tuning", text=text)
@@ -140,8 +137,7 @@ def _tune_editor(self: BenchmarkStudy):
     if together > self.plan.tune:
         tell(f"the run makes {together} edits together; {self.plan.tune} promise more locality than so many leave")
     edits = _tuning_edits(self.bench, self.plan, self.planned)
-    show = self.progress and self.rank == 0
-    self.tuned = tune(self.lm, self.editor, edits, self.batch_size, self.plan.protocol, keep, tell, show)
+    self.tuned = tune(self.lm, self.editor, edits, self.batch_size, self.plan.protocol, keep, tell, self.shows)
     use_tuned(self.editor, self.lm, self.tuned)
 
 # %% ../../nbs/10_runs/07_loop.ipynb #41e14a1b
@@ -192,12 +188,7 @@ def _without_known(self: BenchmarkStudy, requests: list[EditRequest | None], ref
 @patch
 def config(self: BenchmarkStudy) -> dict:
     "All that describes the run."
-    benchmark = _describe_benchmark(self.bench, self.plan, self.planned, len(self.asker.questions))
-    if self.asker.set_aside:
-        benchmark |= dict(set_aside=self.asker.set_aside)  # how many the model cannot be asked, and why
-    if self.texts:
-        benchmark |= dict(texts={n: step.digest(self.editor.uses) for n, step in self.texts.items()})
-    about = _describe_run(self.plan, self.lm, self.fingerprint, self.editor, self.batch_size, benchmark)
+    about = _describe_run(self)
     return about | dict(tuned=self.tuned) if self.tuned else about
 
 
@@ -245,12 +236,8 @@ def estimate(self: BenchmarkStudy):
 
 # %% ../../nbs/10_runs/07_loop.ipynb #0f122f4b
 @patch
-def parts(
-    self: BenchmarkStudy,
-    checkpoint_seconds: float,  # between checkpoints within a timestep
-) -> Iterator[tuple]:  # what `edit` is given
+def parts(self: BenchmarkStudy) -> Iterator[tuple]:  # what `edit` is given
     "What is left: the questions of the unedited model, then timestep after timestep from the last checkpoint on."
-    self.checkpoint_seconds = checkpoint_seconds
     count = dict(edits=sum(self.planned.values()), questions=len(self.asker.questions))
     trained = ", ".join(self.editor.hparams_for(self.lm).protocols) if self.editor else ""
     about = dict(editor=self.plan.editor, model=str(self.lm.name), trained=trained, protocol=self.plan.protocol)
@@ -264,13 +251,6 @@ def parts(
         if n >= last:  # the model of an earlier timestep is gone; its questions were asked before the checkpoint
             yield n, None if self.schedule.restore else "step", offset if n == last else 0
 
-
-@patch
-def _curve_is_due(self: BenchmarkStudy) -> bool:
-    "Whether the plan wants a score now, within a timestep."
-    every, done = self.plan.every, self.updater.edits_done
-    return bool(every) and done % every == 0 and done <= self.plan.first
-
 # %% ../../nbs/10_runs/07_loop.ipynb #4077f320
 @patch
 def edit(
@@ -279,12 +259,12 @@ def edit(
 ) -> Iterator[tuple[str, int]]:  # moment and timestep
     "Update the model with a timestep; yields each moment at which it is asked."
     n, end, offset = part
-    for row in () if offset is None else self.updater.update(n, offset, self.checkpoint_seconds):
+    for row in () if offset is None else self.updater.update(n, offset):
         self.timed.append(row)
         self.estimate()
         if self.schedule.size:
             yield "after", n
-        if self._curve_is_due():
+        if self.plan.curve_is_due(self.updater.edits_done):
             yield "curve", n
         if self.schedule.restore:
             self.updater.undo()
@@ -368,13 +348,13 @@ def carry_out(
     folder, (rank, processes) = Path(folder), process_rank()
     callbacks = [*callbacks] if rank else [_log_to(folder), *callbacks]
     with nullcontext() if rank else _run_folder(folder):
-        study = SCHEDULES[plan.schedule].study_class(plan, folder, lm, progress, callbacks)
+        study = SCHEDULES[plan.schedule].study_class(plan, folder, lm, progress, callbacks, checkpoint_seconds)
         with limited_threads(study.lm, getattr(plan, "threads", None)):
             study.check()
             if not rank:
                 _begin_run(study)
             if processes > 1 or not study.finished:
-                for part in study.parts(checkpoint_seconds):
+                for part in study.parts():
                     for asked in study.edit(part):
                         study.ask(*asked)
                 study.close()
@@ -461,33 +441,25 @@ def write_moment(
     self.line(_columns(when, f"{data['edits_done']:,}", shares, names))
 
 # %% ../../nbs/10_runs/07_loop.ipynb #7f75d419
-def _tensorboard() -> Callable:  # (folder, config) -> log(step, values)
-    require_package("tensorboard", "track", "the tracker tensorboard")
+def _tensorboard(folder: Path, config: dict) -> Callable:  # log(step, values)
     from torch.utils.tensorboard import SummaryWriter
 
-    def open_log(folder: Path, config: dict) -> Callable:
-        writer = SummaryWriter(str(folder / "tensorboard"))
+    writer = SummaryWriter(str(folder / "tensorboard"))
 
-        def log(step: int, values: dict | None):
-            for k, v in (values or {}).items():
-                writer.add_scalar(k, v, step)
-            writer.flush() if values is not None else writer.close()
+    def log(step: int, values: dict | None):
+        for k, v in (values or {}).items():
+            writer.add_scalar(k, v, step)
+        writer.flush() if values is not None else writer.close()
 
-        return log
-
-    return open_log
+    return log
 
 # %% ../../nbs/10_runs/07_loop.ipynb #8afa7871
-def _wandb() -> Callable:  # (folder, config) -> log(step, values)
-    require_package("wandb", "track", "the tracker wandb")
+def _wandb(folder: Path, config: dict) -> Callable:  # log(step, values)
     import wandb
 
-    def open_log(folder: Path, config: dict) -> Callable:
-        same = dict(name=folder.name, id=folder.name, resume="allow")
-        run = wandb.init(project="wbe", dir=str(folder), config=config, **same)
-        return lambda step, values: run.log(values, step=step) if values is not None else run.finish()
-
-    return open_log
+    same = dict(name=folder.name, id=folder.name, resume="allow")
+    run = wandb.init(project="wbe", dir=str(folder), config=config, **same)
+    return lambda step, values: run.log(values, step=step) if values is not None else run.finish()
 
 # %% ../../nbs/10_runs/07_loop.ipynb #0afd6746
 TRACKERS = {"tensorboard": _tensorboard, "wandb": _wandb}
@@ -500,7 +472,9 @@ def tracker(
     make: Callable | None = None,  # (folder, config) -> log(step, values), instead of the tracker of that name
 ) -> Callable:  # a callback
     "A callback that passes the metrics of every moment to a tracker."
-    make = make or TRACKERS[check_choice(name, TRACKERS, "tracker")]()
+    if make is None:
+        make = TRACKERS[check_choice(name, TRACKERS, "tracker")]
+        require_package(name, "track", f"the tracker {name}")
     log = None
 
     def observe(event: str, data: dict):

@@ -239,25 +239,17 @@ def _ask_singles(lm: LM, asked: dict[str, str], plan: MquakePlan, examples: dict
         said |= _ask_once(lm, texts, protocol)
     return said
 
-# %% ../../nbs/10_runs/09_mquake.ipynb #cell-041
-@dataclass
-class _ChainAnswers:
-    "The answers to the questions of chains, and which edits were shown for each."
-
-    said: dict  # question: answer
-    shown: dict | None = None  # question: facts, as sentences and as (question, answer); None: nothing is retrieved
-
 # %% ../../nbs/10_runs/09_mquake.ipynb #cell-042
-def _ask_editor(lm: LM, made, wanted: list[dict]) -> _ChainAnswers:
-    "The answers of an editor that answers by itself."
-    out = _ChainAnswers({}, {})
+def _ask_editor(lm: LM, made, wanted: list[dict]) -> tuple[dict, dict]:  # question: answer; question: facts
+    "The answers to the chains of an editor that answers by itself, and which edits were shown for each."
+    said, shown = {}, {}
     for n in range(max(len(w["chain"]) for w in wanted)):
         left = [w["chain"] for w in wanted if n < len(w["chain"])]
-        left = [c for c in left if not any(alias_match(out.said[q], names) for q, names in c[:n])]
-        texts = [q for q in dict.fromkeys(c[n][0] for c in left) if q not in out.said]
+        left = [c for c in left if not any(alias_match(said[q], names) for q, names in c[:n])]
+        texts = [q for q in dict.fromkeys(c[n][0] for c in left) if q not in said]
         for q, trace in zip(texts, made.answer(lm, texts) if texts else ()):
-            out.said[q], out.shown[q] = trace.answer, set(trace.facts)
-    return out
+            said[q], shown[q] = trace.answer, set(trace.facts)
+    return said, shown
 
 # %% ../../nbs/10_runs/09_mquake.ipynb #cell-043
 def _shown_facts(lm: LM, texts: list[str]) -> dict[str, set] | None:
@@ -271,10 +263,10 @@ def _shown_facts(lm: LM, texts: list[str]) -> dict[str, set] | None:
     return {q: {f if isinstance(f, str) else tuple(f) for f in as_list(x.context)} for q, x in zip(texts, items)}
 
 # %% ../../nbs/10_runs/09_mquake.ipynb #cell-044
-def _ask_chains(lm: LM, wanted: list[dict], under) -> _ChainAnswers:
-    "The answers of a model, and what was prepended to the questions."
+def _ask_chains(lm: LM, wanted: list[dict], under) -> tuple[dict, dict | None]:
+    "The answers of a model to the chains, and what was prepended to the questions."
     texts = list(dict.fromkeys(q for w in wanted for q, _ in w["chain"]))
-    return _ChainAnswers(_ask_once(lm, texts, under), _shown_facts(lm, texts))
+    return _ask_once(lm, texts, under), _shown_facts(lm, texts)
 
 # %% ../../nbs/10_runs/09_mquake.ipynb #cell-045
 def _all_retrieved(x: dict, questions: list[str], shown: dict | None) -> bool | None:
@@ -316,13 +308,13 @@ def _fact_scores(w: dict, said: dict | None, cloze: bool = False) -> dict:
     return dict(edit_wise=share, instance_wise=all(right["hops"]))
 
 # %% ../../nbs/10_runs/09_mquake.ipynb #cell-050
-def _chain_scores(x: dict, w: dict, chains: _ChainAnswers, thoughts: dict | None) -> dict:
+def _chain_scores(x: dict, w: dict, said: dict, shown: dict | None, thoughts: dict | None) -> dict:
     "Whether the chain of an instance is answered, and whether its edits were retrieved."
-    any_right = lambda said: any(alias_match(said[q], names) for q, names in w["chain"] if q in said)
+    any_right = lambda answers: any(alias_match(answers[q], names) for q, names in w["chain"] if q in answers)
     cot = None if thoughts is None else any_right({q: _answer_of_thoughts(t) for q, t in thoughts.items()})
-    asked = [q for q, _ in w["chain"] if q in chains.said]
-    more = dict(multi_hop_cot=cot, retrieved=_all_retrieved(x, asked, chains.shown))
-    return dict(multi_hop=any_right(chains.said), **more, answers=[chains.said[q] for q in asked])
+    asked = [q for q, _ in w["chain"] if q in said]
+    more = dict(multi_hop_cot=cot, retrieved=_all_retrieved(x, asked, shown))
+    return dict(multi_hop=any_right(said), **more, answers=[said[q] for q in asked])
 
 # %% ../../nbs/10_runs/09_mquake.ipynb #cell-051
 def _score_instances(
@@ -336,13 +328,13 @@ def _score_instances(
     "Ask a model about instances, and score its answers."
     own, cloze = made is not None and made.own_answers, plan.edits == "cloze"
     wanted = [_wanted(x, edited, plan.questions, cloze) for x in instances]
-    said = None if own else _ask_facts(lm, instances, wanted, edited, plan, examples)
-    chains = _ask_editor(lm, made, wanted) if own else _ask_chains(lm, wanted, plan.protocol)
-    thoughts = _ask_once(lm, list(chains.said), _CHAIN_OF_THOUGHT, _THOUGHT_TOKENS) if plan.cot and not own else None
+    facts = None if own else _ask_facts(lm, instances, wanted, edited, plan, examples)
+    said, shown = _ask_editor(lm, made, wanted) if own else _ask_chains(lm, wanted, plan.protocol)
+    thoughts = _ask_once(lm, list(said), _CHAIN_OF_THOUGHT, _THOUGHT_TOKENS) if plan.cot and not own else None
     rows = []
     for x, w in zip(instances, wanted):
         about = dict(case=x["case_id"], hops=len(w["hops"]), edits=len(x["requested_rewrite"]))
-        rows.append(about | _fact_scores(w, said, cloze) | _chain_scores(x, w, chains, thoughts))
+        rows.append(about | _fact_scores(w, facts, cloze) | _chain_scores(x, w, said, shown, thoughts))
     return rows
 
 # %% ../../nbs/10_runs/09_mquake.ipynb #cell-058
@@ -369,7 +361,7 @@ def _recall(plan: MquakePlan, folder: Path, lm: LM, instances: list[dict], examp
         return instances
     if not path.exists():
         kept, tried = [], 0
-        order = [x for group in _instance_groups(instances, _RECALL_AT_ONCE, plan.seed) for x in group]
+        [order] = _instance_groups(instances, len(instances), plan.seed)
         while tried < len(order) and len(kept) < (plan.sample or len(order)):
             some = order[tried : tried + _RECALL_AT_ONCE]
             kept += [x["case_id"] for x, ok in zip(some, _recalled_instances(lm, some, plan, examples)) if ok]
@@ -458,7 +450,7 @@ def all_parts(self: MquakeStudy) -> list[Part]:
     "The unedited model, then every group; a group goes with its k."
     plan = self.plan
     kept = _recall(plan, self.folder, self.lm, self.instances, self.examples)
-    groups = {0: [[x for [x] in _instance_groups(kept, 1, plan.seed, plan.sample)]]}
+    groups = {0: _instance_groups(kept, len(kept), plan.seed, plan.sample)}
     for k in _group_sizes(plan, kept) if self.editor else ():
         groups[k] = _instance_groups(kept, k, plan.seed, plan.sample)
     return [

@@ -12,8 +12,8 @@ import hashlib
 import json
 import tomllib
 from dataclasses import asdict, dataclass, field, fields, replace
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 
 from ..records import BadArgument, check_choice, check_least, check_unused, patch
 from ..store import explain_read_errors, sha256_of
@@ -117,6 +117,10 @@ class RunPlan(Plan, MeasureSettings, AskSettings, EditSettings, ModelSettings):
         _check_timesteps(self)
         _check_schedule(self)
 
+    def curve_is_due(self, edits_done: int) -> bool:
+        "Whether questions are asked after so many edits, within a timestep."
+        return bool(self.every) and edits_done % self.every == 0 and edits_done <= self.first
+
     def identity(self) -> dict:
         "The settings that must not change between two calls for the same folder."
         settings = json.loads(json.dumps(asdict(self), default=str))
@@ -131,12 +135,6 @@ class RunPlan(Plan, MeasureSettings, AskSettings, EditSettings, ModelSettings):
 PLAN_PARTS = dict(model=ModelSettings, edit=EditSettings, ask=AskSettings, measure=MeasureSettings)
 
 # %% ../../nbs/10_runs/01_plan.ipynb #04b7390b
-def _imported(place: str) -> type:
-    "A class, from module:name."
-    module, name = place.split(":")
-    return getattr(import_module(module), name)
-
-
 @dataclass(frozen=True)
 class Schedule:
     "How edits and questions follow each other, and which classes do the rest."
@@ -148,8 +146,8 @@ class Schedule:
     file: str  # the setting that names what is asked about
     table: str  # of the run's folder; it grows with each group
 
-    plan_class = property(lambda self: _imported(self.plan))
-    study_class = property(lambda self: _imported(self.study))
+    plan_class = property(lambda self: resolve_name(self.plan))
+    study_class = property(lambda self: resolve_name(self.study))
 
 # %% ../../nbs/10_runs/01_plan.ipynb #10993957
 _ON_BENCHMARK = dict(study="wbe.runs.loop:BenchmarkStudy", file="benchmark", table="batches")

@@ -9,6 +9,7 @@ __all__ = ['step_questions', 'near_facts', 'why_unaskable', 'select_questions', 
 # %% ../../nbs/10_runs/03_questions.ipynb #cell-002
 from collections.abc import Iterable
 from contextlib import contextmanager
+from itertools import accumulate
 from pathlib import Path
 
 import pandas as pd
@@ -17,13 +18,13 @@ import pyarrow.parquet as pq
 
 from ..benchmark.near_probes import CRITERIA, FORMS
 from ..benchmark.near_probes import _gone_criteria, _read_criteria, form_probes, near_probes, unchanged_facts
-from ..benchmark.reader import STATEMENT_AXES, Benchmark, Timestep, sample_ids
+from ..benchmark.reader import STATEMENT_AXES, Benchmark, sample_ids
 from ..benchmark.release import retired_probes
 from ..lm.ability import lasting_facts, static_items
 from ..lm.models import LM
 from ..lm.scoring import by_format, score, unaskable_reasons
 from ..lm.tokens import QAItem
-from ..records import AXES, BadArgument, Probe, patch
+from ..records import AXES, BadArgument, patch
 from .plan import SCHEDULES, RunPlan
 from ..store import atomic_write
 from ..texts import question_key
@@ -34,21 +35,6 @@ _EDIT_COLUMNS = (
     *("previous", "previous_aliases", "valid_from", "valid_until", AXES["multi-hop"].of_answer("relation_id")),
 )
 
-# %% ../../nbs/10_runs/03_questions.ipynb #cell-010
-def _further_probes(
-    step: Timestep,
-    count: int,  # of the first edits
-    plan: RunPlan,
-    facts: dict = {},  # by Q-id, for probes near the edits; see `unchanged_facts`
-) -> list[Probe]:
-    "What a plan asks of a timestep beyond the questions of the benchmark."
-    edits, ids, out = step.edits, step.edit_ids, []
-    if forms := tuple(f for f in plan.forms if f != "completion" or "statement" not in plan.axes):
-        out += form_probes(edits, ids, forms, sample_ids(ids[:count], plan.ask_forms, plan.seed), facts)
-    if plan.near:
-        out += near_probes(edits, ids, plan.near, facts, sample_ids(ids[:count], plan.ask_near, plan.seed))
-    return out
-
 # %% ../../nbs/10_runs/03_questions.ipynb #cell-018
 def step_questions(
     bench: Benchmark,
@@ -58,8 +44,12 @@ def step_questions(
     facts: dict = {},  # see `near_facts`
 ):
     "The questions of a timestep: edit, axis, text, expected answer, its aliases, what is known of the edit."
-    step = bench[n - 1]
-    further = _further_probes(step, count, plan, facts)
+    step, further = bench[n - 1], []
+    edits, ids, made = step.edits, step.edit_ids, step.edit_ids[:count]
+    if forms := tuple(f for f in plan.forms if f != "completion" or "statement" not in plan.axes):
+        further += form_probes(edits, ids, forms, sample_ids(made, plan.ask_forms, plan.seed), facts)
+    if plan.near:
+        further += near_probes(edits, ids, plan.near, facts, sample_ids(made, plan.ask_near, plan.seed))
     rows = step.sampled_rows(plan.limit, plan.seed, count)
     found = step.probes(plan.axes or None, rows, further, _EDIT_COLUMNS)
     lacking = {c: None for c in _EDIT_COLUMNS if c not in found}  # in an older file
@@ -77,21 +67,12 @@ def _lasting_file(bench: Benchmark, plan: RunPlan) -> Path | None:  # None where
     return Path(plan.lasting) if plan.lasting else _beside(bench, "lasting_facts.parquet")
 
 # %% ../../nbs/10_runs/03_questions.ipynb #cell-015
-def _criteria(bench: Benchmark, plan: RunPlan) -> dict:
-    "The probes of criteria.parquet beside a benchmark, where a plan names criteria; an error where there are none."
-    named = [c for c in CRITERIA if c in plan.forms]
-    found = _read_criteria(p) if named and (p := _beside(bench, "criteria.parquet")) else {}
-    if named and not found:
-        raise BadArgument(f"{', '.join(named)}: this benchmark has no criteria; make it with --set criteria=yes")
-    return found
-
-
 def near_facts(
     bench: Benchmark,
     plan: RunPlan,
     planned: dict[int, int],  # number of a timestep: how many of its edits are made
 ) -> dict:  # see `unchanged_facts`
-    "The unchanged facts about subjects and objects of the edits that are sampled for them."
+    "The unchanged facts about subjects and objects of the edits that are sampled for them, and criteria of a plan."
     ends = set()
     for n, count in planned.items() if plan.near else ():
         step = bench[n - 1]
@@ -102,7 +83,11 @@ def near_facts(
     if plan.near and not facts:
         hint = "name a table of unchanged facts, like lasting_facts.parquet of `wbe benchmark`, with --set lasting=…"
         raise BadArgument(f"no unchanged facts are known about subjects and objects of these edits; {hint}")
-    return facts | _criteria(bench, plan)
+    named = [c for c in CRITERIA if c in plan.forms]
+    criteria = _read_criteria(p) if named and (p := _beside(bench, "criteria.parquet")) else {}
+    if named and not criteria:
+        raise BadArgument(f"{', '.join(named)}: this benchmark has no criteria; make it with --set criteria=yes")
+    return facts | criteria
 
 # %% ../../nbs/10_runs/03_questions.ipynb #cell-025
 def why_unaskable(
@@ -220,9 +205,8 @@ class QuestionTable:
     ):
         self.path, file = Path(path), pq.ParquetFile(path)
         self.keys = file.read(["edit_id", "axis", "asked_of"]).to_pandas()
-        self.ends = [0]  # the number of rows before each row group, and of all
-        for i in range(file.num_row_groups):
-            self.ends.append(self.ends[-1] + file.metadata.row_group(i).num_rows)
+        groups = map(file.metadata.row_group, range(file.num_row_groups))
+        self.ends = [0, *accumulate(g.num_rows for g in groups)]  # how many rows are before each, and in all
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -263,17 +247,17 @@ def planned_moments(
 ) -> list[dict]:  # edits_done, timestep, moment, questions
     "The moments of a run in their order, with about how many questions each asks."
     asked = questions.groupby("asked_of").size().reindex(list(planned), fill_value=0)  # none, if all were set aside
-    rows, done, every = [], 0, plan.every
-    schedule = SCHEDULES[plan.schedule]
+    rows, done, schedule = [], 0, SCHEDULES[plan.schedule]
+    within = (plan.every or schedule.size) and plan.editor != "none"  # whether questions come between the edits
     add = lambda moment, n, count: rows.append(dict(edits_done=done, timestep=n, moment=moment, questions=round(count)))
     for n in planned:
         add("before", n, asked[n])
     for n, edits in planned.items():
         start, earlier = done, [m for m in planned if m < n]
-        for done in range(start + 1, start + edits + 1) if (every or schedule.size) and plan.editor != "none" else ():
+        for done in range(start + 1, start + edits + 1) if within else ():
             if schedule.size and ((made := done - start) % schedule.size == 0 or made == edits):
                 add("after", n, asked[n] / edits * ((made - 1) % schedule.size + 1))
-            if every and done % every == 0 and done <= plan.first:
+            if plan.curve_is_due(done):
                 add("curve", n, min(plan.curve, done) * asked[n] / edits)
         done = start + edits
         if schedule.restore:
@@ -310,21 +294,6 @@ def _noted_contexts(lm: LM):
     finally:
         lm.item_hooks.remove(note)
 
-# %% ../../nbs/10_runs/03_questions.ipynb #cell-060
-def _score_part(
-    lm: LM,
-    part,  # questions of one kind
-    how: dict,  # of `by_format`
-    text: bool,  # whether the answers are generated
-    progress: bool,
-):
-    "The scores of questions that are asked in the same way, with the index of the questions."
-    items = [QAItem(q, a, id=i) for q, a, i in zip(part.question, part.expected, part.edit_id)]
-    with _noted_contexts(lm) as contexts:
-        scores = score(lm, items, **how, generate=text, too_long="truncate", progress=progress)
-    retrieved = [_context_text(c) if text else None for c in contexts]
-    return scores.measured().assign(retrieved=pd.Series(retrieved, dtype=object)).set_index(part.index)
-
 # %% ../../nbs/10_runs/03_questions.ipynb #cell-063
 def score_questions(
     lm: LM,
@@ -334,11 +303,14 @@ def score_questions(
     progress: bool = True,
 ):
     "The frame with the scores of its questions, in their order."
-    parts = [
-        _score_part(lm, part, how, text, progress)
-        for text, some in questions.groupby(questions.axis.isin(list(generate)))
-        for part, how in by_format(some, protocol)
-    ]
+    parts = []
+    for text, some in questions.groupby(questions.axis.isin(list(generate))):
+        for part, how in by_format(some, protocol):
+            items = [QAItem(q, a, id=i) for q, a, i in zip(part.question, part.expected, part.edit_id)]
+            with _noted_contexts(lm) as contexts:
+                scores = score(lm, items, **how, generate=text, too_long="truncate", progress=progress)
+            retrieved = pd.Series([_context_text(c) if text else None for c in contexts], dtype=object)
+            parts.append(scores.measured().assign(retrieved=retrieved).set_index(part.index))
     return pd.concat([questions, pd.concat(parts).sort_index()], axis=1)
 
 # %% ../../nbs/10_runs/03_questions.ipynb #cell-075

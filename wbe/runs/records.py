@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['EVALUATION_MOMENTS', 'RUN_TABLES', 'VERDICT_KEY', 'NO_EFFECT', 'KNOWN_LASTING', 'write_frame', 'PartitionedTable',
            'RunTables', 'with_probe_column', 'with_normalised_match', 'main_judge', 'Run', 'left_out_line',
-           'recorded_plan', 'reached_end', 'broken_after', 'no_effect_line', 'measure_title', 'short_model_name',
-           'load_runs', 'compare_measures', 'run_differences', 'compare_runs']
+           'reached_end', 'broken_after', 'no_effect_line', 'measure_title', 'short_model_name', 'load_runs',
+           'compare_measures', 'run_differences', 'compare_runs']
 
 # %% ../../nbs/10_runs/02_records.ipynb #cell-002
 import hashlib
@@ -75,7 +75,7 @@ def _explain_parquet_errors(path: Path):
 def _read(
     self: PartitionedTable,
     path: Path,
-    columns=None,  # all by default
+    columns=None,  # all by default; those that the file lacks are left out
     categories=(),  # columns of few different texts
 ):
     with _explain_parquet_errors(path):
@@ -105,9 +105,7 @@ def table(self: PartitionedTable):  # an Arrow table; None if there are no rows
     tables += [_with_key(self._read(path), key) for key, path in self.parts.items() if key not in merged]
     if not tables:
         return None
-    rows = pa.concat_tables(tables, promote_options="permissive")
-    rows = rows.append_column("row", pa.array(range(len(rows))))
-    return rows.sort_by([("part", "ascending"), ("row", "ascending")]).drop_columns(["row"])
+    return pa.concat_tables(tables, promote_options="permissive").sort_by("part")  # a stable sort
 
 # %% ../../nbs/10_runs/02_records.ipynb #cell-018
 @patch(as_prop=True)
@@ -116,35 +114,22 @@ def whole(self: PartitionedTable) -> Path | None:
     return self.merged if self.merged.exists() and not self.parts else None
 
 # %% ../../nbs/10_runs/02_records.ipynb #411ce646
-def _rows_of(table, edits: frozenset | None):
-    "The rows of an Arrow table that are about some edits."
-    if edits is None or "edit_id" not in table.column_names:
-        return table
-    return table.filter(pc.is_in(table["edit_id"], pa.array(sorted(edits), table.schema.field("edit_id").type)))
-
-
 @patch
 def frame(
     self: PartitionedTable,
     edits: frozenset | None = None,  # ids of the edits whose rows are wanted; None for all
 ):
     "The rows as a data frame, without their keys."
+    about = None if edits is None else pc.field("edit_id").isin(sorted(edits))
     if self.whole and edits is not None:  # the whole file need not fit into memory
         with _explain_parquet_errors(self.whole):
-            rows = pa.concat_tables(_rows_of(b, edits) for b in _batches(pq.ParquetFile(self.whole)))
-    else:
-        rows = self._read(self.whole) if self.whole else self.table()
-    if rows is None:
+            file = pq.ParquetFile(self.whole)
+            rows = pa.Table.from_batches((b.filter(about) for b in file.iter_batches(1 << 18)), file.schema_arrow)
+    elif (rows := self._read(self.whole) if self.whole else self.table()) is None:
         return pd.DataFrame()
-    rows = _rows_of(rows, edits)
+    elif edits is not None:
+        rows = rows.filter(about)
     return rows.drop_columns([c for c in rows.column_names if c == "part"]).to_pandas()
-
-
-def _batches(file):
-    "The batches of a Parquet file; one without rows where it has none."
-    batches = (pa.Table.from_batches([b]) for b in file.iter_batches(1 << 18))
-    yield file.schema_arrow.empty_table()
-    yield from batches
 
 # %% ../../nbs/10_runs/02_records.ipynb #cell-020
 @patch
@@ -348,11 +333,7 @@ def _count_rows(table: PartitionedTable) -> int:
 
 
 @patch
-def sampled(
-    self: Run,
-    most: int | None,  # scores, about; None for all
-    seed: int = 0,
-) -> Run:  # itself, if it has no more
+def sampled(self: Run, most: int | None) -> Run:  # most: scores, about; None for all
     "The run with a random sample of its edits."
     count = _count_rows(PartitionedTable(self.folder, "scores"))
     if most is None or count <= most:
@@ -360,7 +341,7 @@ def sampled(
     asked = PartitionedTable(self.folder, "questions")
     ids = asked._read(asked.whole, ["edit_id"])["edit_id"].unique().to_pylist()
     # not the order of `sample_ids`: a run asks its own samples of earlier edits again and again
-    chosen = sorted(ids, key=lambda i: hashlib.sha256(f"sampled/{seed}/{i}".encode()).digest())
+    chosen = sorted(ids, key=lambda i: hashlib.sha256(f"sampled/0/{i}".encode()).digest())
     return replace(self, edits=frozenset(chosen[: max(1, len(ids) * most // count)]))
 
 # %% ../../nbs/10_runs/02_records.ipynb #e568fcfa
@@ -419,12 +400,6 @@ def left_out_line(run: Run) -> str:
     "Why a run of another kind is not compared."
     hint = "its tables are its own, and its command, repeated, prints them"
     return f"{run.folder}: left out; a run of the schedule {run.kind} ({hint})"
-
-# %% ../../nbs/10_runs/02_records.ipynb #cell-050
-def recorded_plan(folder: Path) -> dict:
-    "The plan in a run's folder; empty where no run was begun."
-    path = Path(folder) / "config.json"
-    return Run.load(folder).config["plan"] if path.exists() else {}
 
 # %% ../../nbs/10_runs/02_records.ipynb #cell-053
 def _asked_steps(run) -> set:
@@ -513,9 +488,7 @@ def _moved_rows(run: Run):
     table = PartitionedTable(run.folder, "scores")
     if "scores" in vars(run) or table.whole is None or run.edits is not None:
         return run.scores
-    with _explain_parquet_errors(table.whole):
-        names = pq.read_schema(table.whole).names
-    columns = [c for c in ("edit_id", "probe", "axis", "moment", "log_probability") if c in names]
+    columns = ["edit_id", "probe", "axis", "moment", "log_probability"]  # those that the file has are read
     return table._read(table.whole, columns, ("axis", "moment")).to_pandas()
 
 

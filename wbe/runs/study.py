@@ -12,7 +12,7 @@ import json
 import os
 import platform
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -120,36 +120,20 @@ def edit_batches(
     requests: list[EditRequest | None],  # None for rows that cannot be edited
     size: int | None = None,  # requests per batch at most
     done: int = 0,  # rows before these
-    every: int | None = None,  # a batch ends after every so many rows …
-    first: int = 10_000,  # … over the first so many
+    score_due: Callable = lambda done: False,  # whether a batch ends after so many rows
 ) -> Iterator[list[EditRequest | None]]:
     "Group requests into batches, in their order."
     batch, answers, count = [], {}, 0
     for r in requests:
         key, answer = (question_key(r.question), r.answer.strip()) if r else (None, None)
         full = r is not None and size is not None and count >= size
-        score_due = every and done % every == 0 and done <= first
-        if batch and (full or answers.get(key, answer) != answer or score_due):
+        if batch and (full or answers.get(key, answer) != answer or score_due(done)):
             yield batch
             batch, answers, count = [], {}, 0
         batch.append(r)
         answers[key], done, count = answer, done + 1, count + (r is not None)
     if batch:
         yield batch
-
-# %% ../../nbs/10_runs/04_study.ipynb #e2933d9b
-def _texts_folder(bench: Benchmark, plan: RunPlan) -> str | None:  # None where there is none
-    "The folder of the texts: the plan's, or that of the benchmark if it holds some."
-    beside = bench.folder and any(bench.folder.glob("wiki_texts_*.parquet"))
-    return plan.texts_dir or (str(bench.folder) if beside else None)
-
-# %% ../../nbs/10_runs/04_study.ipynb #93cff6dc
-def _check_text_plan(plan: RunPlan, editor: Editor, folder: str | None):
-    "Raise an error if a plan cannot be carried out with an editor that takes texts."
-    if folder is None:
-        raise BadArgument(f"{editor.name} takes texts: name their folder with texts_dir (--set texts_dir=…)")
-    if SCHEDULES[plan.schedule].size:
-        raise BadArgument(f"{editor.name} takes texts, not single edits; leave out the schedule {plan.schedule}")
 
 # %% ../../nbs/10_runs/04_study.ipynb #5dfc062b
 def _run_texts(
@@ -161,8 +145,12 @@ def _run_texts(
     "The texts of the timesteps of a run, all of whose files exist."
     if editor is None or editor.takes != "texts":
         return {}
-    folder = _texts_folder(bench, plan)
-    _check_text_plan(plan, editor, folder)
+    beside = bench.folder and any(bench.folder.glob("wiki_texts_*.parquet"))
+    folder = plan.texts_dir or (bench.folder if beside else None)
+    if folder is None:
+        raise BadArgument(f"{editor.name} takes texts: name their folder with texts_dir (--set texts_dir=…)")
+    if SCHEDULES[plan.schedule].size:
+        raise BadArgument(f"{editor.name} takes texts, not single edits; leave out the schedule {plan.schedule}")
     steps = dict(zip(planned, text_steps(folder, [bench[n - 1].name for n in planned])))
     for step in steps.values():
         step.check(editor.uses)
@@ -172,17 +160,6 @@ def _run_texts(
 def utc_now() -> str:
     "The time now, like 2024-02-01T12:00:00+00:00."
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-# %% ../../nbs/10_runs/04_study.ipynb #cell-009
-def _hardware(lm: LM) -> dict:
-    return dict(
-        machine=platform.machine(),
-        cores=os.cpu_count(),
-        threads=torch.get_num_threads(),
-        gpu=torch.cuda.get_device_name(lm.device) if lm.device.type == "cuda" else None,
-        system=platform.system(),
-        python=platform.python_version(),
-    )
 
 # %% ../../nbs/10_runs/04_study.ipynb #cell-012
 def _describe_model(lm: LM, fingerprint: str) -> dict:  # fingerprint: hash of the unedited weights
@@ -196,22 +173,22 @@ def _describe_model(lm: LM, fingerprint: str) -> dict:  # fingerprint: hash of t
     )
 
 # %% ../../nbs/10_runs/04_study.ipynb #cell-014
-def _describe_benchmark(
-    bench: Benchmark,
-    plan: RunPlan,
-    planned: dict[int, int],  # number of a timestep: how many of its edits are made
-    questions: int,  # how many in all
-) -> dict:
-    "Names, sizes and hashes of the timesteps that a run uses."
-    files = {n: bench[n - 1].digest for n in planned}
+def _describe_benchmark(job) -> dict:  # job: a `BenchmarkStudy`
+    "Names, sizes and hashes of the timesteps that a run uses, and what of them is not asked."
+    bench, files = job.bench, {n: job.bench[n - 1].digest for n in job.planned}
     own = {"source": bench.source.about()} if bench.source else {}
-    if bad := bench.rows_set_aside(planned):
+    if bad := bench.rows_set_aside(job.planned):
         own["release_rows"] = bad
+    questions = len(job.asker.questions)
+    if job.asker.set_aside:
+        own["set_aside"] = job.asker.set_aside  # how many the model cannot be asked, and why
+    if job.texts:
+        own["texts"] = {n: step.digest(job.editor.uses) for n, step in job.texts.items()}
     return dict(
         name=bench.name,
-        path=str(plan.benchmark),
-        timesteps={n: bench[n - 1].name for n in planned},
-        edits=planned,
+        path=str(job.plan.benchmark),
+        timesteps={n: bench[n - 1].name for n in job.planned},
+        edits=job.planned,
         files=files,
         digest=hashlib.sha256(json.dumps(files).encode()).hexdigest()[:16],
         questions=questions,
@@ -219,28 +196,29 @@ def _describe_benchmark(
     )
 
 # %% ../../nbs/10_runs/04_study.ipynb #cell-017
-def _describe_run(
-    plan: RunPlan,
-    lm: LM,
-    fingerprint: str,  # hash of the unedited weights
-    editor: Editor | None,  # None for the unedited model
-    batch_size: int | None,
-    benchmark: dict,  # see `_describe_benchmark`
-) -> dict:  # as it will be read from JSON
-    "All that describes a run."
+def _describe_run(job) -> dict:  # job: a `BenchmarkStudy`
+    "All that describes a run, as it will be read from JSON."
+    plan, lm, editor, benchmark = job.plan, job.lm, job.editor, _describe_benchmark(job)
     own = editor is not None and not type(editor).__module__.startswith("wbe.")
     description = dict(
         **(dict(kind=plan.schedule) if plan.schedule != "timesteps" else {}),
         plan=asdict(plan),
         **(dict(editor=dict(name=editor.name, **describe_source(type(editor)))) if own else {}),
         hparams=asdict(editor.hparams_for(lm)) if editor else {},
-        batch=batch_size,
-        model=_describe_model(lm, fingerprint),
+        batch=job.batch_size,
+        model=_describe_model(lm, job.fingerprint),
         benchmark=benchmark,
         protocol=get_protocol(plan.protocol).key,
         timesteps=list(benchmark["timesteps"]),
         versions=versions(),
-        hardware=_hardware(lm),
+        hardware=dict(
+            machine=platform.machine(),
+            cores=os.cpu_count(),
+            threads=torch.get_num_threads(),
+            gpu=torch.cuda.get_device_name(lm.device) if lm.device.type == "cuda" else None,
+            system=platform.system(),
+            python=platform.python_version(),
+        ),
         started=utc_now(),
         finished=None,
     )
@@ -345,9 +323,13 @@ class Study:
         lm: LM | None = None,  # a loaded model, instead of the plan's
         progress: bool = True,
         callbacks=(),  # functions that observe the run of a benchmark: (name of the event, data)
+        checkpoint_seconds: float = 300.0,  # between checkpoints, where a study has some
     ):
         self.plan, self.folder, self.progress, self.callbacks = plan, Path(folder), progress, list(callbacks)
-        self.schedule, self.finished = SCHEDULES[plan.schedule], False
+        self.schedule, self.checkpoint_seconds, self.finished = SCHEDULES[plan.schedule], checkpoint_seconds, False
+        self.begun = Run.load(folder).config if (self.folder / "config.json").exists() else {}  # by an earlier call
+        if Run(self.folder, self.begun).kind == "unknown":
+            raise BadArgument(f"{folder}: its config.json is not of a run; choose another name (--name)")
         self.read()
         self.lm = lm or self.load()
         _require_unedited(self.lm)
@@ -414,10 +396,7 @@ def prepare(self: Study, part: Part):
 
 
 @patch
-def parts(
-    self: Study,
-    checkpoint_seconds: float,  # between checkpoints, where a study has some
-) -> Iterator[Part]:
+def parts(self: Study) -> Iterator[Part]:
     "The parts that are not recorded yet."
     ready, todo = set(), [p for p in self.all_parts() if p.key not in self.tables[self.names[-1]].keys]
     total = sum(len(p.groups) for p in todo)

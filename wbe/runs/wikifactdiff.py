@@ -132,10 +132,8 @@ def _record_update(
     "Make a replacement, ask about it, and undo it."
 
     def ask():
-        answers, written = (
-            _answer_questions(lm, _update_questions(u)),
-            _write_on(lm, list(u.paraphrases[:texts]), length),
-        )
+        answers = _answer_questions(lm, _update_questions(u))
+        written = _write_on(lm, list(u.paraphrases[:texts]), length)
         return answers, [dict(number=n, **_text_entropies(t)) for n, t in enumerate(written)]
 
     return try_edit(lm, made, _update_request(u), ask) if made else Trial(ask())
@@ -187,14 +185,13 @@ def _planned_updates(plan: WikiFactDiffPlan) -> list[FactUpdate]:
     return [found[i] for i in sorted(order.tolist())]
 
 # %% ../../nbs/10_runs/13_wikifactdiff.ipynb #cell-041
-_TABLES = ("answers", "texts", "edits")  # the last one says that a part is whole
 _UPDATES_IN_PART = 10
 
 # %% ../../nbs/10_runs/13_wikifactdiff.ipynb #cell-044
 class WikiFactDiffStudy(Study):
     "Every editor makes each replacement on the unedited model, and is asked about it."
 
-    names = _TABLES
+    names = ("answers", "texts", "edits")  # the last one says that a part is whole
 
     def read(self):
         self.updates, self.editors = _planned_updates(self.plan), {"none": None} | self.plan.make_editors()
