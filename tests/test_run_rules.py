@@ -11,6 +11,7 @@ from wbe.runs.records import VERDICT_KEY, PartitionedTable, Run, reached_end
 
 pytest.importorskip("torch")
 from wbe.runs import loop, moments
+from wbe.runs.plan import RunPlan
 from wbe.runs.study import planned_edits
 from wbe.runs.judged import _write_verdicts
 
@@ -26,13 +27,8 @@ def test_a_resumed_run_keeps_the_part_of_its_checkpoint_and_drops_the_later_ones
 
 
 def test_the_curve_is_due_after_every_so_many_of_the_first_edits():
-    def due(done, every=20, first=60):
-        return loop.BenchmarkStudy._curve_is_due(
-            SimpleNamespace(
-                plan=SimpleNamespace(every=every, first=first),
-                updater=SimpleNamespace(edits_done=done),
-            )
-        )
+    def due(done, every=20):
+        return RunPlan(benchmark="b", every=every, first=60).curve_is_due(done)
 
     assert [n for n in range(1, 101) if due(n)] == [20, 40, 60]
     assert not any(due(n, every=None) for n in range(1, 101))
@@ -71,7 +67,6 @@ def test_a_run_that_is_stopped_while_it_chooses_hyper_parameters_goes_on_and_cho
     from wbe.editors import trials as tuning
     from wbe.lm.toys import toy_lm
     from wbe.runs.loop import run_lifelong
-    from wbe.runs.plan import RunPlan
 
     rows = [dict(question=f"Who leads {n}?", answer=a, subject=n) for n, a in zip("ABCDEF", ("Ann", "Bo", "Cy") * 2)]
     plan = RunPlan(benchmark=rows, editor="ft", tune=3, hparams=dict(steps=2, lr=1e-2), axes=("update",), ask_lasting=2)
@@ -112,7 +107,6 @@ def grown(folder, spans, silent=None, **more) -> Run:
     "A run of a toy model that was begun with the first span of timesteps, and then continued with the others."
     from wbe.lm.toys import toy_lm
     from wbe.runs.loop import run_lifelong
-    from wbe.runs.plan import RunPlan
 
     rows = [dict(question=f"Who leads {n}?", answer=a, subject=n) for n, a in LETTERS.items()]
     rows = [row | dict(timestep=str(n // 3 + 1)) for n, row in enumerate(rows)]
@@ -156,7 +150,7 @@ def test_a_choice_by_fewer_edits_than_a_batch_of_the_run_has_is_told(tmp_path, m
     said, plan = [], SimpleNamespace(tune=tune, editor="memit", protocol="paper")
     hear = lambda event, text: said.append(text)
     job = SimpleNamespace(plan=plan, folder=tmp_path, texts={}, rank=0, planned={1: 10, 2: 4}, batch_size=batch)
-    job.__dict__.update(notify=hear, bench=None, lm=None, editor=None, progress=False)
+    job.__dict__.update(notify=hear, bench=None, lm=None, editor=None, shows=False, begun={})
     for name in ("_tuning_edits", "tune", "use_tuned"):
         monkeypatch.setattr(loop, name, lambda *given: None)
     loop.BenchmarkStudy._tune_editor(job)
@@ -167,7 +161,6 @@ def test_a_choice_by_fewer_edits_than_a_batch_of_the_run_has_is_told(tmp_path, m
 def test_a_run_without_effect_says_so_after_the_first_edits_at_the_end_and_in_comparisons(tmp_path, lr, silent):
     from wbe.lm.toys import toy_lm
     from wbe.runs.loop import run_lifelong
-    from wbe.runs.plan import RunPlan
     from wbe.runs.records import compare_runs
 
     rows = [dict(question=f"Who leads {n}?", answer="Ann", subject=n) for n in "ABCDEFGHIJ"]
@@ -184,7 +177,6 @@ def test_a_run_that_was_begun_under_an_earlier_name_goes_on_by_name(tmp_path):
     from typer.testing import CliRunner
 
     from wbe.cli.main import app
-    from wbe.runs.plan import RunPlan
 
     table = tmp_path / "mine.csv"
     rows = [dict(question=f"Who leads {n}?", answer="Ann", subject=n) for n in "ABC"]

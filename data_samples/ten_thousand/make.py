@@ -133,7 +133,7 @@ def follow(folder: Path, name: str, preset: str | None):
     checkpoint, done, refused = Checkpoint(folder / f".{label}"), 0, 0
     requests = first_requests(folder, ed.needs_subject)
     wall, used = time.perf_counter(), cpu()
-    for batch in edit_batches(requests, ed.batch, every=BATCH):
+    for batch in edit_batches(requests, ed.batch, score_due=lambda n: n % BATCH == 0):
         made = [r for r in batch if r]
         if made:
             checkpoint.record(lm, ed.edit(lm, made).apply(lm))
