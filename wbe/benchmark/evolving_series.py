@@ -57,12 +57,6 @@ def _pages(series: _EvolvingSeries, day: date) -> Path:
     "The folder of a parsed snapshot of Wikipedia."
     return series.folder / "work" / "pages" / f"{day:%Y%m%d}"
 
-# %% ../../nbs/06_benchmark/16_evolving_series.ipynb #cell-011
-def _parse_day(series: _EvolvingSeries, day: date, **how) -> WikipediaSnapshot:
-    "A snapshot of Wikipedia, parsed."
-    files = next(s["articles"] for s in series.snapshots if s["date"] == str(day))
-    return parse_articles(files, _pages(series, day), **how)
-
 # %% ../../nbs/06_benchmark/16_evolving_series.ipynb #cell-013
 def _write_changed(series: _EvolvingSeries, step: SeriesStep, compared: WikipediaComparison) -> Path:
     "Write the changed set of a timestep."
@@ -79,7 +73,9 @@ def _write_step_texts(series: _EvolvingSeries, step: SeriesStep, work: _Work = _
     "Write the changed set of a timestep, its texts and, where wanted, all articles."
     how = {name: getattr(work, name) for name in ("engine", "workers", "progress")}
     checks, release = dict(insist=work.insist, log=work.log), make_folder(series.folder / "release")
-    snapshots = {day: _parse_day(series, day, **how, **checks) for day in (step.old, step.new)}
+    files = {s["date"]: s["articles"] for s in series.snapshots}
+    days = (step.old, step.new)
+    snapshots = {day: parse_articles(files[str(day)], _pages(series, day), **how, **checks) for day in days}
     check_pair(*snapshots.values(), **checks)
     changed = _write_changed(series, step, compare_wikipedia(*snapshots.values(), step.work / "compared", **how))
     texts = map(changed_source, stored_rows(changed, record=ChangedText))
@@ -209,15 +205,6 @@ def _write_unchanged(series: _EvolvingSeries, writer, checker=None, work: _Work 
     if s["source"] == "facts":
         _copy_whole(out / "lasting_facts.parquet", series.folder / "lasting_facts.parquet")
 
-# %% ../../nbs/06_benchmark/16_evolving_series.ipynb #cell-038
-def _add_month(series: _EvolvingSeries, step: SeriesStep, writer, checker, memory, progress: bool):
-    "Write the questions of a timestep, and release it."
-    questions = _write_step_questions(series, step, writer, checker, memory, progress)
-    release = series.folder / "release"
-    asked = read_table(step.work / "questions" / "asked.parquet", EvolvingQuestion)
-    write_table(release / f"evolving_{step.name}.parquet", asked)
-    add_timestep(questions, step.old, step.new, release)
-
 # %% ../../nbs/06_benchmark/16_evolving_series.ipynb #cell-039
 _CARD_SECTION = package_text("benchmark/card_evolving.md")
 
@@ -225,6 +212,7 @@ _CARD_SECTION = package_text("benchmark/card_evolving.md")
 def _complete_evolving(series: _EvolvingSeries, writer, checker=None, work: _Work = _Work()) -> Release:
     "Do what is left of a series; its plan is saved when its dumps were read."
     todo, s = [step for step in series.steps if not step.released], series.settings
+    release = series.folder / "release"
     for step in todo:
         work.log(f"{step.name}: what was written")
         _write_step_texts(series, step, work)
@@ -233,12 +221,15 @@ def _complete_evolving(series: _EvolvingSeries, writer, checker=None, work: _Wor
     series.save()
     for step in todo:
         work.log(f"{step.name}: questions")
-        _add_month(series, step, writer, checker, work.memory, work.progress)
+        questions = _write_step_questions(series, step, writer, checker, work.memory, work.progress)
+        asked = read_table(step.work / "questions" / "asked.parquet", EvolvingQuestion)
+        write_table(release / f"evolving_{step.name}.parquet", asked)
+        add_timestep(questions, step.old, step.new, release)
     work.log("what no month changed")
     _write_unchanged(series, writer, checker, work)
     retired = find_retired(series, **work.use) if s["source"] == "facts" else ()
     about = dict(source=WIKIDATA_SOURCE, language=s["language"], more=_CARD_SECTION)
-    return finish_release(series.folder / "release", s["title"], retired, **about)
+    return finish_release(release, s["title"], retired, **about)
 
 # %% ../../nbs/06_benchmark/16_evolving_series.ipynb #cell-042
 def evolving_table(

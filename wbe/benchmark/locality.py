@@ -10,6 +10,7 @@ __all__ = ['SIMILARITY_METHODS', 'change_files', 'changed_pairs', 'multi_valued_
 import difflib
 import json
 import shutil
+from contextlib import closing
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -443,13 +444,8 @@ def _rounds(search: _LocalitySearch, found_in, near: int):  # found_in: the roun
             )
 
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-089
-_FOUND_COLUMNS = {"edit": "int64", "round": "int32", "similarity": "float64", "property_similarity": "float64"}
-_FOUND_COLUMNS |= {f"probe_{c}": "string" for c in (*_FACT_KEY, *_FACT_TEXTS)}
-
-# %% ../../nbs/06_benchmark/02_locality.ipynb #cell-090
-def _found_schema():
-    "The schema of the stored results."
-    return pa.schema([(name, getattr(pa, kind)()) for name, kind in _FOUND_COLUMNS.items()])
+_FOUND = {"edit": pa.int64(), "round": pa.int32(), "similarity": pa.float64(), "property_similarity": pa.float64()}
+_FOUND = pa.schema(_FOUND | {f"probe_{c}": pa.string() for c in (*_FACT_KEY, *_FACT_TEXTS)})  # of the stored results
 
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-091
 def _found_batch(k: int, edits, closeness, docs, best, cosine):
@@ -458,13 +454,13 @@ def _found_batch(k: int, edits, closeness, docs, best, cosine):
     probes = docs.take(pa.array(best[hit]))
     numbers = [edits[hit], np.full(len(hit), k, np.int32), cosine[hit], closeness[hit]]
     columns = [*map(pa.array, numbers), *(probes[c].combine_chunks() for c in (*_FACT_KEY, *_FACT_TEXTS))]
-    return pa.record_batch(columns, schema=_found_schema())
+    return pa.record_batch(columns, schema=_FOUND)
 
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-092
 def _stored_results(spool: Spool):
     "The probes that were found so far."
     with pa.OSFile(str(spool.path("found.arrows"))) as f:
-        return pa.Table.from_batches(list(pa.ipc.open_stream(f)), _found_schema())
+        return pa.Table.from_batches(list(pa.ipc.open_stream(f)), _FOUND)
 
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-093
 def _search_probes(search: _LocalitySearch, spool: Spool, near: int, progress: bool):
@@ -472,7 +468,7 @@ def _search_probes(search: _LocalitySearch, spool: Spool, near: int, progress: b
     from tqdm.auto import tqdm
 
     if spool.done == 0:
-        spool.append({"found.arrows": _found_schema().serialize().to_pybytes()})
+        spool.append({"found.arrows": _FOUND.serialize().to_pybytes()})
         spool.checkpoint()
     n, stored, skip = len(search.edits), _stored_results(spool), spool.done - 1
     found_in = np.full(n, near + 1, np.int32)
@@ -493,7 +489,7 @@ def _locality_table(edits, found, method: str):
     "The rows of the record, in the order of the edits."
     found = found.sort_by("edit")
     columns = [edits.take(found["edit"])[c] for c in _FACT_KEY]
-    columns += [found[f.name] for f in schema(LocalityProbe) if f.name in _FOUND_COLUMNS]
+    columns += [found[f.name] for f in schema(LocalityProbe) if f.name in _FOUND.names]
     columns.append(pa.array([method] * len(found), pa.string()))
     return pa.table(columns, schema=schema(LocalityProbe)).combine_chunks()
 
@@ -596,7 +592,8 @@ def find_locality(
         else:
             _prepare_search(work, inputs, params, stage.inputs, dict(name=engine, memory=memory))
             search = _LocalitySearch(work, postings)
-            found = _spooled_search(search, work, stage.key(), near, progress)
+            with closing(Spool(work, ["found.arrows"], stage.key())) as spool:  # it is kept when the work is killed
+                found = _search_probes(search, spool, near, progress)
             probes = _locality_table(search.edits, found, method)
             sizes = len(search.edits), sum(search.candidates.sizes.values())
         stage.outputs.append(Path(out) / "locality.parquet")
@@ -604,15 +601,6 @@ def find_locality(
         stage.counts.update(_count_probes(probes, *sizes))
         shutil.rmtree(work, ignore_errors=True)
     return stage.manifest
-
-# %% ../../nbs/06_benchmark/02_locality.ipynb #cell-098
-def _spooled_search(search: _LocalitySearch, work: Path, key: str, near: int, progress: bool):
-    "The table of all probes; what was found is kept when the work is killed."
-    spool = Spool(work, ["found.arrows"], key)
-    try:
-        return _search_probes(search, spool, near, progress)
-    finally:
-        spool.close()
 
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-099
 def _count_probes(probes, edits: int, static: int) -> dict:  # probes: a table of them; how many edits, static facts

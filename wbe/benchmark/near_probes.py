@@ -56,8 +56,6 @@ def _question_about(fact: dict) -> str | None:
 # %% ../../nbs/06_benchmark/14_near_probes.ipynb #cell-015
 def _facts_of_table(path: Path, subjects: set[str], changed: set) -> dict[str, list[_UnchangedFact]]:  # by subject
     "The unchanged facts about some subjects in a table of facts."
-    import pyarrow.parquet as pq
-
     columns = ["subject_id", "property_id", "object_id", "subject", "property", "object"]
     rows = pq.read_table(path, columns=columns, filters=[("subject_id", "in", sorted(subjects))]).to_pylist()
     objects, out = Counter((r["subject_id"], r["property_id"]) for r in rows), defaultdict(list)
@@ -243,8 +241,6 @@ def _other_objects(rows: list[dict]) -> list[str | None]:
 # %% ../../nbs/06_benchmark/14_near_probes.ipynb #64189657
 def _texts_in_form(form: str, row: dict, edit_id: str, other: str | None) -> list[tuple[str, str]]:
     "The questions of an edit in a form, with their answers; none where it cannot be made."
-    if form in CRITERIA:
-        return [(f.question, f.answer) for f in row.get("criteria", {}).get(form, ())]
     if form == "unrelated-text":
         return [(_behind_text(row["update"], edit_id), row["ans"])]
     if form == "completion":
@@ -262,8 +258,6 @@ def _texts_in_form(form: str, row: dict, edit_id: str, other: str | None) -> lis
 # %% ../../nbs/06_benchmark/14_near_probes.ipynb #426c901c
 def _names_in_form(form: str, row: dict) -> tuple[str, ...]:
     "Other names of the answer in a form."
-    if form in CRITERIA:
-        return next((f.aliases for f in row.get("criteria", {}).get(form, ())), ())
     names = None if form in ("true-false", "negation") else row.get(AXES[FORMS[form].axis].of_answer("aliases"))
     return () if names is None else tuple(names)
 
@@ -277,12 +271,15 @@ def form_probes(
 ) -> list[Probe]:
     "The questions of edits in other forms, with the form as the axis."
     rows, out = edits.to_pylist(), []
-    rows = [row | dict(criteria=criteria.get(i, {})) for row, i in zip(rows, ids)] if criteria else rows
     others = _other_objects(rows) if {"true-false", "negation"} & set(forms) else [None] * len(rows)
     for n, (row, edit, other) in enumerate(zip(rows, ids, others)):
         for form in forms if chosen is None or edit in chosen else ():
-            texts, names = _texts_in_form(form, row, edit, other), _names_in_form(form, row)
-            out += [Probe(n, form, i, *text, aliases=names) for i, text in enumerate(texts)]
+            if form in CRITERIA:
+                found = [(f.question, f.answer, f.aliases) for f in criteria.get(edit, {}).get(form, ())]
+            else:
+                names = _names_in_form(form, row)
+                found = [(*text, names) for text in _texts_in_form(form, row, edit, other)]
+            out += [Probe(n, form, i, text, right, aliases=names) for i, (text, right, names) in enumerate(found)]
     return out
 
 # %% ../../nbs/06_benchmark/14_near_probes.ipynb #90fa7219

@@ -33,12 +33,11 @@ def _item_triples(triples):
 _PAIR = 2**40  # above every Q-id
 
 
-def _entity_features(items, bare: bool = False):  # bare: also the property alone, as the authors' code has it
+def _entity_features(items):
     "How often each entity has each feature: entity, feature, times."
     prop, entity = (nw.col("property") + 1) * nw.lit(_PAIR), nw.col("entity")
     parts = [items.select("entity").unique().with_columns(feature=entity)]
     parts += [items.select("entity", feature=nw.col("object")), items.select("entity", feature=prop + nw.col("object"))]
-    parts += [items.select("entity", feature=prop)] if bare else []
     return nw.concat(parts).group_by("entity", "feature").agg(times=nw.len())
 
 # %% ../../nbs/06_benchmark/13_neighbours.ipynb #cell-015
@@ -52,9 +51,9 @@ def _feature_weights(features, found, n: int):  # found: in how many entities ea
     return f.select("entity", "feature", "found", weight=nw.col("weight") / nw.col("squares").sqrt())
 
 # %% ../../nbs/06_benchmark/13_neighbours.ipynb #cell-016
-def _write_vectors(e, items, work: Path, bare: bool = False) -> int:  # entities
+def _write_vectors(e, items, work: Path) -> int:  # entities
     "Write in how many entities each feature is, and the vectors of all entities."
-    features = e.keep(_entity_features(items, bare))
+    features = e.keep(_entity_features(items))
     n = e.collect(features.select("entity").unique().select(n=nw.len())).to_pylist()[0]["n"]
     e.write(features.group_by("feature").agg(found=nw.len()), work / "found.parquet", ["feature"])
     weights = _feature_weights(features, e.scan(work / "found.parquet"), n)
@@ -87,7 +86,6 @@ def _query_vectors(
     new_items,
     work: Path,  # with found.parquet and vectors.parquet of the older snapshot
     n: int,  # entities of the older snapshot
-    bare: bool = False,
 ) -> int:  # rows
     "Write queries.parquet: query, feature, found, weight."
     known = old_items.select("entity").unique()
@@ -95,7 +93,7 @@ def _query_vectors(
     both = nw.concat(
         [old_items.join(subjects, on="entity", how="semi"), new_items.join(fresh, on="entity", how="semi")]
     )
-    f = _feature_weights(_entity_features(both, bare), e.scan(work / "found.parquet"), n)
+    f = _feature_weights(_entity_features(both), e.scan(work / "found.parquet"), n)
     f = f.filter(nw.col("found") > 0).select("feature", "found", "weight", query=nw.col("entity"))
     return e.write(f, work / "queries.parquet", ["query", "feature"])
 
@@ -143,23 +141,19 @@ def _nearest_entities(
     work: Path,  # with queries.parquet and vectors.parquet
     n: int = 500,
     postings: int = 20_000,  # entries that a query reads
-    chunk: int = 500,  # queries at a time
     progress: bool = False,
-) -> int:  # rows
+):
     "Write nearest.parquet: for each query its `n` nearest entities: query, entity, sum, place."
     _write_lists(e, work, postings)
     want = pa.schema([("query", pa.int64()), ("entity", pa.int64()), ("sum", pa.float64()), ("place", pa.int64())])
-    rows, total = 0, pq.read_metadata(work / "queries.parquet").num_rows
+    total = pq.read_metadata(work / "queries.parquet").num_rows
     with (
         pq.ParquetWriter(work / "nearest.parquet", want) as out,
         progress_bar(total=total, desc="nearest entities", show=progress) as bar,
     ):
-        for queries in _query_chunks(work / "queries.parquet", chunk):
-            found = _nearest_of_chunk(e, work, queries, n, postings).cast(want)
-            out.write_table(found)
-            rows += len(found)
+        for queries in _query_chunks(work / "queries.parquet", 500):
+            out.write_table(_nearest_of_chunk(e, work, queries, n, postings).cast(want))
             bar.update(len(queries["query"]))
-    return rows
 
 # %% ../../nbs/06_benchmark/13_neighbours.ipynb #cell-037
 def _facts_on_day(triples, day: int):  # triples: of a screened snapshot; day: like 20210104
@@ -263,14 +257,13 @@ def find_neighbours(
     postings: int = 20_000,  # entries that an update reads
     views=(),  # page-view files, for the popularity
     seed: int = 0,  # of the random facts
-    bare: bool = False,  # count the bare property too, as the authors' code does
     engine="duckdb",  # an engine or its name
     progress: bool = False,
 ) -> Manifest:
     "Find the nearest and some random facts for every update; writes neighbours.parquet beside the updates."
     rules, old, new, views = Path(rules_folder), Path(old_folder), Path(new_folder), list(views)
     check_least(1, k=k, n=n, postings=postings)
-    params = dict(k=k, n=n, postings=postings, seed=seed, bare=bare, version=_NEIGHBOURS_VERSION)
+    params = dict(k=k, n=n, postings=postings, seed=seed, bare=False, version=_NEIGHBOURS_VERSION)
     stage = Stage(rules, "neighbours", params, _neighbour_inputs(rules, old, new, views))
     if not stage.done:
         with open_engine(engine) as e, stage:
@@ -289,8 +282,8 @@ def _search(e, work: Path, rules: Path, snapshots, params: dict, progress: bool)
         items.append(_item_triples(e.scan(work / f"{name}.parquet")))
     subjects = e.scan(rules / "updates.parquet").select("subject").unique()
     subjects = subjects.select(entity=nw.col("subject").str.slice(1).cast(nw.Int64))
-    n = _write_vectors(e, items[0], work, params["bare"])
-    _query_vectors(e, subjects, *items, work, n, params["bare"])
+    n = _write_vectors(e, items[0], work)
+    _query_vectors(e, subjects, *items, work, n)
     _nearest_entities(e, work, params["n"], params["postings"], progress=progress)
 
 # %% ../../nbs/06_benchmark/13_neighbours.ipynb #cell-053

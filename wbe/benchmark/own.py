@@ -441,7 +441,7 @@ def set_aside_lines(
 # %% ../../nbs/06_benchmark/11_own.ipynb #cell-054
 def _rows_benchmark(rows: Iterable[JsonRow], name: str, given: dict[str, str] | None = None, path=None) -> Benchmark:
     "A benchmark of the rows of a table."
-    rows = whole_rows(rows, path or name)
+    rows = list(whole_rows(rows, path or name))
     columns = list(dict.fromkeys(c for row in rows for c in row.data))
     match = match_columns(columns, given, str(path or name))
     read = [(read_row(row, match), row.data) for row in rows]

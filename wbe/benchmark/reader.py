@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from .rows import JsonRow, json_rows
+from .rows import JsonRow, json_rows, whole_rows
 from ..records import ASKED_AXES, AXES, PROBE_COLUMNS, BadArgument, Edit, Probe, SchemaError, require_package
 from ..records import check_choice, choose_axes, patch
 from ..store import StoreError, explain_read_errors, logger, sha256_of
@@ -113,11 +113,7 @@ def _any_array(values: list):
 # %% ../../nbs/06_benchmark/07_reader.ipynb #cell-031
 def _read_json_edits(path: Path, aside: list | None = None):  # aside: for rows that cannot be asked
     "The rows of a JSON file as a table; a field that no row has is no column."
-    rows = list(json_rows(path))
-    for row in rows:
-        if row.is_error:
-            raise SchemaError(f"{row.location(path)}: {row.kind}: {row.message}; {_SEE_VALIDATE}")
-    rows = _askable_rows(path, [row for row in rows if row.data is not None], aside)
+    rows = _askable_rows(path, list(whole_rows(json_rows(path), path, f"; {_SEE_VALIDATE}")), aside)
     names = dict.fromkeys(name for data in (dict.fromkeys(EDIT_FIELDS), *(row.data for row in rows)) for name in data)
     columns = {name: [row.data.get(name) for row in rows] for name in names}
     texts = {n: pa.array(columns[n], pa.string(), from_pandas=True) for n in EDIT_FIELDS}  # NaN is empty
@@ -331,13 +327,6 @@ def parse_timestep_name(path) -> tuple[str, date | None, date | None] | None:  #
     m = _FILE_NAME.fullmatch(Path(path).name)
     return m and (f"{m[1]}_{m[2]}", date_or_none(m[1]), date_or_none(m[2]))
 
-# %% ../../nbs/06_benchmark/07_reader.ipynb #cell-082
-def _edits_frame(edits, ids: list[str]):
-    "A data frame of edits, with their ids as the index."
-    import pandas as pd
-
-    return edits.to_pandas().set_index(pd.Index(ids, name="edit_id"))
-
 # %% ../../nbs/06_benchmark/07_reader.ipynb #cell-084
 def _require_dates(path: Path) -> tuple:
     "The name of a timestep and its two dates, which the name of its file must hold."
@@ -399,7 +388,9 @@ class Timestep(_TimestepFile):
 
     def to_pandas(self):
         "A data frame of the edits, with their ids as the index."
-        return _edits_frame(self.edits, self.edit_ids)
+        import pandas as pd
+
+        return self.edits.to_pandas().set_index(pd.Index(self.edit_ids, name="edit_id"))
 
     def __len__(self) -> int:
         return len(self.edits)

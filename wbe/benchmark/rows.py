@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['ROW_FAULTS', 'TABLE_READERS', 'JsonRow', 'json_rows', 'parquet_rows', 'write_json_rows', 'FormatError',
-           'LocatedValue', 'read_located_rows', 'memory_rows', 'table_rows', 'whole_rows', 'text_of_value']
+           'LocatedValue', 'whole_rows', 'read_located_rows', 'memory_rows', 'table_rows', 'text_of_value']
 
 # %% ../../nbs/06_benchmark/04_rows.ipynb #cell-002
 import csv
@@ -328,6 +328,20 @@ def texts(self: LocatedValue, least: int = 0) -> tuple[str, ...]:
     "The texts of a list, at least so many."
     return tuple(v.text() for v in self.items(least))
 
+# %% ../../nbs/06_benchmark/04_rows.ipynb #de82d5a6
+def whole_rows(
+    rows: Iterable[JsonRow],
+    where,  # the file or the table, for messages
+    remedy: str = "",  # the end of a message
+    error: type = SchemaError,
+) -> Iterator[JsonRow]:
+    "The rows that hold something, and an error at the first that cannot be read."
+    for row in rows:
+        if row.is_error:
+            raise error(f"{row.location(where)}: {row.kind}: {row.message}{remedy}")
+        if row.data is not None:
+            yield row
+
 # %% ../../nbs/06_benchmark/04_rows.ipynb #7cd009fc
 def read_located_rows(
     path,  # a JSON, JSON-lines or Parquet file
@@ -335,12 +349,8 @@ def read_located_rows(
     "The rows of a file, each with its location."
     path = Path(path)
     reader = {".parquet": parquet_rows, ".jsonl": _json_lines}.get(path.suffix, json_rows)
-    for row in reader(path):
-        where = row.location(path)
-        if row.is_error:
-            raise FormatError(f"{where}: {row.kind}: {row.message}; fetch it again, or repair it")
-        if row.data is not None:
-            yield LocatedValue(row.data, where)
+    for row in whole_rows(reader(path), path, "; fetch it again, or repair it", FormatError):
+        yield LocatedValue(row.data, row.location(path))
 
 # %% ../../nbs/06_benchmark/04_rows.ipynb #e1e6e757
 def _decoded_text(data: bytes) -> str | JsonRow:
@@ -464,18 +474,6 @@ def table_rows(
     if reader is None:
         raise BadArgument(f"{source}: a file of rows ends in {', '.join(TABLE_READERS)}")
     return (r._replace(data=r.data and _without_missing(r.data)) for r in reader(source))
-
-# %% ../../nbs/06_benchmark/04_rows.ipynb #de82d5a6
-def whole_rows(
-    rows: Iterable[JsonRow],
-    where: str,  # the table, for messages
-) -> list[JsonRow]:
-    "All rows, or an error about the first that cannot be read."
-    rows = list(rows)
-    for row in rows:
-        if row.is_error:
-            raise SchemaError(f"{row.location(where)}: {row.kind}: {row.message}")
-    return [row for row in rows if row.data is not None]
 
 # %% ../../nbs/06_benchmark/04_rows.ipynb #5a26e3de
 def text_of_value(value) -> str | None:

@@ -26,11 +26,11 @@ from ..texts import package_table, question_key
 FAULTS = ROW_FAULTS | package_table("benchmark/faults.toml")["row"]  # first those of files that cannot be read
 
 # %% ../../nbs/06_benchmark/12_validator.ipynb #cell-010
-def _field_fault(row: dict, name: str, absent) -> tuple[str, str, str] | None:  # kind, field, message
+def _field_fault(row: dict, name: str) -> tuple[str, str, str] | None:  # kind, field, message
     "What is wrong with one field, if anything is."
     value, required = row.get(name), name in REQUIRED_FIELDS
     if name not in row:
-        return ("missing field", name, "the row does not have it") if required or name not in absent else None
+        return "missing field", name, "the row does not have it"
     if value is None or value != value:  # NaN
         return ("empty field", name, "null") if required else None
     if not isinstance(value, str):
@@ -73,10 +73,10 @@ def _id_and_tag_faults(row: dict, skipped) -> Iterator[tuple]:  # skipped: field
             yield "wrong type", name, f"{value!r}, expected a list of texts"
 
 # %% ../../nbs/06_benchmark/12_validator.ipynb #cell-018
-def _row_warnings(row: dict, absent) -> Iterator[tuple]:
+def _row_warnings(row: dict) -> Iterator[tuple]:
     "What is odd about a row whose fields are in order."
     question, answer, subject = row["update"].casefold(), row["ans"], row["subject"].casefold()
-    if "object" not in absent and isinstance(row.get("object"), str) and answer != row["object"]:
+    if isinstance(row.get("object"), str) and answer != row["object"]:
         yield "answer is not the object", "ans", f"{answer!r} for the object {row['object']!r}"
     if subject not in question:
         yield "subject not in the question", "update", f"{row['subject']!r} in {row['update']!r}"
@@ -87,14 +87,14 @@ def _row_warnings(row: dict, absent) -> Iterator[tuple]:
         yield "locality is the edit", local, repr(row[local])
 
 # %% ../../nbs/06_benchmark/12_validator.ipynb #cell-019
-def _row_faults(row: dict, absent=frozenset()) -> Iterator[tuple[str, str, str]]:
+def _row_faults(row: dict) -> Iterator[tuple[str, str, str]]:
     "Everything that is wrong within a row."
-    faults = {name: fault for name in EDIT_FIELDS if (fault := _field_fault(row, name, absent))}
+    faults = {name: fault for name in EDIT_FIELDS if (fault := _field_fault(row, name))}
     yield from faults.values()
     yield from _half_probes(row, faults)
-    yield from _id_and_tag_faults(row, {*faults, *absent})
+    yield from _id_and_tag_faults(row, faults)
     if not faults.keys() & set(REQUIRED_FIELDS):
-        yield from _row_warnings(row, absent)
+        yield from _row_warnings(row)
 
 # %% ../../nbs/06_benchmark/12_validator.ipynb #cell-025
 def _repeated_facts(seen: dict, row: dict, at: str) -> Iterator[tuple[str, str, str]]:
@@ -307,7 +307,7 @@ def _table_row_faults(row: ReadRow, match: ColumnMatch) -> Iterator[tuple[str, s
     fields = {n: row.texts.get(n, "") for n in ("update", "ans", "subject")} | dict(loc=same and row.texts["update"])
     if "subject" in match.fields and not fields["subject"].strip():
         yield "no subject", "subject", f"column {match.fields['subject'][0]!r} is empty"
-    yield from _row_warnings(fields, {"object"})
+    yield from _row_warnings(fields)
 
 # %% ../../nbs/06_benchmark/12_validator.ipynb #6e93c348
 def _describe_columns(match: ColumnMatch) -> Iterator[str]:

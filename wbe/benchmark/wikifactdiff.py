@@ -14,23 +14,22 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from itertools import chain, groupby, islice
+from itertools import chain, groupby
 from pathlib import Path
 from typing import NamedTuple
 
 import narwhals as nw
+import pyarrow as pa
 
 from .neighbours import find_neighbours
-from .published import WIKIFACTDIFF_RELEASES
-from .published import data_files, left_context, locate_published, objects_by_decision
-from .reader import fetch_dataset
+from .published import data_files, fetch_published, left_context, objects_by_decision
 from .rows import LocatedValue, read_located_rows
 from ..engine import open_engine
-from ..records import BadArgument, check_choice, check_least, patch
+from ..records import BadArgument, check_choice, patch
 from ..store import Manifest, Stage, atomic_write, scratch_folder, stored_rows
 from ..texts import day_text, stable_hash
 from ..wikidata.changes import SUBJECT_PROPERTY
-from ..wikidata.rules import POPULATION_PROPERTY, SCENARIOS, classify, entity_popularity, read_page_views
+from ..wikidata.rules import POPULATION_PROPERTY, classify, entity_popularity, read_page_views
 from ..writers.properties import kind_of_classes, object_kind
 from ..writers.templates import fill_form, statement_prompts, with_article
 from ..writers.verbalisation import SentenceRequest, read_templates
@@ -204,31 +203,16 @@ def _parse_update(row: LocatedValue, number: int) -> FactUpdate:  # number: of t
         _flag(row, "relation_is_temp_func"),
     )
 
-# %% ../../nbs/06_benchmark/18_wikifactdiff.ipynb #cell-043
-def _update_files(source, release: str | None = None, revision: str | None = None) -> list:
-    "The files of updates that a name stands for."
-    if release:
-        check_choice(release, WIKIFACTDIFF_RELEASES, "release of WikiFactDiff")
-    where, files = locate_published(source, None)
-    files = WIKIFACTDIFF_RELEASES[release][1] if release else files
-    patterns = dict(patterns=[files]) if files else {}
-    return data_files(fetch_dataset(where, revision, **patterns), files)
-
 # %% ../../nbs/06_benchmark/18_wikifactdiff.ipynb #cell-044
 def read_updates(
     source,  # a file, a folder, a name on the hub, wikifactdiff or wikifactdiff-new
-    scenarios=None,  # names of scenarios; all by default
-    most: int | None = None,  # updates at most
-    release: str | None = None,  # wikifactdiff or wikifactdiff-new, where a folder or a hub has both
+    file: str | None = None,  # which files of a folder, like 20210104-20230227/*.parquet
     revision: str | None = None,  # of the hub
 ) -> Iterator[FactUpdate]:
     "The updates of WikiFactDiff, or of a file in its form, one at a time."
-    named = [scenarios] if isinstance(scenarios, str) else scenarios or SCENARIOS
-    wanted = {check_choice(s, SCENARIOS, "scenario") for s in named}
-    check_least(1, most=most)
-    rows = chain.from_iterable(map(read_located_rows, _update_files(source, release, revision)))
-    updates = (_parse_update(row, number) for number, row in enumerate(rows))
-    return islice((u for u in updates if u.scenario in wanted), most)
+    where, file = fetch_published(source, file, revision)
+    rows = chain.from_iterable(map(read_located_rows, data_files(where, file)))
+    return (_parse_update(row, number) for number, row in enumerate(rows))
 
 # %% ../../nbs/06_benchmark/18_wikifactdiff.ipynb #cell-057
 def replacements(
@@ -331,6 +315,11 @@ def _mentioned(e, rules: Path):
     return nw.concat(parts).unique()
 
 # %% ../../nbs/06_benchmark/18_wikifactdiff.ipynb #1ff02da5
+def _labelled(folder: Path) -> dict[str, dict]:
+    "The properties of a snapshot that have a label."
+    return {r["id"]: r for r in stored_rows(folder / "properties.parquet") if r["label"]}
+
+
 def _named_entities(e, snapshots, ids) -> dict[str, _NamedEntity]:  # those that have a label
     "Labels, descriptions and kinds of some entities."
     found, ids = {}, e.keep(ids)
@@ -347,20 +336,6 @@ def _named_entities(e, snapshots, ids) -> dict[str, _NamedEntity]:  # those that
                 found[row["id"]] = _NamedEntity(row["label"], row["description"] or None, kind)
     return found
 
-# %% ../../nbs/06_benchmark/18_wikifactdiff.ipynb #12ec25a9
-def _fact_sentences(
-    pid: str,  # P-id
-    label: str,  # of the property
-    subject: _NamedEntity,
-    value_kind: str,  # of the object, one of ENTITY_KINDS
-    mined: dict | None = None,  # templates by property; those of the table by default
-) -> list[str]:
-    "The sentences of a fact, up to the object; none if a model was mined and has none for the property."
-    if mined is None:
-        return statement_prompts(pid, subject.label, subject.kind, value_kind, label)
-    name = with_article(subject.label, subject.kind)
-    return [fill_form(form, name, subject.label) for form in mined.get(pid, ())]
-
 # %% ../../nbs/06_benchmark/18_wikifactdiff.ipynb #2e534676
 _BLANK = " ____"
 
@@ -368,7 +343,7 @@ _BLANK = " ____"
 class _RowMaker:
     "Makes rows of the published form."
 
-    def __init__(self, entities, properties, mined, style, seed):
+    def __init__(self, entities, properties, mined, style, seed):  # mined: templates; those of the table without
         self.entities, self.properties, self.mined = entities, properties, mined
         self.style, self.seed, self.left_out = style, seed, Counter()
         self.names = {id: entity.label for id, entity in entities.items()}
@@ -387,10 +362,14 @@ def object_field(self: _RowMaker, value: str, value_type: str) -> dict | None:
 # %% ../../nbs/06_benchmark/18_wikifactdiff.ipynb #9380158f
 @patch
 def sentences(self: _RowMaker, pid: str, subject: str, value: str, value_type: str) -> list[str]:
-    "The sentences of a fact."
-    kind = object_kind(pid) if value not in self.entities else self.entities[value].kind
-    kind = kind if value_type == "item" else "thing"
-    return _fact_sentences(pid, self.properties[pid]["label"], self.entities[subject], kind, self.mined)
+    "The sentences of a fact, up to the object; none if a model was mined and has none for the property."
+    about = self.entities[subject]
+    if self.mined is None:
+        kind = object_kind(pid) if value not in self.entities else self.entities[value].kind
+        kind = kind if value_type == "item" else "thing"
+        return statement_prompts(pid, about.label, about.kind, kind, self.properties[pid]["label"])
+    name = with_article(about.label, about.kind)
+    return [fill_form(form, name, about.label) for form in self.mined.get(pid, ())]
 
 # %% ../../nbs/06_benchmark/18_wikifactdiff.ipynb #99a38ff7
 @patch
@@ -446,12 +425,6 @@ def _neighbours_by_key(path: Path) -> dict[tuple, list[dict]]:
         found[row["subject"], row["property"]].append(row)
     return found
 
-# %% ../../nbs/06_benchmark/18_wikifactdiff.ipynb #41ca250a
-def _row_maker(e, rules: Path, snapshots, mined: dict | None, style: str, seed: int) -> _RowMaker:
-    "What the rows of all updates are made of."
-    properties = {r["id"]: r for r in stored_rows(snapshots[1] / "properties.parquet") if r["label"]}
-    return _RowMaker(_named_entities(e, snapshots, _mentioned(e, rules)), properties, mined, style, seed)
-
 # %% ../../nbs/06_benchmark/18_wikifactdiff.ipynb #2496ab2a
 def _use_same_popularity(e, rules: Path, snapshots, views):
     "Classify again if the popularity of subjects is not from the page views that neighbours will have."
@@ -498,7 +471,8 @@ def write_fact_updates(
         if stage.done and not force:
             return stage.manifest
         with stage:
-            stage.counts |= _write_rows(_row_maker(e, rules, snapshots, mined, style, seed), rules, path)
+            entities, properties = _named_entities(e, snapshots, _mentioned(e, rules)), _labelled(snapshots[1])
+            stage.counts |= _write_rows(_RowMaker(entities, properties, mined, style, seed), rules, path)
             stage.outputs.append(path)
     return stage.manifest
 
@@ -535,8 +509,6 @@ def _popular_facts(e, folder: Path, entities: int, seen=None) -> list[dict]:
 # %% ../../nbs/06_benchmark/18_wikifactdiff.ipynb #013389a6
 def _unit_names(e, folder: Path, rows: list[dict]) -> dict[str, str]:
     "The labels of the units of quantities."
-    import pyarrow as pa
-
     units = sorted({r["value"].partition(" ")[2] for r in rows if r["value_type"] == "quantity"} - {""})
     wanted = e.table(pa.table(dict(id=pa.array(units, pa.string()))))
     labels = e.scan(folder / "labels.parquet").join(wanted, on="id", how="semi").select("id", "label")
@@ -567,7 +539,7 @@ def facts_to_verbalise(
             read_page_views(list(views), work / "views.parquet")
             seen = e.scan(work / "views.parquet")
         rows = _popular_facts(e, folder, entities, seen)
-    known = {r["id"]: r for r in stored_rows(folder / "properties.parquet") if r["label"]}
+    known = _labelled(folder)
     units = _unit_names(e, folder, rows)
     rows = [r for row in rows if row["property"] in known and (r := _with_spellings(row, units))]
     order = lambda r: (stable_hash(f"{seed}/{r['subject']}"), r["property"], r["value_type"] != "item", r["value"])
