@@ -49,15 +49,6 @@ class Chain:
     answer_before: str = col("label of the last object before")
     answer_after: str = col("label of the last object after")
 
-    def path(
-        self,
-        after: bool = True,  # or before the edits
-    ) -> str:
-        "The chain for a person; edited hops are marked with a star."
-        labels = self.after if after else self.before
-        stars = ["*" if after and i in self.edited else "" for i in range(1, self.hops + 1)]
-        return self.subject + "".join(f" –{p}{star}→ {x}" for p, star, x in zip(self.properties, stars, labels))
-
 # %% ../../nbs/06_benchmark/05_chains.ipynb #cell-010
 def _hop_pairs(row: dict, id: str, label: str, hops) -> list[tuple]:  # id: the short name of a column
     "Id and label of some hops of a path."
@@ -200,13 +191,6 @@ def _take_hop(path: _InventedPath, i: int, fact: tuple | None, pools: dict, rng)
     path.after.append(fact)
     return True
 
-# %% ../../nbs/06_benchmark/05_chains.ipynb #cell-033
-def _invented_chain(path: _InventedPath) -> Chain:
-    "A path with invented edits as a record."
-    n = path.row["n"]
-    before = _hop_pairs(path.row, "o", "l", range(1, n + 1))
-    return _as_chain("CF", path.row, n, before, path.after, path.edited, path.previous)
-
 # %% ../../nbs/06_benchmark/05_chains.ipynb #cell-034
 def _invent_edits(e, known: Path, rows: list[dict], rng) -> list[Chain]:
     "The chains with invented edits that reach their end with another answer."
@@ -217,7 +201,9 @@ def _invent_edits(e, known: Path, rows: list[dict], rng) -> list[Chain]:
     for i in range(1, 1 + max((r["n"] for r in rows), default=0)):
         facts = _lookup_facts(e, known, [p.pair(i) for p in paths if p.row["n"] >= i])
         paths = [p for p in paths if p.row["n"] < i or _take_hop(p, i, facts.get(p.pair(i)), pools, rng)]
-    return [_invented_chain(p) for p in paths if p.answers_differ()]
+    known = lambda p: _hop_pairs(p.row, "o", "l", range(1, p.row["n"] + 1))
+    ended = [p for p in paths if p.answers_differ()]
+    return [_as_chain("CF", p.row, p.row["n"], known(p), p.after, p.edited, p.previous) for p in ended]
 
 # %% ../../nbs/06_benchmark/05_chains.ipynb #cell-037
 def _compatible_chains(chains: list[Chain], size: int) -> list[Chain]:  # size: chains of each length

@@ -170,17 +170,12 @@ def evolving_facts(
     alone = [_with_spellings(row) for row in rows if not row.pop("namesake")]
     return alone, len(rows) - len(alone)
 
-# %% ../../nbs/06_benchmark/15_evolving.ipynb #cell-036
-def _answer_names(fact: dict) -> tuple[str, ...]:
-    "The names that must not stand in the question: of the answer, and of the one before."
-    before = [fact["previous"], *(fact["previous_aliases"] or [])] if fact["category"] == "edited" else []
-    return (fact["object"], *(fact["object_aliases"] or ()), *before)
-
 # %% ../../nbs/06_benchmark/15_evolving.ipynb #cell-035
 def _fact_question(fact: dict) -> Request:
-    "The request for the question of a fact."
-    pid, about = fact["property_id"], (fact["description"], fact["object_id"], _answer_names(fact))
-    hop = Hop(pid, fact["property"], fact["object"], object_kind(pid), *about)
+    "The request for the question of a fact, which must name neither the answer nor the one before."
+    before = [fact["previous"], *(fact["previous_aliases"] or [])] if fact["category"] == "edited" else []
+    names, pid = (fact["object"], *(fact["object_aliases"] or ()), *before), fact["property_id"]
+    hop = Hop(pid, fact["property"], fact["object"], object_kind(pid), fact["description"], fact["object_id"], names)
     return Request("/".join(_fact_key(fact)) + "/update", "update", fact["subject"], (hop,))
 
 # %% ../../nbs/06_benchmark/15_evolving.ipynb #cell-037

@@ -90,27 +90,20 @@ def _write_step_texts(series: _EvolvingSeries, step: SeriesStep, work: _Work = _
     return changed
 
 # %% ../../nbs/06_benchmark/16_evolving_series.ipynb #cell-020
-def _step_questions(series: _EvolvingSeries, step: SeriesStep, writer, memory: str | None, progress: bool) -> tuple:
+def _step_questions(series: _EvolvingSeries, step: SeriesStep, writer, work: _Work) -> tuple:
     "New and edited questions of a timestep before the filters, and why others are none."
     articles = stored_rows(step.work / "changed.parquet", record=ChangedText)
     if series.settings["source"] == "passages":
-        return ask_passages((r for a in articles for r in changed_passages(a)), writer, progress)
-    facts, namesakes = evolving_facts(*step.facts, step.parsed, memory=memory)
+        return ask_passages((r for a in articles for r in changed_passages(a)), writer, work.progress)
+    facts, namesakes = evolving_facts(*step.facts, step.parsed, memory=work.memory)
     titles = {fact["title"] for fact in facts}
     stated, left = changed_facts(facts, {a.title: a for a in articles if a.title in titles})
     rows, dropped = ask_facts(stated, writer)
     return rows, Counter(facts=len(facts) + namesakes, namesakes=namesakes) + left + dropped
 
 # %% ../../nbs/06_benchmark/16_evolving_series.ipynb #cell-021
-def _write_step_questions(
-    series: _EvolvingSeries,
-    step: SeriesStep,
-    writer,
-    checker=None,  # rules alone by default
-    memory: str | None = None,
-    progress: bool = True,
-) -> Path:  # of the rows of the benchmark
-    "Write the new and edited questions of a timestep."
+def _write_step_questions(series: _EvolvingSeries, step: SeriesStep, writer, work: _Work, checker=None) -> Path:
+    "Write the new and edited questions of a timestep; the file of the benchmark's rows."
     facts = step.facts if series.settings["source"] == "facts" else []
     params = dict(writer=writer.key(), checker=checker and checker.key(), version=1)
     out = step.work / "questions"
@@ -118,8 +111,8 @@ def _write_step_questions(
     if stage.done:
         return out / "questions.parquet"
     with stage:
-        rows, dropped = _step_questions(series, step, writer, memory, progress)
-        rows, filtered = filter_questions(rows, checker, progress)
+        rows, dropped = _step_questions(series, step, writer, work)
+        rows, filtered = filter_questions(rows, checker, work.progress)
         if not rows:
             raise StoreError(f"{step.name}: no questions are left ({dict(dropped + filtered) or 'nothing changed'})")
         write_table(out / "asked.parquet", to_table(rows, EvolvingQuestion))
@@ -142,38 +135,29 @@ def _touched_titles(series: _EvolvingSeries) -> set:
 _OVERSAMPLED = 20  # candidates for each question that is wanted
 
 # %% ../../nbs/06_benchmark/16_evolving_series.ipynb #cell-030
-def _unchanged_fact_rows(series: _EvolvingSeries, writer, use: dict) -> tuple[list[EvolvingQuestion], Counter]:
+def _unchanged_fact_rows(series: _EvolvingSeries, writer, work: _Work) -> tuple[list[EvolvingQuestion], Counter]:
     "Questions about facts that no timestep changes, and others for tuning."
     s, first = series.settings, series.steps[0]
     most = _OVERSAMPLED * (s["unchanged"] + s["tuning"])
-    write_lasting_facts(series, series.folder / "work" / "candidates.parquet", most, **use)
-    asked, memory = series.folder / "work" / "candidates.parquet", use["memory"]
-    facts, namesakes = evolving_facts(*first.facts, first.parsed, asked, memory)
+    asked = series.folder / "work" / "candidates.parquet"
+    write_lasting_facts(series, asked, most, **work.use)
+    facts, namesakes = evolving_facts(*first.facts, first.parsed, asked, work.memory)
     titles = {f["title"] for f in facts} - _touched_titles(series)
     stated = unchanged_facts_in(facts, snapshot_articles(WikipediaSnapshot(_pages(series, first.new)), titles))
     rows, dropped = ask_facts(split_unchanged(stated, s["unchanged"], s["tuning"], s["seed"]), writer)
     return rows, dropped + Counter(namesakes=namesakes)
 
 # %% ../../nbs/06_benchmark/16_evolving_series.ipynb #cell-031
-def _unchanged_passage_rows(series: _EvolvingSeries, writer, progress: bool) -> tuple[list[EvolvingQuestion], Counter]:
+def _unchanged_passage_rows(series: _EvolvingSeries, writer, work: _Work) -> tuple[list[EvolvingQuestion], Counter]:
     "Questions from passages that no timestep changes, and others for tuning."
     s, touched = series.settings, _touched_titles(series)
     pages = WikipediaSnapshot(_pages(series, series.steps[0].new))
     most = 2 * (s["unchanged"] + s["tuning"])
     key = lambda r: stable_hash(f"{s['seed']}:{r.title}")
     requests = (r for a in snapshot_articles(pages) if a.title not in touched for r in unchanged_passages(a))
-    rows, dropped = ask_passages(heapq.nsmallest(most, requests, key), writer, progress)
+    rows, dropped = ask_passages(heapq.nsmallest(most, requests, key), writer, work.progress)
     dicts = split_unchanged(list(map(asdict, rows)), s["unchanged"], s["tuning"], s["seed"])
     return [EvolvingQuestion(**row) for row in dicts], dropped
-
-# %% ../../nbs/06_benchmark/16_evolving_series.ipynb #cell-033
-def _unchanged_rows(series: _EvolvingSeries, writer, checker, use: dict, progress: bool) -> tuple:
-    "The questions about what no timestep changes and those for tuning, after the filters, with counts."
-    passages = series.settings["source"] == "passages"
-    found = _unchanged_passage_rows(series, writer, progress) if passages else _unchanged_fact_rows(series, writer, use)
-    rows, dropped = found
-    rows, filtered = filter_questions(rows, checker, progress)
-    return rows, dropped + filtered + Counter(r.category for r in rows)
 
 # %% ../../nbs/06_benchmark/16_evolving_series.ipynb #cell-034
 def _lasting_rows(series: _EvolvingSeries, rows: list[EvolvingQuestion]) -> list[dict]:
@@ -193,13 +177,15 @@ def _write_unchanged(series: _EvolvingSeries, writer, checker=None, work: _Work 
     stage = Stage(out, "unchanged", params)
     if not stage.done:
         with stage:
-            rows, counts = _unchanged_rows(series, writer, checker, work.use, work.progress)
+            ask = _unchanged_passage_rows if s["source"] == "passages" else _unchanged_fact_rows
+            rows, dropped = ask(series, writer, work)
+            rows, filtered = filter_questions(rows, checker, work.progress)
             for name in ("unchanged", "tuning"):
                 some = [r for r in rows if r.category == name]
                 write_table(out / f"{name}.parquet", to_table(some, EvolvingQuestion))
             write_table(out / "lasting_facts.parquet", to_table(_lasting_rows(series, rows), Fact))
             stage.outputs += [out / f"{name}.parquet" for name in ("unchanged", "tuning", "lasting_facts")]
-            stage.counts.update(counts)
+            stage.counts.update(dropped + filtered + Counter(r.category for r in rows))
     for name in ("unchanged", "tuning"):
         _copy_whole(out / f"{name}.parquet", series.folder / "release" / f"{name}.parquet")
     if s["source"] == "facts":
@@ -221,7 +207,7 @@ def _complete_evolving(series: _EvolvingSeries, writer, checker=None, work: _Wor
     series.save()
     for step in todo:
         work.log(f"{step.name}: questions")
-        questions = _write_step_questions(series, step, writer, checker, work.memory, work.progress)
+        questions = _write_step_questions(series, step, writer, work, checker)
         asked = read_table(step.work / "questions" / "asked.parquet", EvolvingQuestion)
         write_table(release / f"evolving_{step.name}.parquet", asked)
         add_timestep(questions, step.old, step.new, release)

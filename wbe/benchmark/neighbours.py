@@ -12,7 +12,9 @@ import narwhals as nw
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from scipy.sparse import csr_array
 
+from .locality import _group_starts, _whole_groups
 from .similarity import rarest_features
 from ..engine import open_engine
 from ..progress import progress_bar
@@ -63,8 +65,6 @@ def _write_vectors(e, items, work: Path) -> int:  # entities
 # %% ../../nbs/06_benchmark/13_neighbours.ipynb #cell-023
 def _best_sums(queries, lists, n: int):
     "The `n` entities with the largest sums for each query: query, entity, sum, place from 1."
-    from scipy.sparse import csr_array
-
     query, row = np.unique(queries["query"], return_inverse=True)
     used, docs = np.unique(queries["feature"]), np.unique(lists["entity"])
     S = csr_array((queries["weight"], (row, np.searchsorted(used, queries["feature"]))), shape=(len(query), len(used)))
@@ -113,17 +113,10 @@ def _write_lists(e, work: Path, postings: int) -> int:
 # %% ../../nbs/06_benchmark/13_neighbours.ipynb #cell-031
 def _query_chunks(path: Path, chunk: int):
     "The queries of a file in chunks: arrays of whole queries."
-    rest = None
-    with pq.ParquetFile(path) as f:
-        for batch in f.iter_batches(50_000):
-            mine = {c: batch.column(c).to_numpy() for c in ("query", "feature", "found", "weight")}
-            mine = mine if rest is None else {c: np.r_[rest[c], mine[c]] for c in mine}
-            starts = np.flatnonzero(np.r_[True, mine["query"][1:] != mine["query"][:-1]])
-            cuts = [*starts[:-1:chunk], starts[-1]]  # the last query may go on in the next batch
-            yield from ({c: v[a:b] for c, v in mine.items()} for a, b in zip(cuts, cuts[1:]))
-            rest = {c: v[starts[-1] :] for c, v in mine.items()}
-    if rest is not None:
-        yield rest
+    for t in _whole_groups(path, "query", 50_000):
+        cuts = [*np.flatnonzero(_group_starts(t["query"]))[::chunk], len(t)]
+        for a, b in zip(cuts, cuts[1:]):
+            yield {c: t[c].slice(a, b - a).to_numpy() for c in ("query", "feature", "found", "weight")}
 
 # %% ../../nbs/06_benchmark/13_neighbours.ipynb #cell-033
 def _nearest_of_chunk(e, work: Path, queries: dict, n: int, postings: int):

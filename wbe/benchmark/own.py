@@ -21,9 +21,9 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from .published import FORMAT_FIELDS, PublishedBenchmark, data_files, load_published, locate_published
+from .published import FORMAT_FIELDS, PublishedBenchmark, data_files, fetch_published, load_published
 from .reader import EDIT_FIELDS, Benchmark, Probe, Timestep
-from .reader import edit_ids, fetch_dataset, parse_timestep_name, place_probes, timestep_files
+from .reader import edit_ids, parse_timestep_name, place_probes, timestep_files
 from .rows import TABLE_READERS, JsonRow
 from .rows import memory_rows, table_rows, text_of_value, whole_rows, write_json_rows
 from ..records import ASKED_AXES, AXES, PROBE_COLUMNS, BadArgument, check_choice
@@ -127,16 +127,6 @@ def _known_columns(columns: list[str], given: dict[str, list[str]], where: str) 
             found.setdefault(field, []).append(column)
     return {f: names if f in PROBE_COLUMNS else [_one_column(f, names, where)] for f, names in found.items()}
 
-# %% ../../nbs/06_benchmark/11_own.ipynb #d88df79e
-def _check_required(fields: dict, columns: list[str], where: str):
-    "Raise an error if no column holds the question, or none the answer."
-    missing = [f for f in ("update", "ans") if f not in fields]
-    if missing:
-        what = " and ".join(f"{FIELD_MEANINGS[f]} ({f})" for f in missing)
-        write = " ".join(f"--map COLUMN={f}" for f in missing)
-        has = ", ".join(map(str, columns)) or "no columns"
-        raise BadArgument(f"{where}: no column for {what}; it has {has}. Name the column: {write}")
-
 # %% ../../nbs/06_benchmark/11_own.ipynb #779e9dad
 def match_columns(
     columns: list[str],  # of the table
@@ -148,7 +138,11 @@ def match_columns(
     fields = chosen | _known_columns(columns, chosen, where)
     if "ans" not in fields and "object" in fields:
         fields["ans"] = fields["object"]
-    _check_required(fields, columns, where)
+    if missing := [f for f in ("update", "ans") if f not in fields]:
+        what = " and ".join(f"{FIELD_MEANINGS[f]} ({f})" for f in missing)
+        write = " ".join(f"--map COLUMN={f}" for f in missing)
+        has = ", ".join(map(str, columns)) or "no columns"
+        raise BadArgument(f"{where}: no column for {what}; it has {has}. Name the column: {write}")
     fields = {f: fields[f] for f in _COLUMN_NAMES if f in fields}
     taken = {c for names in fields.values() for c in names}
     return ColumnMatch(fields, [c for c in columns if c not in taken])
@@ -476,22 +470,12 @@ def _published_benchmark(loaded: PublishedBenchmark, path=None) -> Benchmark:
     bench.source = _RowSource(loaded.name, path and str(path), loaded.kind, rows=rows, set_aside=skipped)
     return bench
 
-# %% ../../nbs/06_benchmark/11_own.ipynb #6168d8a8
-def _open_file(path: Path, given: dict) -> Benchmark:
-    "The benchmark in a file."
-    if parse_timestep_name(path) and not given:
-        return Benchmark.load(path)
-    if not given and path.suffix.lower() not in (".csv", ".tsv") and published_form(path):
-        return _published_benchmark(load_published(path), path)
-    return _rows_benchmark(table_rows(path), path.name, given, path)
-
 # %% ../../nbs/06_benchmark/11_own.ipynb #a7781989
 def _fetch_place(where, revision: str | None) -> tuple[Path, list[Path] | None]:
     "The path of a source, and its files of rows; None for a release."
     if Path(where).suffix.lower() in TABLE_READERS and not Path(where).exists():
         raise StoreError(f"{where}: there is no such file")
-    place, file = locate_published(where, None)
-    path = fetch_dataset(place, revision, [f"*{suffix}" for suffix in TABLE_READERS])
+    path, file = fetch_published(where, None, revision, TABLE_READERS)
     if path.is_dir() and file is None and timestep_files(path):
         return path, None
     return path, data_files(path, file, tuple(TABLE_READERS))
@@ -513,7 +497,12 @@ def _open_place(where, revision: str | None, given: dict) -> Benchmark:
         raise BadArgument(f"{path}: --map is for tables, and this is a release, whose columns are known")
     if files is not None and len(files) > 1:
         return _published_benchmark(load_published(where, revision=revision))
-    bench = _open_file(files[0], given) if files else Benchmark.load(path)
+    if files is None or (parse_timestep_name(files[0]) and not given):
+        bench = Benchmark.load(files[0] if files else path)
+    elif not given and files[0].suffix.lower() not in (".csv", ".tsv") and published_form(files[0]):
+        bench = _published_benchmark(load_published(files[0]), files[0])
+    else:
+        bench = _rows_benchmark(table_rows(files[0]), files[0].name, given, files[0])
     if path.is_dir():
         bench.name = path.name if path == Path(str(where)) else str(where)
     return bench

@@ -39,22 +39,14 @@ class _TwoHop:
     second_property: str = col("label of the second property")
     object: str = col("label of the answer")
 
-# %% ../../nbs/06_benchmark/03_paths.ipynb #47ffed74
-def _second_hops(facts):
-    "Facts with the names of a second hop."
-    return facts.select(
-        middle_id=nw.col("subject_id"),
-        second_property_id=nw.col("property_id"),
-        last_id=nw.col("object_id"),
-        second_property=nw.col("property"),
-        last=nw.col("object"),
-    )
-
 # %% ../../nbs/06_benchmark/03_paths.ipynb #13c125ad
 def _join_two_hops(facts, every: bool = False):
     "The two-hop quintuples inside a frame of facts."
     first = facts.select("subject_id", "property_id", "object_id", "subject", "property", "object")
-    joined = first.join(_second_hops(facts), left_on="object_id", right_on="middle_id")
+    names = dict(middle_id="subject_id", second_property_id="property_id", last_id="object_id")
+    names |= dict(second_property="property", last="object")
+    second = facts.select(**{new: nw.col(old) for new, old in names.items()})
+    joined = first.join(second, left_on="object_id", right_on="middle_id")
     lower = lambda c: nw.col(c).str.to_lowercase()
     excluded = nw.col("property_id").is_in(_EXCLUDED_PROPERTIES)
     excluded |= nw.col("second_property_id").is_in(_EXCLUDED_PROPERTIES + _EXCLUDED_SECOND_PROPERTIES)

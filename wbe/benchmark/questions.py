@@ -10,6 +10,7 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -316,14 +317,6 @@ def _write_batches(
                 bar.update(len(batch))
     spool.checkpoint()
 
-# %% ../../nbs/06_benchmark/06_questions.ipynb #cell-046
-def _finish_tables(spool: Spool, out: Path) -> list[Path]:
-    "Turn the files of a spool into Parquet files."
-    paths = {name: out / f"{name}.parquet" for name in _QUESTION_TABLES}
-    for name, record in _QUESTION_TABLES.items():
-        stream_to_parquet(spool.path(f"{name}.arrows"), paths[name], schema(record))
-    return list(paths.values())
-
 # %% ../../nbs/06_benchmark/06_questions.ipynb #cell-048
 def _named_entities(e, facts, locality, hops):
     "The ids of the entities that edits and probes name."
@@ -443,14 +436,12 @@ def write_questions(
         with open_engine(engine, memory) as e:
             e.write(_known_edits(e, inputs, work), gathered, EDIT_KEY_COLUMNS)
         shutil.rmtree(work)
-        spool = Spool(out, [f"{name}.arrows" for name in _QUESTION_TABLES], stage.key())
-        try:
+        with closing(Spool(out, [f"{name}.arrows" for name in _QUESTION_TABLES], stage.key())) as spool:
             _write_batches(spool, gathered, writer, seed, size, progress, **keep)
-            stage.outputs += _finish_tables(spool, out)
+            for name, record in _QUESTION_TABLES.items():
+                source, path = spool.path(f"{name}.arrows"), out / f"{name}.parquet"
+                stage.outputs.append(stream_to_parquet(source, path, schema(record)))
             stage.counts.update(sorted(spool.state["counts"].items()))
-        except BaseException:
-            spool.close()
-            raise
-        spool.discard()
+            spool.discard()
         gathered.unlink()
     return stage.manifest

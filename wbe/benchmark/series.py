@@ -128,7 +128,9 @@ class Series:
     @property
     def steps(self) -> list[SeriesStep]:
         "The timesteps: what happened between a snapshot and the next."
-        return [_series_step(self.folder, old, new) for old, new in zip(self.snapshots, self.snapshots[1:])]
+        known = [(date.fromisoformat(s["date"]), s["dump"] and Path(s["dump"]), s["batch"]) for s in self.snapshots]
+        pairs = zip(known, known[1:])  # a timestep belongs to the batch of its newer snapshot
+        return [SeriesStep(self.folder, old, new, was, now, batch) for (old, was, _), (new, now, batch) in pairs]
 
 # %% ../../nbs/06_benchmark/10_series.ipynb #cell-013
 @patch
@@ -158,13 +160,6 @@ def add(self: Series, dumps) -> Series:  # itself
     self.plan_snapshots(days)
     return self
 
-# %% ../../nbs/06_benchmark/10_series.ipynb #cell-017
-def _series_step(folder: Path, old: dict, new: dict) -> SeriesStep:
-    "The timestep between two planned snapshots; it belongs to the batch of the newer one."
-    dates = [date.fromisoformat(s["date"]) for s in (old, new)]
-    dumps = [s["dump"] and Path(s["dump"]) for s in (old, new)]
-    return SeriesStep(folder, *dates, *dumps, new["batch"])
-
 # %% ../../nbs/06_benchmark/10_series.ipynb #2259a6fc
 def _no_log(text: str):
     "Ignore what happens."
@@ -179,19 +174,15 @@ class _Work(NamedTuple):
     progress: bool = True
     log: Callable = _no_log  # is called with a line for each step
     insist: bool = False  # use dumps that are damaged or not whole
+    roles: bool = False  # also parse the values of qualifiers and references
 
     use = property(lambda self: dict(engine=self.engine, memory=self.memory))
 
 # %% ../../nbs/06_benchmark/10_series.ipynb #cell-023
-def _build_facts(
-    series: Series,
-    todo: list[SeriesStep],
-    work: _Work,
-    roles: bool = False,  # also parse the values of qualifiers and references
-):
+def _build_facts(series: Series, todo: list[SeriesStep], work: _Work):
     "The audited facts of some timesteps."
     how = dict(language=series.settings["language"], fallback=tuple(series.settings["fallback"]), insist=work.insist)
-    how |= dict(roles=roles, on_step=lambda text: work.log(text) if "could not be read" in text else None)
+    how |= dict(roles=work.roles, on_step=lambda text: work.log(text) if "could not be read" in text else None)
     how |= dict(parsed=series.folder / "work" / "parsed", rules=False, workers=work.workers)
     how |= dict(progress=work.progress, **work.use)
     how |= dict(ended=series.settings.get("ended", "keep"), values=series.settings.get("values", False))
@@ -374,13 +365,12 @@ def _complete_series(
     series: Series,
     writer_options: dict | None = None,  # that do not change its texts
     work: _Work = _Work(),
-    roles: bool = False,  # also parse the values of qualifiers and references
 ) -> Release:
     "Do what is left of a series; its plan is saved when its dumps were read."
     release, use, s = series.folder / "release", work.use, series.settings
     todo = [step for step in series.steps if not step.released]
     writer = _series_writer(series, series.spend(writer_options)) if todo else None
-    _build_facts(series, todo, work, roles)
+    _build_facts(series, todo, work)
     series.save()
     for step in todo:
         work.log(f"{step.name}: probes and questions")
@@ -490,12 +480,13 @@ def make_benchmark(
     settings |= dict(fallback=list(fallback), namesakes=namesakes, doubtful=doubtful, ended=ended, popular=popular)
     settings |= dict(statements=statements, values=values, every_pair=every_pair, relations=relations, links=str(links))
     settings = _series_settings(writer, settings, engine)
+    work = _Work(engine, memory, workers, progress, log, insist, roles)
     _open_series(folder, settings)
     files = locate_dumps(dumps, folder / "dumps", mirror, kind, progress, log)
     _open_series(folder, settings).add(files)
     with lock(make_folder(folder) / ".series.lock"):
         series = _open_series(folder, settings).add(files)  # another process may have added to it
-        return _complete_series(series, writer_options, _Work(engine, memory, workers, progress, log, insist), roles)
+        return _complete_series(series, writer_options, work)
 
 # %% ../../nbs/06_benchmark/10_series.ipynb #c410c586
 def _check_same_world(folder: Path, world: World):
@@ -554,4 +545,5 @@ def extend_benchmark(
         if any(s.released and dump_date(path) in (s.old, s.new) for s in series.steps):
             log(f"{dump_date(path)} is in this benchmark already: no timestep is added")
         series.add([path])
-        return _complete_series(series, writer_options, _Work(engine, memory, workers, progress, log, insist), roles)
+        work = _Work(engine, memory, workers, progress, log, insist, roles)
+        return _complete_series(series, writer_options, work)

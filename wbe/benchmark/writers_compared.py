@@ -269,11 +269,9 @@ def _rights(texts):
     return texts.verdict.map(judged_right).astype(float)
 
 # %% ../../nbs/06_benchmark/17_writers_compared.ipynb #cell-052
-@patch
-def by_kind(self: _WriterComparison):
-    "A frame with a row for each writer and kind of question: asked, passed at once, passed, right, words."
-    once, last = self.texts[self.texts.attempt == 1], _final_texts(self.texts)
-    key = ["writer", "kind"]
+def _outcomes(texts, key: list[str]):
+    "A frame with a row for each group of texts: asked, passed at once, passed, right, words."
+    once, last = texts[texts.attempt == 1], _final_texts(texts)
     passed = last[last.failed.isna()]
     right = passed.assign(right=_rights(passed), words=passed.text.str.split().str.len())
     groups = once.assign(at_once=once.failed.isna()).groupby(key, sort=False)
@@ -281,21 +279,23 @@ def by_kind(self: _WriterComparison):
     out["passed"] = passed.groupby(key).size().reindex(out.index, fill_value=0) / out.asked
     return out.join(right.groupby(key)[["right", "words"]].mean()).astype(dict(right=float, words=float))
 
+
+@patch
+def by_kind(self: _WriterComparison):
+    "A frame with a row for each writer and kind of question: asked, passed at once, passed, right, words."
+    return _outcomes(self.texts, ["writer", "kind"])
+
 # %% ../../nbs/06_benchmark/17_writers_compared.ipynb #cell-053
 @patch
 def table(self: _WriterComparison):
     "A frame with a row for each writer: model, shares over all kinds and for each, words, tokens, dollars, seconds."
     import pandas as pd
 
-    kinds, rows = self.by_kind(), {}
+    all_kinds, kinds, rows = _outcomes(self.texts, ["writer"]).to_dict("index"), self.by_kind(), {}
     for name, cost in self.costs.items():
-        own = self.texts[self.texts.writer == name]
-        last = _final_texts(own)
-        passed = last[last.failed.isna()]
-        row = dict(model=", ".join(sorted({m for m in own.model if m})), asked=len(last))
-        row |= dict(at_once=float(own[own.attempt == 1].failed.isna().mean()), passed=len(passed) / len(last))
-        row |= {f"passed, {kind}": share for kind, share in kinds.loc[name].passed.items()}
-        row |= dict(right=_rights(passed).mean(), words=passed.text.str.split().str.len().mean())
+        models, of = sorted({m for m in self.texts.model[self.texts.writer == name] if m}), all_kinds[name]
+        row = dict(model=", ".join(models)) | {k: of[k] for k in ("asked", "at_once", "passed")}
+        row |= {f"passed, {kind}": share for kind, share in kinds.loc[name].passed.items()} | of
         rows[name] = row | {k: cost[k] for k in ("input_tokens", "output_tokens", "dollars", "seconds")}
     return pd.DataFrame.from_dict(rows, orient="index").rename_axis("writer")
 
