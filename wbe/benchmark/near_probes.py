@@ -274,11 +274,9 @@ def form_probes(
     others = _other_objects(rows) if {"true-false", "negation"} & set(forms) else [None] * len(rows)
     for n, (row, edit, other) in enumerate(zip(rows, ids, others)):
         for form in forms if chosen is None or edit in chosen else ():
-            if form in CRITERIA:
-                found = [(f.question, f.answer, f.aliases) for f in criteria.get(edit, {}).get(form, ())]
-            else:
-                names = _names_in_form(form, row)
-                found = [(*text, names) for text in _texts_in_form(form, row, edit, other)]
+            found = criteria.get(edit, {}).get(form, ())
+            if form not in CRITERIA:
+                found = [(*text, _names_in_form(form, row)) for text in _texts_in_form(form, row, edit, other)]
             out += [Probe(n, form, i, text, right, aliases=names) for i, (text, right, names) in enumerate(found)]
     return out
 
@@ -460,11 +458,11 @@ def _write_criteria(series, criteria: bool = False, engine: str = "duckdb", memo
 
 
 def _read_criteria(path: Path) -> dict:
-    "The probes of a `criteria.parquet` by the id of their edit and by criterion."
+    "Question, answer and its other names in a `criteria.parquet`, by the id of their edit and by criterion."
     found = {}
     for r in pq.read_table(path).to_pylist():
-        fact = _UnchangedFact("", r["answer_id"], r["question"], r["answer"], tuple(r["aliases"]))
-        found.setdefault(edit_id(*_edit_ids(r), r["timestep"]), {}).setdefault(r["criterion"], []).append(fact)
+        asked, edit = (r["question"], r["answer"], tuple(r["aliases"])), edit_id(*_edit_ids(r), r["timestep"])
+        found.setdefault(edit, {}).setdefault(r["criterion"], []).append(asked)
     return found
 
 

@@ -125,15 +125,29 @@ def _table_row(name: str, n: dict) -> dict:
     return head | shares | {"pairs": n["pairs"], "tokens": n["tokens"]}
 
 # %% ../../nbs/06_benchmark/09_release.ipynb #cell-028
-def _release_table(release):
-    "A data frame with a row for each timestep and one for all."
-    import pandas as pd
+@dataclass
+class Release:
+    "A released benchmark in a folder."
 
-    numbers = [timestep_numbers(p) for p in release_files(release)]
-    every = {k: sum(n[k] for n in numbers) for k in numbers[0] if k not in ("old", "new", "properties")}
-    every |= dict(old=numbers[0]["old"], new=numbers[-1]["new"])
-    rows = [_table_row(f"T{i}", n) for i, n in enumerate(numbers, 1)] + [_table_row("all", every)]
-    return pd.DataFrame(rows).set_index("timestep")
+    folder: Path
+    title: str
+
+    def table(self):
+        "A data frame with a row for each timestep and one for all."
+        import pandas as pd
+
+        numbers = [timestep_numbers(p) for p in release_files(self.folder)]
+        every = {k: sum(n[k] for n in numbers) for k in numbers[0] if k not in ("old", "new", "properties")}
+        every |= dict(old=numbers[0]["old"], new=numbers[-1]["new"])
+        rows = [_table_row(f"T{i}", n) for i, n in enumerate(numbers, 1)] + [_table_row("all", every)]
+        return pd.DataFrame(rows).set_index("timestep")
+
+    def _repr_html_(self) -> str:
+        return self.table().to_html()
+
+    def __repr__(self) -> str:
+        steps, edits = len(release_files(self.folder)), self.table().loc["all", "samples"]
+        return f"Release({'/'.join(self.folder.parts[-2:])!r}: {steps} timesteps, {edits:,} edits)"
 
 # %% ../../nbs/06_benchmark/09_release.ipynb #cell-034
 WIKIDATA_SOURCE = "Wikidata"
@@ -204,7 +218,7 @@ def _dataset_card(
 ) -> str:
     "The text of a release's README.md."
     title = one_line(title)
-    paths, table = release_files(release), _release_table(release)
+    paths, table = release_files(release), Release(release, title).table()
     split = lambda p: f"  - split: t{p.stem.removeprefix('wiki_big_edit_')}\n    path: {p.name}"
     size = _size_category(int(table.loc["all", "samples"]))
     return package_text("benchmark/card.md").format(
@@ -274,25 +288,6 @@ def _croissant_metadata(release, title: str, source: str = WIKIDATA_SOURCE, lang
         "distribution": [_croissant_file(p) for p in paths],
         "recordSet": [_croissant_records(p) for p in paths],
     }
-
-# %% ../../nbs/06_benchmark/09_release.ipynb #cell-058
-@dataclass
-class Release:
-    "A released benchmark in a folder."
-
-    folder: Path
-    title: str
-
-    def table(self):
-        "The table of timesteps."
-        return _release_table(self.folder)
-
-    def _repr_html_(self) -> str:
-        return self.table().to_html()
-
-    def __repr__(self) -> str:
-        steps, edits = len(release_files(self.folder)), self.table().loc["all", "samples"]
-        return f"Release({'/'.join(self.folder.parts[-2:])!r}: {steps} timesteps, {edits:,} edits)"
 
 # %% ../../nbs/06_benchmark/09_release.ipynb #cell-060
 RETIRED_FIELDS = ("timestep", "subject_id", "relation_id", "object_id", "axes", "since")

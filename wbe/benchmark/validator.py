@@ -175,15 +175,6 @@ def counts(self: ValidationReport):
     rows = [(k, FAULTS[k][0], self._counts[k], FAULTS[k][1], first[k]) for k in kinds]
     return pd.DataFrame(rows, columns=["kind", "severity", "times", "meaning", "first"]).set_index("kind")
 
-# %% ../../nbs/06_benchmark/12_validator.ipynb #cell-032
-@patch
-def to_pandas(self: ValidationReport):
-    "All findings that were kept, as a data frame."
-    import pandas as pd
-
-    frame = pd.DataFrame(self.findings, columns=Finding._fields)
-    return frame.astype({"line": "Int64", "row": "Int64"})
-
 # %% ../../nbs/06_benchmark/12_validator.ipynb #cell-033
 def _report_head(report: ValidationReport) -> str:
     "The report in one line."
