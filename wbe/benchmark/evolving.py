@@ -27,8 +27,7 @@ from ..wikipedia.diffs import ChangedText, Diffset, article_parts, salient_spans
 from ..wikipedia.pages import WikipediaSnapshot
 from ..wikipedia.texts import SourceText, snapshot_articles
 from ..writers.base import Hop, Request, Writer
-from ..writers.judge import read_twice
-from ..writers.passages import FactCheck, PassageRequest, pair_fault, read_pair
+from ..writers.judge import FactCheck, PassageRequest, pair_fault, read_pair, read_twice
 from ..writers.properties import object_kind
 
 # %% ../../nbs/06_benchmark/15_evolving.ipynb #cell-006

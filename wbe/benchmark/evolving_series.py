@@ -35,7 +35,7 @@ from ..wikipedia.texts import DumpsOfDay, dumps_by_day, parse_articles
 from ..wikipedia.pages import WikipediaSnapshot
 from ..wikipedia.texts import changed_source, snapshot_articles, write_texts
 from ..writers.base import WRITERS, make_writer
-from ..writers.passages import CHECKERS, PASSAGE_WRITERS
+from ..writers.judge import CHECKERS, PASSAGE_WRITERS
 
 # %% ../../nbs/06_benchmark/16_evolving_series.ipynb #cell-005
 @dataclass

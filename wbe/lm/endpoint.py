@@ -109,11 +109,11 @@ _FAILURES_OF_MODEL = ("refused", "empty answer")
 def complete(self: TextEndpoint, prompts: list[TextPrompt], progress: bool = False) -> list[str]:
     "A text for each prompt; an empty one where the model gives none."
     if self._limit is None:
-        self._limit = SpendingLimit(self.budget, self._cache.spent_by(self.job) if self.job else 0.0)
+        self._limit = SpendingLimit(self.budget, self._cache.spent_by(self.job))
     self._limiter, self._broken = RateLimiter(self.requests_per_minute), None
     settings = "text", self.temperature, self.max_tokens
     keys = [self._cache_key(*settings, p.stop, p.messages) for p in prompts]
-    known = {k: a for k, a in self._cache.lookup(keys).items() if a.text is not None or not self.retry_failed}
+    known = self._cache.lookup(keys, self.retry_failed)
     todo = {k: p for k, p in zip(keys, prompts) if k not in known}
     self.stats.requests += len(prompts)
     self.stats.known += len(prompts) - len(todo)

@@ -17,9 +17,8 @@ from .tokens import TEMPLATE_OPTIONS, StopTokens, prompt_tokens, stop_tokens
 from ..progress import progress_bar
 from ..records import BadArgument, check_choice, patch
 from ..writers.base import Request, WrittenText
-from ..writers.judge import JUDGING
+from ..writers.judge import CHECKING, JUDGING, PASSAGES
 from ..writers.ledger import AnswerCache, CachedAnswer
-from ..writers.passages import CHECKING, PASSAGES
 from ..writers.requests import _PLAIN, _QUESTION_TASKS, QUESTIONS, BadAnswer, ChatPrompt, parse_answer, prompt_for
 from ..writers.verbalisation import SENTENCES
 

@@ -214,24 +214,19 @@ def is_latin(text: str) -> bool:
     return all("LATIN" in unicodedata.name(ch, "LATIN") for ch in text if ch.isalpha())
 
 # %% ../../nbs/02_world/11_truth.ipynb #cell-039
-def _name_traps(e: Entity, labels: Counter):  # labels: of the country
+def _name_traps(e: Entity, labels: Counter) -> list[str]:  # labels: of the country
     "The traps in an entity's existence and name."
-    if e.kind in WIKI_PAGE_KINDS:
-        yield "wiki_page"
-    if e.redirect is not None:
-        yield "redirected"
-    elif e.removed <= LAST_SNAPSHOT:
-        yield "deleted"
-    if "en" not in e.labels:
-        yield "no_english_label"
-    if not is_latin(e.label):
-        yield "non_roman"
-    if len(e.label) == 1:
-        yield "single_character"
-    if len(e.label.split()) > 5:
-        yield "long_name"
-    if labels[e.label] > 1:
-        yield "shared_label"
+    traps = dict(
+        wiki_page=e.kind in WIKI_PAGE_KINDS,
+        redirected=e.redirect is not None,
+        deleted=e.redirect is None and e.removed <= LAST_SNAPSHOT,
+        no_english_label="en" not in e.labels,
+        non_roman=not is_latin(e.label),
+        single_character=len(e.label) == 1,
+        long_name=len(e.label.split()) > 5,
+        shared_label=labels[e.label] > 1,
+    )
+    return [trap for trap, there in traps.items() if there]
 
 # %% ../../nbs/02_world/11_truth.ipynb #cell-042
 def _is_stated(e: Entity, pid: str, value) -> bool:

@@ -505,15 +505,12 @@ def _refused(self: Endpoint, e, body: dict) -> CallOutcome:  # e: an APIStatusEr
     "The outcome of a call that the server answered with an error."
     if e.status_code >= 500:
         self.client = _openai_client(self.base_url, self.timeout)
+    error = f"{e.status_code}: {redact_key(_server_message(e)).rstrip('.')}"
     if _names_wrong_model(e, self.model, self._proven):
-        return CallOutcome(_error_answer(e), billed=False, fatal=True)
+        return _failure(error, billed=False, fatal=True)
     if e.status_code in (400, 422, 501) and self._dialect.learn(body, _server_message(e), self._proven):
-        return CallOutcome(_error_answer(e), billed=False, learnt=True)
+        return _failure(error, billed=False, learnt=True)
     return outcome_of_error(e, self.timeout)
-
-
-def _error_answer(e) -> CachedAnswer:
-    return CachedAnswer(None, f"{e.status_code}: {redact_key(_server_message(e)).rstrip('.')}")
 
 # %% ../../nbs/03_writers/07_endpoint.ipynb #cell-038
 @patch

@@ -16,7 +16,7 @@ import sys
 import threading
 import uuid
 from collections.abc import Iterable
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -116,12 +116,9 @@ class CostEstimate:
         "The estimated cost, or None if the price is unknown."
         return self.price and self.price.dollars(self.input_tokens, self.output_tokens)
 
-    def __repr__(self) -> str:
-        return str(self)
-
 # %% ../../nbs/03_writers/06_ledger.ipynb #cell-024
 @patch
-def __str__(self: CostEstimate) -> str:
+def __repr__(self: CostEstimate) -> str:
     cost = "unknown cost: no price for this model; give prices=(input, output) in dollars for a million tokens"
     if self.price:
         each = f"${self.price.input:g} and ${self.price.output:g} for a million tokens"
@@ -302,38 +299,29 @@ def settle(
             row = (key, model, prompt, answer.text, answer.error, answer.input_tokens, answer.output_tokens)
             db.execute(insert, row)
 
-# %% ../../nbs/03_writers/06_ledger.ipynb #cell-058
-def _chunks(keys: Iterable[str], n: int = 500) -> Iterable[list[str]]:
-    "Distinct keys, at most `n` at a time, because SQLite limits the parameters of a query."
-    keys = list(dict.fromkeys(keys))
-    return (keys[i : i + n] for i in range(0, len(keys), n))
-
 # %% ../../nbs/03_writers/06_ledger.ipynb #cell-060
+_AMONG_KEYS = "key IN (SELECT value FROM json_each(?))"
+
+
 @patch
-def lookup(self: AnswerCache, keys: Iterable[str]) -> dict[str, CachedAnswer]:
-    "The cached answers of these keys."
-    out = {}
-    for some in _chunks(keys):
-        marks = ",".join("?" * len(some))
-        query = f"SELECT key, text, error, input_tokens, output_tokens FROM answers WHERE key IN ({marks})"
-        with self._open() as db, closing(db.execute(query, some)) as rows:
-            out |= {key: CachedAnswer(*rest) for key, *rest in rows}
-    return out
+def lookup(self: AnswerCache, keys: Iterable[str], again: bool = False) -> dict[str, CachedAnswer]:
+    "The cached answers of these keys; `again` ignores cached failures."
+    query = f"SELECT key, text, error, input_tokens, output_tokens FROM answers WHERE {_AMONG_KEYS}"
+    with self._open() as db:
+        found = {key: CachedAnswer(*rest) for key, *rest in db.execute(query, (json.dumps([*keys]),))}
+    return {key: answer for key, answer in found.items() if answer.text is not None or not again}
 
 # %% ../../nbs/03_writers/06_ledger.ipynb #cell-062
 @patch
 def paid_for(self: AnswerCache, keys: Iterable[str]) -> float:
     "Dollars spent on these keys by all runs; a call without an answer counts with the most that it can have cost."
-    total = 0.0
-    for some in _chunks(keys):
-        query = f"SELECT TOTAL(dollars) FROM calls WHERE key IN ({','.join('?' * len(some))})"
-        with self._open() as db:
-            total += db.execute(query, some).fetchone()[0]
-    return total
+    with self._open() as db:
+        query = f"SELECT TOTAL(dollars) FROM calls WHERE {_AMONG_KEYS}"
+        return db.execute(query, (json.dumps([*keys]),)).fetchone()[0]
 
 # %% ../../nbs/03_writers/06_ledger.ipynb #cell-065
 @patch
-def spent_by(self: AnswerCache, job: str) -> float:
+def spent_by(self: AnswerCache, job: str | None) -> float:  # job: None has spent nothing
     "Dollars spent under the name of a job, by all its runs."
     with self._open() as db:
         return db.execute("SELECT TOTAL(dollars) FROM calls WHERE job = ?", (job,)).fetchone()[0]

@@ -103,17 +103,14 @@ def _create(self: _BatchJobs, entry: dict, look: bool = False):  # look: search 
                 raise
             time.sleep(min(self.poll, 2**attempt))
 
-# %% ../../nbs/03_writers/08_llm.ipynb #044b57fb
-def _batch_line(id: str, body: dict) -> str:
-    "A line of the file for a batch."
-    return json.dumps(dict(custom_id=id, method="POST", url=CHAT_ENDPOINT, body=body), ensure_ascii=False) + "\n"
-
 # %% ../../nbs/03_writers/08_llm.ipynb #dad3ce87
 @patch
 def submit(self: _BatchJobs, entry: dict, bodies: dict[str, dict]):  # bodies: by id
     "Submit a planned batch."
     entry["ids"] = {id: entry["ids"][id] for id in bodies}
-    content = "".join(_batch_line(id, body) for id, body in bodies.items()).encode()
+    call = dict(method="POST", url=CHAT_ENDPOINT)
+    lines = [json.dumps(dict(custom_id=id) | call | dict(body=b), ensure_ascii=False) for id, b in bodies.items()]
+    content = "".join(f"{line}\n" for line in lines).encode()
     entry["file"] = self.client.files.create(file=("wbe.jsonl", content), purpose="batch").id
     self._note()
     self._create(entry)
@@ -204,8 +201,7 @@ def _request_key(self: OpenAIWriter, request: Request) -> str:
 @patch
 def _split_known(self: OpenAIWriter, jobs: dict[str, Request]) -> tuple[dict[str, CachedAnswer], dict[str, Request]]:
     "The cached answers, and the requests to be asked."
-    cached = self._cache.lookup(jobs).items()
-    known = {key: answer for key, answer in cached if answer.text is not None or not self.retry_failed}
+    known = self._cache.lookup(jobs, self.retry_failed)
     return known, {key: r for key, r in jobs.items() if key not in known}
 
 # %% ../../nbs/03_writers/08_llm.ipynb #cell-016
@@ -358,7 +354,7 @@ def _state(self: OpenAIWriter) -> Path:
 def _open_limit(self: OpenAIWriter, jobs: dict[str, Request]):  # jobs: with the known ones
     "Open the spending limit, and book what was spent before."
     if self._limit is None:
-        self._limit = SpendingLimit(self.budget, self._cache.spent_by(self.job) if self.job else 0.0)
+        self._limit = SpendingLimit(self.budget, self._cache.spent_by(self.job))
     if not self.job and self.budget is not None:
         new = [key for key in jobs if key not in self._booked]
         self._booked.update(new)
@@ -484,6 +480,6 @@ def share_budget(
         raise BadArgument(
             f"writers that share a budget need the same one, and the same job, not {sorted(map(str, budgets))}"
         )
-    limit = SpendingLimit(self.budget, self._cache.spent_by(self.job) if self.job else 0.0)
+    limit = SpendingLimit(self.budget, self._cache.spent_by(self.job))
     for w in writers:
         w._limit = limit
