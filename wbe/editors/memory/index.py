@@ -122,8 +122,9 @@ def search(
 # %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-022
 def _exact_search(
     queries: np.ndarray,
-    keys: np.ndarray,
+    keys,  # an array, or a tensor on the device
     k: int,
+    device: str = "cpu",
     at_once: int = 1 << 25,  # the largest number of similarities in memory
 ) -> tuple[np.ndarray, np.ndarray]:  # numbers and cosines, nearest first
     "The k nearest keys to each query, by comparing with all."
@@ -132,12 +133,12 @@ def _exact_search(
     step, parts = min(len(queries), 1024), []
     block = max(1, at_once // max(step, 1))
     for q in range(0, len(queries), step):
-        some, sims, ids = torch.from_numpy(queries[q : q + step]), [], []
+        some, sims, ids = torch.from_numpy(queries[q : q + step]).to(device), [], []
         for i in range(0, len(keys), block):
-            keys_here = torch.as_tensor(keys[i : i + block])
+            keys_here = torch.as_tensor(keys[i : i + block]).to(device)
             found = (some @ keys_here.T).topk(min(k + 8, len(keys_here)))
-            sims.append(found.values.numpy())
-            ids.append(found.indices.numpy() + i)
+            sims.append(found.values.cpu().numpy())
+            ids.append(found.indices.cpu().numpy() + i)
         parts.append(top_k(np.concatenate(sims, 1), np.concatenate(ids, 1), k))
     return np.concatenate([ids for ids, _ in parts]), np.concatenate([sims for _, sims in parts])
 
@@ -150,14 +151,24 @@ class ExactIndex(VectorIndex):
 
     name = "exact"
 
-    _halves = None  # the vectors in half precision, for few queries
+    def __init__(self, size: int, device: str = "cpu"):
+        super().__init__(size)
+        self.device, self._on_device, self._halves = device, None, None  # in half precision, for few queries
+
+    def _after_add(self):
+        self._on_device = None
 
     def _after_truncate(self):
-        self._halves = None
+        self._on_device = self._halves = None
 
     def _search(self, v: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        few = len(v) <= _FEW and self.count >= _MANY
-        return self._search_few(v, k) if few else super()._search(v, k)
+        import torch
+
+        if self.device == "cpu":
+            return self._search_few(v, k) if len(v) <= _FEW and self.count >= _MANY else super()._search(v, k)
+        if self._on_device is None:  # copied when they have changed, not for each search
+            self._on_device = torch.tensor(self.vectors, device=self.device)
+        return _exact_search(v, self._on_device, k, self.device)
 
 # %% ../../../nbs/09_editors/memory/02_index.ipynb #e16ae67f
 @patch
