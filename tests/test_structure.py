@@ -220,3 +220,10 @@ def test_the_lifelong_loop_knows_no_editor():
             assert not {b.split(".")[-1] for b in GRAPH[name] if room(b) == "editors"} & editors, name
             words = set(re.findall(r"['\"]([a-z-]+)['\"]", modules()[name].read_text(encoding="utf-8")))
             assert not words & (editors | {"r-rome", "ft", "ft-l", "lora-merge", "rag"}), name
+
+
+def test_every_deliberate_fault_has_its_text():
+    import mutants
+
+    for fault in mutants.tomllib.loads((ROOT / "tests" / "mutants.toml").read_text(encoding="utf-8"))["fault"]:
+        assert mutants.faulty_files(ROOT, fault), fault["what"]

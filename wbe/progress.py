@@ -40,7 +40,7 @@ def _log_seconds() -> float:
         raise BadArgument(f"WBE_PROGRESS_SECONDS is {text!r}, but it must be a number of seconds") from None
 
 # %% ../nbs/00_core/06_progress.ipynb #cell-012
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class _LogBar:
     "Progress as lines in a log, now and then."
 

@@ -54,9 +54,9 @@ def _resume(self: Spool) -> dict:
     "Take over the pieces of an earlier run with the same key, remove those of other work; the length of every file."
     try:
         record = json.loads(self.journal.read_text())
-    except (FileNotFoundError, ValueError):
+        parts = [(self.path(name), size) for name, size in record["sizes"].items()]
+    except (FileNotFoundError, ValueError, KeyError):
         return dict.fromkeys(self.names, 0)
-    parts = [(self.path(name), size) for name, size in record["sizes"].items()]
     if record["key"] == self.key and all(p.exists() and p.stat().st_size >= size for p, size in parts):
         self.done, self.state = record["done"], record["state"]
         return record["sizes"]
@@ -171,6 +171,8 @@ def _note_spans(
         n, at = _read_varint(data, at)
         at += n
     elif kind not in (_TRUE, _FALSE):
+        if kind not in (_BYTE, 4, 5, 6):
+            raise ValueError(f"the footer of a Parquet file has a value of kind {kind}, which it never had")
         at = at + 1 if kind == _BYTE else _read_varint(data, at)[1]
     spans[path] = begin, at
     return at

@@ -356,10 +356,11 @@ _OUTPUTS = ("updated", "outdated", "neither")
 
 def _output_shares(part: pd.DataFrame) -> dict:
     "How often a result gives each output, and how much more often the updated answer than the outdated one."
-    hits, out = {name: (part.output == name).astype(float) for name in _OUTPUTS}, dict(n=len(part))
+    hits = {name: (part.output == name).astype(float) for name in _OUTPUTS}
+    verdict = paired_difference(hits["updated"] - hits["outdated"], part.subject_id, 1000)
+    out = dict(n=len(part), verdict=verdict)
     for name, values in hits.items():
         out |= interval_columns(name, values, part.subject_id)
-    out["verdict"] = paired_difference(hits["updated"] - hits["outdated"], part.subject_id, 1000)
     return out | interval_columns("more", hits["updated"] - hits["outdated"], part.subject_id, share=False)
 
 # %% ../../nbs/11_analysis/09_kinds.ipynb #56098367

@@ -24,7 +24,7 @@ from ..metrics.answers import MEASURES
 from ..metrics.intervals import Interval, PairedVerdict
 from ..metrics.intervals import bootstrap_interval, judge_differences, p_value, paired_difference
 from ..records import BadArgument, check_choice, question_columns
-from ..runs.records import EVALUATION_MOMENTS, short_model_name
+from ..runs.records import EVALUATION_MOMENTS, asked_settings, short_model_name
 from ..texts import package_table
 
 # %% ../../nbs/11_analysis/02_tables.ipynb #cell-005
@@ -206,18 +206,12 @@ def describe_shorter_runs(runs) -> list[str]:
     return [f"{name}: {n:,} of {most:,} edits; {_SHORTER}" for name, n in planned.items() if n < most]
 
 # %% ../../nbs/11_analysis/02_tables.ipynb #0e6ff78d
-_PLAN_PARTS = dict.fromkeys(("sample", "seed", "axes", "limit", "unknown", "lasting"))  # which questions are asked
-_PLAN_PARTS |= dict.fromkeys(("ask_lasting", "ask_forms", "ask_near"), 200)  # an older plan lacks some
-
-
 def _protocol_of_run(config: dict, edits: bool = True) -> dict:
     "What must be the same in two runs that are compared."
-    bench, model, plan = (config.get(k, {}) for k in ("benchmark", "model", "plan"))
+    bench, model = (config.get(k, {}) for k in ("benchmark", "model"))
     files = bench.get("files") or dict(all=bench.get("digest"))
     of_model = {k: model.get(k) for k in ("fingerprint", "numbers", "quant")}
-    asked = {k: plan.get(k, old) or None for k, old in _PLAN_PARTS.items()} | dict(
-        kind=config.get("kind") or "timesteps"
-    )
+    asked = asked_settings(config) | dict(kind=config.get("kind") or "timesteps")
     what = dict(benchmark=files, edits=bench.get("edits"), timesteps=config.get("timesteps"))
     what = what if edits else dict(benchmark=(bench.get("name"), next(iter(files.values()))))
     return what | dict(model=of_model, prompts=config.get("protocol"), asked=asked)

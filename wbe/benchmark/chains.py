@@ -201,9 +201,9 @@ def _invent_edits(e, known: Path, rows: list[dict], rng) -> list[Chain]:
     for i in range(1, 1 + max((r["n"] for r in rows), default=0)):
         facts = _lookup_facts(e, known, [p.pair(i) for p in paths if p.row["n"] >= i])
         paths = [p for p in paths if p.row["n"] < i or _take_hop(p, i, facts.get(p.pair(i)), pools, rng)]
-    known = lambda p: _hop_pairs(p.row, "o", "l", range(1, p.row["n"] + 1))
+    before = lambda p: _hop_pairs(p.row, "o", "l", range(1, p.row["n"] + 1))
     ended = [p for p in paths if p.answers_differ()]
-    return [_as_chain("CF", p.row, p.row["n"], known(p), p.after, p.edited, p.previous) for p in ended]
+    return [_as_chain("CF", p.row, p.row["n"], before(p), p.after, p.edited, p.previous) for p in ended]
 
 # %% ../../nbs/06_benchmark/05_chains.ipynb #cell-037
 def _compatible_chains(chains: list[Chain], size: int) -> list[Chain]:  # size: chains of each length

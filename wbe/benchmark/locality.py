@@ -116,7 +116,9 @@ class LocalityProbe:
     probe_subject: str = col("label of the probe's subject")
     probe_property: str = col("label of the probe's property")
     probe_object: str = col("label of the probe's object")
-    similarity: float = col("of the two subjects: cosine of their TF-IDF vectors, above 0, at most 1")
+    similarity: float = col(
+        "of the two subjects: cosine of their TF-IDF vectors, above 0; with the method paper the ratio of equal letters"
+    )
     property_similarity: float = col("of the two properties: 1 for the same")
     method: str = col(
         "what a subject's vector consists of: name (pieces of three letters) "

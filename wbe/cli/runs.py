@@ -21,7 +21,7 @@ from .bench import _parse_prices, _spending
 from .tables import TableOutput, fits_terminal, print_step
 from ..records import AXES, BadArgument, check_choice, check_unused
 from ..runs.plan import PLAN_FLAGS, PLAN_PARTS, SCHEDULES, read_plan
-from ..store import explain_read_errors
+from ..store import explain_read_errors, write_text
 
 # %% ../../nbs/12_app/05_runs.ipynb #c37fab11
 def _print_answers(
@@ -385,7 +385,8 @@ def _sweep(
         if copy.exists():
             raise BadArgument(f"{copy}: it exists already; choose another file")
         with explain_read_errors(file):
-            shutil.copyfile(file, copy)
+            text = file.read_text(encoding="utf-8")
+        write_text(copy, text)
         return out.line(f"The sweep: {copy}")
     if estimate:
         return _print_estimate(file, [Path(m) for m in measured], out)

@@ -390,7 +390,8 @@ def update(
     "Make the edits of a timestep, or learn from its texts; yields the row of each batch. Nothing without an editor."
     if timestep in self.job.texts:
         yield from self._learn(timestep)
-    if timestep in self.job.texts or self.editor is None:
+        return
+    if self.editor is None:
         return
     requests, refused = self.job.requests_of(timestep)
     self.unsaved["refused"] += [] if offset else refused

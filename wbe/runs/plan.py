@@ -60,7 +60,7 @@ class AskSettings:
     generate: tuple = ()  # axes whose answers are also generated as text; update and locality by default
     limit: int | None = None  # ask about this many edits of each timestep, a random sample; all of them by default
     sample: int = 1000  # how many edits of each earlier timestep are asked about again
-    every: int | None = None  # also ask each time this many edits are made (figure 4 of the paper)
+    every: int | None = None  # also ask each time this many edits are made, which ends a batch (figure 4 of the paper)
     first: int = 10_000  # with `every`: only during this many edits, the first of the run
     curve: int = 500  # with `every`: about this many of the edits made so far, a random sample
     forms: tuple = ()  # other forms of the edited facts that are asked too, or all; alias, reversal, inverse and

@@ -6,7 +6,7 @@
 __all__ = ['EVALUATION_MOMENTS', 'RUN_TABLES', 'VERDICT_KEY', 'NO_EFFECT', 'KNOWN_LASTING', 'write_frame', 'PartitionedTable',
            'RunTables', 'with_probe_column', 'with_normalised_match', 'main_judge', 'Run', 'left_out_line',
            'reached_end', 'broken_after', 'no_effect_line', 'measure_title', 'short_model_name', 'load_runs',
-           'compare_measures', 'run_differences', 'compare_runs']
+           'compare_measures', 'asked_settings', 'run_differences', 'compare_runs']
 
 # %% ../../nbs/10_runs/02_records.ipynb #cell-002
 import hashlib
@@ -124,7 +124,8 @@ def frame(
     if self.whole and edits is not None:  # the whole file need not fit into memory
         with _explain_parquet_errors(self.whole):
             file = pq.ParquetFile(self.whole)
-            rows = pa.Table.from_batches((b.filter(about) for b in file.iter_batches(1 << 18)), file.schema_arrow)
+            parts = (pa.Table.from_batches([b]).filter(about) for b in file.iter_batches(1 << 18))
+            rows = pa.concat_tables([file.schema_arrow.empty_table(), *parts])
     elif (rows := self._read(self.whole) if self.whole else self.table()) is None:
         return pd.DataFrame()
     elif edits is not None:
@@ -742,23 +743,38 @@ def _describe_judges(runs: list[Run]) -> list[str]:
     return out
 
 # %% ../../nbs/10_runs/02_records.ipynb #cell-099
+_DECIDES_QUESTIONS = {  # settings of a plan under the name that a comparison has for them, with what older plans had
+    "samples": dict(sample=None, seed=None),
+    "questions": dict(axes=None, limit=None, unknown=None, ask_forms=200, ask_near=200),
+    "lasting facts": dict(lasting=None, ask_lasting=200),
+}
+
+
+def asked_settings(
+    config: dict,  # of a recorded run
+) -> dict[str, dict]:
+    "The settings that decide which questions a run asks, under the names of a comparison."
+    plan, out = config.get("plan", {}), {}
+    for name, settings in _DECIDES_QUESTIONS.items():
+        out[name] = {k: plan.get(k, old) or None for k, old in settings.items()}
+    return out
+
+
+def _comparable_settings(config: dict) -> dict:
+    "What should be equal in runs that are compared."
+    same = dict(schedules=config.get("kind", "timesteps"), models=config["model"]["fingerprint"])
+    same |= dict(protocols=config["protocol"], timesteps=config["timesteps"])
+    return same | dict(edits=list(config["benchmark"]["edits"].values())) | asked_settings(config)
+
+
 def run_differences(runs: list[Run]) -> list[str]:
     "What differs between runs that should be equal in a comparison; empty when they belong together."
-    parts = {
-        "schedules": lambda c: c.get("kind", "timesteps"),
-        "models": lambda c: c["model"]["fingerprint"],
-        "protocols": lambda c: c["protocol"],
-        "timesteps": lambda c: tuple(c["timesteps"]),
-        "edits": lambda c: tuple(c["benchmark"]["edits"].values()),
-        "samples": lambda c: (c["plan"]["sample"], c["plan"]["seed"]),
-        "questions": lambda c: [c["plan"].get(k) or None for k in ("limit", "unknown")],
-        "lasting facts": lambda c: [c["plan"].get(k) for k in ("lasting", "ask_lasting")],
-    }
     files = {pair for r in runs for pair in r.config["benchmark"].get("files", {}).items()}
     found = ["benchmarks"] if len(files) > len(dict(files)) else []
     judges = {main_judge(r.verdicts) for r in runs if len(getattr(r, "verdicts", ()))}
     found += ["judges"] if len(judges) > 1 else []
-    return found + [name for name, part in parts.items() if len({str(part(r.config)) for r in runs}) > 1]
+    first, *others = [_comparable_settings(r.config) for r in runs] or [{}]
+    return found + [name for name, value in first.items() if any(o[name] != value for o in others)]
 
 # %% ../../nbs/10_runs/02_records.ipynb #cell-100
 def compare_runs(

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from ..lm.models import builtin_folder, check_load_options, load, load_training, save_training
+from ..lm.models import builtin_folder, _resolve_device, load, load_training, save_training
 from ..lm.tokens import pad_tokens
 from ..progress import progress_bar
 from ..records import BadArgument, check_choice, check_least, patch
@@ -378,7 +378,9 @@ class _Training:
         other = [k for k, v in mine.items() if about.get(k) != v]
         if other and not self.checkpoint.exists():
             what = f"holds the model of another training ({', '.join(other)} differ)"
-            raise BadArgument(f"{self.folder}: {what}; give another folder, or train over it (--set force=yes)")
+            raise BadArgument(
+                f"{self.folder}: {what}; give another folder, or train over it with force (--set force=yes)"
+            )
         return not other
 
 # %% ../../nbs/08_tiny/03_training.ipynb #cell-072
@@ -522,8 +524,7 @@ def train_tiny(
 ) -> Path:
     "Train the tiny model; a killed training resumes where it was."
     check_choice(size, TINY_SIZES, "size")
-    device = "cpu" if device == "auto" else device
-    check_load_options("wbe-tiny", device=device)
+    device = _resolve_device("cpu" if device == "auto" else device)
     begin = _start_folder(start, folder, size) if start else None
     kept = _kept_share(kept, begin)
     usual = (_CONTINUED_STEPS, _CONTINUED_ROWS) if begin else (TRAINING_STEPS, ROWS_PER_STEP)

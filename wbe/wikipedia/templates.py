@@ -130,15 +130,16 @@ def _convert(values: dict) -> str:
 _add_templates("convert, cvt, conv, convert/2", _convert)
 
 # %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-031
-def _val(values: dict) -> str:
-    "A number, its uncertainty and unit."
+def _val(values: dict, gaps: bool = False) -> str:
+    "A number, its uncertainty and unit; with gaps, its digits in groups."
     numbers = _positional(values)
-    out = " ± ".join(_group_digits(v) for v in numbers[:2])
+    out = "".join(numbers) if gaps else " ± ".join(_group_digits(v) for v in numbers[:2])
     exponent, unit = values.get("e", "").strip(), values.get("u", values.get("ul", "")).strip()
     return out + (f" × 10^{exponent}" if exponent else "") + (f" {unit}" if unit else "")
 
 
 _add_templates("val", _val)
+_add_templates("gaps", lambda values: _val(values, gaps=True))
 
 # %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-034
 def _fraction(values: dict) -> str:
@@ -236,7 +237,15 @@ def _quotient(form):  # form: a function of the two numbers and the values
 
 
 _percentage = _quotient(lambda part, whole, v: f"{100 * part / whole:.{int(v.get('3') or 0)}f}%")
-_density = _quotient(lambda people, area, v: f"{people / area:,.{int(v.get('prec') or 0)}f}/{v.get('3', 'km2')}")
+_AREAS = {"": "km2", "sqmi": "sq mi", "mi2": "sq mi"}  # as they are printed
+
+
+def _per_area(people: float, area: float, values: dict) -> str:
+    unit = values.get("3", "").strip()
+    return f"{people / area:,.{int(values.get('prec') or 0)}f}/{_AREAS.get(unit, unit)}"
+
+
+_density = _quotient(_per_area)
 _add_templates("ordinal, ordinal to word", _ordinal)
 _add_templates("percentage, percent, pct", _percentage)
 _add_templates("pop density, population density", _density)
@@ -245,18 +254,22 @@ _add_templates("circa, c., ca.", lambda v: "c. " + "–".join(_positional(v)[:2]
 
 # %% ../../nbs/05_wikipedia/02_templates.ipynb #f38bc6fa
 def _winning_share(values: dict) -> str:
-    "Games won, lost and tied as a share."
+    "Games won, lost and tied as a share, in which ties count a half."
+    if values.keys() & {"ignore_ties", "record"}:
+        return ""
     try:
-        won, lost, tied = map(int, [*_positional(values), "0"][:3])
+        won, lost, tied = (int((v or "0").replace(",", "")) for v in [*_positional(values), "0"][:3])
         return f"{(won + tied / 2) / (won + lost + tied):.3f}".removeprefix("0")
     except (ValueError, ZeroDivisionError):
         return ""
 
 
 def _gauge(values: dict) -> str:
-    "A gauge like 1435mm or 4ft8.5in; a name of one says no number."
-    parts = re.findall(r"[\d.]+|[a-z]+", values.get("1", "").lower())
-    return " ".join(map(_group_digits, parts)) if parts and parts[0][0].isdigit() else ""
+    "A gauge like 1435mm or 4ft8+1/2in; most names of one say no number."
+    text = values.get("1", "").lower().replace(",", "").strip()
+    text = "1435mm" if text in ("sg", "ussg", "standard") else text
+    parts = re.findall(r"\d[\d.]*(?:\+\d+/\d+)?|[a-z]+", text)
+    return " ".join(map(_group_digits, parts)) if text[:1].isdigit() else ""
 
 
 _add_templates("winning percentage, winpct, win percentage, winning pct", _winning_share)
@@ -338,10 +351,13 @@ def _days(values: dict, years: bool = False) -> str:  # years: whole years come 
     n = _years_between(numbers)
     try:
         first, last = date(*map(int, numbers[:3])), date(*map(int, numbers[3:]))
-        rest = (last - (first.replace(year=first.year + n) if years else first)).days
+        if not years:
+            return str((last - first).days)
+        rest = (last - date(first.year + n, first.month, 1)).days - first.day + 1  # after 29 February may come 1 March
     except (ValueError, TypeError):
         return ""
-    return f"{n} years, {rest} days" if years else str(rest)
+    parts = [(k, unit) for k, unit in ((n, "year"), (rest, "day")) if k or unit == "day"]
+    return ", ".join(f"{k} {unit}{'s' * (k != 1)}" for k, unit in parts)
 
 
 _add_templates("age in days, age in days nts", _days)
@@ -366,13 +382,22 @@ def _list_items(values: dict) -> str:
 
 # %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-058
 _add_templates(_TEMPLATES["names"]["list"], _list_items)
-_add_templates("chem, gaps", lambda values: "".join(_positional(values)))
-_add_templates("post-nominals, postnominals, post nominals", lambda values: " ".join(_positional(values)))
+_add_templates("chem", lambda values: "".join(_positional(values)))
+_add_templates("post-nominals, postnominals, post nominals", lambda values: " ".join(filter(None, _positional(values))))
 for _name in _TEMPLATES["names"]["navy"].split():
     _add_templates(_name.lower(), _filled(f"{_name} {{1}}"))
 
+
+def _verse(values: dict) -> str:
+    "Book and verse; in the older form a number of the book, or nothing, stands in front."
+    parts = _positional(values)
+    return " ".join(filter(None, parts[: 3 if len("".join(parts[:1])) < 2 else 2]))
+
+
+_add_templates("bibleverse, bibleref, bibleref2", _verse)
+
 # %% ../../nbs/05_wikipedia/02_templates.ipynb #d4481d7b
-_COORDINATES = re.compile(r"((?:[\d.]+\|){1,3})([NS])\|((?:[\d.]+\|){1,3})([EW])(?:\|.*)?")
+_COORDINATES = re.compile(r"((?:[\d.]*\|){1,3})([NS])\|((?:[\d.]*\|){1,3})([EW])(?:\|.*)?", re.IGNORECASE)
 
 
 def _angle(parts: list[str], signs: str = "°′″", between: str = "") -> str:
@@ -383,12 +408,13 @@ def _angle(parts: list[str], signs: str = "°′″", between: str = "") -> str:
 def _coordinates(values: dict) -> str:
     "Latitude and longitude in the text."
     parts = _positional(values)
-    if values.get("display", "").strip() in ("title", "t"):
+    if values.get("display", "").strip().lower() in ("title", "t"):
         return ""
     if found := _COORDINATES.fullmatch("|".join(parts)):
-        return " ".join(_angle(found[i].split("|")) + found[i + 1] for i in (1, 3))
-    signed = [re.fullmatch(r"([-−]?)([\d.]+)", part) for part in parts[:2]]
-    sides = [f"{m[2]}°{side[m[1] != '']}" for m, side in zip(signed, ("NS", "EW")) if m]
+        return " ".join(_angle(found[i].split("|")) + found[i + 1].upper() for i in (1, 3))
+    two = len(parts) < 3 or ":" in parts[2]  # after two numbers may come type:city; a third one is no degrees
+    signed = [re.fullmatch(r"([-−+]?)([\d.]+)", part) for part in parts[:2] if two]
+    sides = [f"{m[2]}°{side[m[1] in ('-', '−')]}" for m, side in zip(signed, ("NS", "EW")) if m]
     return " ".join(sides) if len(sides) == 2 else ""
 
 

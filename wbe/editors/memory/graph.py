@@ -456,7 +456,9 @@ def remove_last(self: FactGraph, count: int):
         self.names.remove(f.source, f.names)
         for name in map(name_words, f.names) if self.link == "fuzzy" else ():
             for w in name:
-                self.by_word[w] -= Counter([name])
+                self.by_word[w][name] -= 1
+                if not self.by_word[w][name]:
+                    del self.by_word[w][name]
 
 # %% ../../../nbs/09_editors/memory/07_graph.ipynb #cell-021
 _MOST_NAMES = 2_000  # a word in more names than these finds none of them

@@ -187,12 +187,13 @@ def _adapter_hooks(
 # %% ../../../nbs/09_editors/text/03_adapters.ipynb #2fb9516b
 def _push_adapter(lm: LM, adapter: _KAdapter):
     "Put a K-Adapter beside the model, in place of the one that is there."
-    stack = lm.edits.attached.setdefault("k-adapter", [])
-    stack.append(adapter)
-    if len(stack) == 1:
+    stack = lm.edits.attached.get("k-adapter", [])
+    if not stack:  # the hooks first: without them an adapter would have no effect
         own = _adapter_hooks(lm, stack)
         lm.edits.attached["k-adapter hooks"] = own, (lm.needs_whole_prompts, lm.needs_whole_texts)
         lm.needs_whole_prompts = lm.needs_whole_texts = True
+    stack.append(adapter)
+    lm.edits.attached["k-adapter"] = stack
 
 
 def _pop_adapter(lm: LM):

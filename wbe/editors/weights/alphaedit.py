@@ -76,7 +76,7 @@ def _recursive_change(
     missing: torch.Tensor,  # (out, n)
     inverse: torch.Tensor,  # (in, in), before the batch
 ) -> tuple[Delta, torch.Tensor]:  # the change, and the inverse after the batch
-    "The change of `_solve_change` that remembers earlier keys, with an inverse that is updated."
+    "The change that remembers earlier keys, of the form ridge, with an inverse that is updated."
     if keys.shape[1] > keys.shape[0]:
         after = torch.linalg.inv(torch.linalg.inv(inverse.double()) + _key_gram(keys))
         return Delta(whole=(_key_products(keys, missing) @ after).to(missing.dtype)), after
