@@ -180,14 +180,14 @@ def month_counts(model: str, data: Path) -> list[dict]:
 
 
 def merge(folder: Path, name: str, model: str, data: Path, methods):
-    "Write the table of the methods from their files; beside months.csv also counts.csv."
+    "Write the table of the methods from their files; beside months.csv also counts.csv, and so beside months_t5.csv."
     files = [folder / f"{method}.csv" for method in methods]
     if missing := [f.name for f in files if not f.exists()]:
         raise SystemExit(f"{folder} lacks {', '.join(missing)}; record these methods first, or name others with --only")
     table = pd.concat(map(pd.read_csv, files), ignore_index=True).round(dict(seconds=1, cpu=1))
     table.to_csv(folder / name, index=False, float_format="%.6g")
-    if name == "months.csv":
-        write_month_rows(folder / "counts.csv", month_counts(model, data))
+    if name.startswith("months"):
+        write_month_rows(folder / name.replace("months", "counts"), month_counts(model, data))
 
 
 def retriever(data: Path) -> str:
