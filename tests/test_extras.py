@@ -188,7 +188,7 @@ def test_weights_and_biases_offline(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_SILENT", "true")
     folder = tmp_path / "rag-run"
     folder.mkdir()
-    log = TRACKERS["wandb"]()(folder, dict(editor="rag"))
+    log = TRACKERS["wandb"](folder, dict(editor="rag"))
     log(10, {"T1/update": 0.5})
     log(20, {"T1/update": 0.25, "T1/locality": 1.0})
     log(20, None)
@@ -215,7 +215,7 @@ def test_tensorboard_reads_what_was_logged(tmp_path):
 
     from wbe.runs.loop import TRACKERS
 
-    log = TRACKERS["tensorboard"]()(tmp_path, {})
+    log = TRACKERS["tensorboard"](tmp_path, {})
     log(10, {"T1/update": 0.5})
     log(20, {"T1/update": 0.25})
     log(20, None)
