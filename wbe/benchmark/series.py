@@ -480,13 +480,12 @@ def make_benchmark(
     settings |= dict(fallback=list(fallback), namesakes=namesakes, doubtful=doubtful, ended=ended, popular=popular)
     settings |= dict(statements=statements, values=values, every_pair=every_pair, relations=relations, links=str(links))
     settings = _series_settings(writer, settings, engine)
-    work = _Work(engine, memory, workers, progress, log, insist, roles)
     _open_series(folder, settings)
     files = locate_dumps(dumps, folder / "dumps", mirror, kind, progress, log)
     _open_series(folder, settings).add(files)
     with lock(make_folder(folder) / ".series.lock"):
         series = _open_series(folder, settings).add(files)  # another process may have added to it
-        return _complete_series(series, writer_options, work)
+        return _complete_series(series, writer_options, _Work(engine, memory, workers, progress, log, insist, roles))
 
 # %% ../../nbs/06_benchmark/10_series.ipynb #c410c586
 def _check_same_world(folder: Path, world: World):

@@ -393,8 +393,7 @@ def _benchmark(
     by, how = _writer_settings(writer or [], model, base_url), _spending(budget, prices, yes)
     _check_writer(by, how)
     given, criteria = take(settings, _BENCHMARK, _CRITERIA), take(settings, _CRITERIA, _BENCHMARK)
-    made = make(writer=by, writer_options=how, log=print_step, chains=chains, **given)
-    _print_release(made, out, **criteria)
+    _print_release(make(writer=by, writer_options=how, log=print_step, chains=chains, **given), out, **criteria)
 
 # %% ../../nbs/12_app/04_bench.ipynb #8db097e8
 @command("benchmark", "wbe.benchmark.series:extend_benchmark")

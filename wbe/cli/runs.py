@@ -808,8 +808,10 @@ def _report(
     out.line(f"The report: {page}")
 
 # %% ../../nbs/12_app/05_runs.ipynb #173afa01
-def _make_judge(local: bool, model: str, **options):  # local: the model is on this machine
+def _make_judge(local: bool, model: str | None, **options):  # local: the model is on this machine
     "A judge of answers, or of questions."
+    if not model:
+        raise BadArgument("who judges? Give a model, like --model gpt-4o-mini")
     if not local:
         from wbe.writers.judge import OpenAIJudge
 
@@ -895,8 +897,6 @@ def _judge(
     from wbe.analysis.rankings import read_marks
     from wbe.runs.judged import judge_runs
 
-    if not model:
-        raise BadArgument("who judges? Give a model, like --model gpt-4o-mini")
     if not folders and not marks:
         raise BadArgument("nothing to judge: give folders of runs, or --marks FILE")
     runs, read = _runs_of_timesteps(folders) if folders else [], read_marks(marks) if marks else None

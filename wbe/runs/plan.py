@@ -92,7 +92,7 @@ class Plan:
     free = ("device", "threads")  # settings that a later call for the same run may change
     grows = ()  # lists and tables to which a later call may add
 
-
+# %% ../../nbs/10_runs/01_plan.ipynb #a5b4590b
 @dataclass(frozen=True, kw_only=True)
 class RunPlan(Plan, MeasureSettings, AskSettings, EditSettings, ModelSettings):
     "What a run does."

@@ -391,7 +391,8 @@ for _name in _TEMPLATES["names"]["navy"].split():
 def _verse(values: dict) -> str:
     "Book and verse; in the older form a number of the book, or nothing, stands in front."
     parts = _positional(values)
-    return " ".join(filter(None, parts[: 3 if len("".join(parts[:1])) < 2 else 2]))
+    is_older = parts and len(parts[0]) < 2
+    return " ".join(filter(None, parts[: 3 if is_older else 2]))
 
 
 _add_templates("bibleverse, bibleref, bibleref2", _verse)
