@@ -6,6 +6,7 @@ WBE_STRICT=1 makes a failure of every test that is skipped for a reason that `AL
 """
 
 import fcntl
+import gc
 import json
 import os
 import pty
@@ -66,6 +67,7 @@ def not_installed(extra: str) -> list[str]:
 
 def pytest_configure(config):
     fork_kernels()
+    gc.set_threshold(50_000, 20)  # the usual 700 new objects: a fortieth of the time of all tests
     os.fsync = lambda _: None  # what a killed process has written is there; only a power failure needs it on the disk
     config.addinivalue_line("markers", "extra(*names): needs these extras of settings.ini; see `make test-extras`")
 
