@@ -38,6 +38,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # must be set before torch is imp
 import pandas as pd
 import torch
 import transformers
+from leaderboard import append
 from scoring import SHAPES, peak, trained
 
 from wbe.benchmark.reader import Benchmark
@@ -473,12 +474,11 @@ def main(args):
     for what in args.what or WHAT:
         lines.renew()
         for line in getattr(lines, what.replace("-", "_"))():
-            rows.append(line.measured(args.rounds))
+            rows.append(line.measured(args.rounds) | dict(rounds=args.rounds))
             print(rows[-1], file=sys.stderr)
     table = pd.DataFrame(rows).set_index("what")
     conditions = dict(
         shape=shape,
-        rounds=args.rounds,
         gflops=peak() / 1e9,
         machine=platform.processor() or platform.machine(),
         torch=torch.__version__,
@@ -493,6 +493,9 @@ def main(args):
     print(table.map(lambda x: f"{x:.3g}" if isinstance(x, float) else x).to_string())
     if args.csv:
         table.assign(**conditions).to_csv(args.csv)
+    if args.append:
+        named = [dict(line=r["what"], model=shape, wbe=r["ours"], EasyEdit=r["easyedit"]) for r in rows]
+        append("Beside EasyEdit", [r | names for r, names in zip(rows, named)])
 
 
 def parser(text: str) -> argparse.ArgumentParser:
@@ -506,6 +509,7 @@ def parser(text: str) -> argparse.ArgumentParser:
     out.add_argument("--edits", type=int, default=3, help="single edits of each editor")
     out.add_argument("--batch", type=int, default=20, help="edits of MEMIT's batch")
     out.add_argument("--rounds", type=int, default=1, help="how often both sides are measured, by turns")
+    out.add_argument("--append", action="store_true", help="add the lines to LEADERBOARD.md")
     return out
 
 

@@ -31,6 +31,7 @@ from easyedit import WHAT, Line, cpu, opened, parser
 import pandas as pd
 import torch
 import transformers
+from leaderboard import append
 from scoring import peak
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
@@ -174,6 +175,8 @@ def main(args):
     print(table.map(lambda x: f"{x:.3g}").to_string())
     if args.csv:
         table.assign(**conditions).to_csv(args.csv)
+    if args.append:
+        append("Where the time goes", [r | dict(line=r["what"], model=conditions["shape"]) for r in rows])
 
 
 if __name__ == "__main__":
