@@ -476,6 +476,9 @@ def main(args):
         for line in getattr(lines, what.replace("-", "_"))():
             rows.append(line.measured(args.rounds) | dict(rounds=args.rounds))
             print(rows[-1], file=sys.stderr)
+            if args.append:  # at once: what follows may take long
+                names = dict(line=line.what, model=shape, wbe=rows[-1]["ours"], EasyEdit=rows[-1]["easyedit"])
+                append("Beside EasyEdit", [rows[-1] | names])
     table = pd.DataFrame(rows).set_index("what")
     conditions = dict(
         shape=shape,
@@ -493,9 +496,6 @@ def main(args):
     print(table.map(lambda x: f"{x:.3g}" if isinstance(x, float) else x).to_string())
     if args.csv:
         table.assign(**conditions).to_csv(args.csv)
-    if args.append:
-        named = [dict(line=r["what"], model=shape, wbe=r["ours"], EasyEdit=r["easyedit"]) for r in rows]
-        append("Beside EasyEdit", [r | names for r, names in zip(rows, named)])
 
 
 def parser(text: str) -> argparse.ArgumentParser:

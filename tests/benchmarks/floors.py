@@ -159,13 +159,16 @@ def main(args):
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     rates, lines, rows = (peak(), bandwidth()), opened(args), []
+    shape = args.model.name if args.model else args.shape
     for what in args.what or WHAT:
         for line in getattr(lines, what.replace("-", "_"))():
             rows.append(row(line, args.rounds, rates))
             print(rows[-1], file=sys.stderr)
+            if args.append:
+                append("Where the time goes", [rows[-1] | dict(line=line.what, model=shape)])
     table = pd.DataFrame(rows).set_index("what")
     conditions = dict(
-        shape=args.model.name if args.model else args.shape,
+        shape=shape,
         gflops=rates[0] / 1e9,
         gigabytes=rates[1] / 1e9,
         torch=torch.__version__,
@@ -175,8 +178,6 @@ def main(args):
     print(table.map(lambda x: f"{x:.3g}").to_string())
     if args.csv:
         table.assign(**conditions).to_csv(args.csv)
-    if args.append:
-        append("Where the time goes", [r | dict(line=r["what"], model=conditions["shape"]) for r in rows])
 
 
 if __name__ == "__main__":
