@@ -48,6 +48,18 @@ def bandwidth(rows: int = 16_384, columns: int = 4_096) -> float:
     return best
 
 
+def attention_flops(q, k, v, *_, **__) -> int:
+    return 2 * q.numel() * (k.shape[-2] + v.shape[-2])
+
+
+# Operations that are made of others, and are not taken apart where no gradient is wanted.
+WHOLE = {
+    torch.ops.aten.linear: lambda x, w, *_, **__: 2 * x.numel() * w.shape[0],
+    torch.ops.aten.scaled_dot_product_attention: attention_flops,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: attention_flops,
+}
+
+
 class Products(TorchDispatchMode):
     "Counts the matrix products, forward and backward: their operations, their least time, and how often each shape is."
 
@@ -58,7 +70,7 @@ class Products(TorchDispatchMode):
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         out = function(*args, **(kwargs or {}))
-        count = flop_registry.get(function._overloadpacket)
+        count = WHOLE.get(function._overloadpacket) or flop_registry.get(function._overloadpacket)
         if count is not None:
             flops = count(*args, **(kwargs or {}), out_val=out)
             tensors = [t for t in tree_leaves((args, kwargs, out)) if isinstance(t, torch.Tensor)]

@@ -25,7 +25,7 @@ def shown(value) -> str:
     "A number with three digits; nothing as a dash."
     if value is None or value != value:
         return "–"
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+    return str(value) if not isinstance(value, float) else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def append(heading: str, rows: list[dict], file: Path = FILE) -> None:
