@@ -67,7 +67,7 @@ def not_installed(extra: str) -> list[str]:
 
 def pytest_configure(config):
     fork_kernels()
-    gc.set_threshold(50_000, 20)  # the usual 700 new objects: a fortieth of the time of all tests
+    gc.set_threshold(50_000, 20)  # usually after 700 new objects: tests/README.md has what that costs
     os.fsync = lambda _: None  # what a killed process has written is there; only a power failure needs it on the disk
     config.addinivalue_line("markers", "extra(*names): needs these extras of settings.ini; see `make test-extras`")
 

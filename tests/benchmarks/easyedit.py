@@ -498,7 +498,7 @@ def main(args):
         table.assign(**conditions).to_csv(args.csv)
 
 
-def parser(text: str) -> argparse.ArgumentParser:
+def arguments(text: str) -> argparse.Namespace:
     "The arguments that name a model, its edits and lines."
     out = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     out.add_argument("what", nargs="*", help=f"any of {', '.join(WHAT)}; all by default")
@@ -510,8 +510,11 @@ def parser(text: str) -> argparse.ArgumentParser:
     out.add_argument("--batch", type=int, default=20, help="edits of MEMIT's batch")
     out.add_argument("--rounds", type=int, default=1, help="how often both sides are measured, by turns")
     out.add_argument("--append", action="store_true", help="add the lines to LEADERBOARD.md")
-    return out
+    args = out.parse_args()
+    if unknown := set(args.what) - set(WHAT):
+        out.error(f"no line {', '.join(sorted(unknown))}; there are {', '.join(WHAT)}")
+    return args
 
 
 if __name__ == "__main__":
-    main(parser(__doc__).parse_args())
+    main(arguments(__doc__))

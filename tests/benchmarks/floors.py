@@ -26,7 +26,7 @@ from collections import Counter
 from dataclasses import dataclass
 from statistics import median
 
-from easyedit import WHAT, Line, cpu, opened, parser
+from easyedit import WHAT, Line, arguments, cpu, opened
 
 import pandas as pd
 import torch
@@ -114,7 +114,7 @@ def alone(function, given, copies: int = 4, rounds: int = 3) -> float:
 
 PLACES = (  # what a stack is counted as: the first whose text is in one of its frames
     ("backward", ("autograd/graph.py",)),
-    ("optimiser", ("torch/optim/", "wbe/editors/training/optim")),
+    ("optimiser", ("torch/optim/",)),
     ("tokenizer", ("transformers/tokenization", "tokenizers/", "wbe/lm/tokens")),
 )
 PRODUCTS = ("torch/nn/modules/linear.py", "transformers/pytorch_utils.py", "integrations/sdpa_attention.py")
@@ -193,4 +193,4 @@ def main(args):
 
 
 if __name__ == "__main__":
-    main(parser(__doc__).parse_args())
+    main(arguments(__doc__))

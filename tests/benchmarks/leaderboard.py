@@ -9,11 +9,13 @@ FILE = Path(__file__).with_name("LEADERBOARD.md")
 
 
 def conditions() -> dict:
-    "The date, the commit that is checked out, and the machine."
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=FILE.parent, capture_output=True, text=True)
+    "The date, the commit that is checked out (with a + where files differ from it), and the machine."
+    git = lambda *words: subprocess.run(["git", *words], cwd=FILE.parents[2], capture_output=True, text=True)
+    commit = git("rev-parse", "--short", "HEAD").stdout.strip() or "?"
+    commit += "+" * git("diff", "--quiet", "HEAD", "--", ":!tests/benchmarks/LEADERBOARD.md").returncode
     model = [line.split(":")[1].strip() for line in _cpu_lines() if line.startswith("model name")]
     machine = f"{len(model)} × {model[0].replace('(R)', '')}" if model else platform.processor()
-    return dict(date=time.strftime("%Y-%m-%d"), commit=commit.stdout.strip() or "?", machine=machine)
+    return dict(date=time.strftime("%Y-%m-%d"), commit=commit, machine=machine)
 
 
 def _cpu_lines() -> list[str]:

@@ -42,15 +42,14 @@ def measured(words: list) -> tuple[float, float]:
 
 
 def main(args):
-    rows = []
     for what in args.what or commands():
         words = commands()[what]
         clock, processor = zip(*(measured(words) for _ in range(args.rounds)))
         text = f"wbe {words[0]}" + {"run": " (1,577 edits, rag)", "report": f" ({len(words) - 3} runs)"}.get(what, "")
-        rows.append(dict(command=text, seconds=median(clock), processor=median(processor), rounds=args.rounds))
-        print(rows[-1], flush=True)
-    if args.append:
-        append("Commands", rows)
+        row = dict(command=text, seconds=median(clock), processor=median(processor), rounds=args.rounds)
+        print(row, flush=True)
+        if args.append:  # at once: what follows may take long
+            append("Commands", [row])
 
 
 if __name__ == "__main__":
@@ -58,4 +57,7 @@ if __name__ == "__main__":
     parser.add_argument("what", nargs="*")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--append", action="store_true", help="add the lines to LEADERBOARD.md")
-    main(parser.parse_args())
+    args = parser.parse_args()
+    if unknown := set(args.what) - set(commands()):
+        parser.error(f"no command {', '.join(sorted(unknown))}; there are {', '.join(commands())}")
+    main(args)
