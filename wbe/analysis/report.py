@@ -12,6 +12,7 @@ import html
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime
 from importlib.resources import files
 from itertools import product
@@ -172,6 +173,7 @@ def _execute_notebook(
     nb,
     folder=".",  # where relative paths begin
     log: Callable = lambda text: None,  # is called with the key of every section
+    meanwhile: Future | None = None,  # work that is done at the same time; its error ends this at the next cell
 ):
     "Run a notebook's cells; errors stay in their cells."
     from nbclient import NotebookClient
@@ -182,6 +184,8 @@ def _execute_notebook(
     try:
         with TemporaryFile() as messages, client.setup_kernel(stderr=messages):
             for i, cell in enumerate(nb.cells):
+                if meanwhile and meanwhile.done():
+                    meanwhile.result()
                 if cell.cell_type == "code":
                     if (key := cell.metadata.get("wbe")) not in (None, "parameters", "setup"):
                         log(key)
@@ -491,12 +495,14 @@ def make_report(
     log("read the runs")
     mquake = [run for run in found if _is_mquake_run(run)]
     found = [run for run in found if run not in mquake]
-    runs, trouble = reportable_runs(found, most) if found or not mquake else ([], [])
     kept = cache or Path(out).with_suffix(".answers.sqlite")
     given = dict(files=folder and Path(folder).absolute(), benchmark=benchmark, corpus=corpus, views=views, ask=ask)
     given |= dict(cache=kept, contact=contact, audits=audits, cutoff=cutoff, most=most)
     nb = _results_notebook(found, mquake, **given)
-    nb = _execute_notebook(nb, Path.cwd(), log)
+    with ThreadPoolExecutor(1) as pool:  # while a kernel makes the sections, the runs are read for the page
+        reading = pool.submit(reportable_runs, found, most) if found or not mquake else None
+        nb = _execute_notebook(nb, Path.cwd(), log, reading)
+        runs, trouble = reading.result() if reading else ([], [])
     if notebook:
         write_text(notebook, nbformat.writes(nb))
     write_text(out, _report_page(nb, runs, trouble, title))

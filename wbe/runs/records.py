@@ -429,7 +429,8 @@ def missing(self: Run) -> list[str]:
         return ["no question has been asked yet"]
     if not (scores.moment == "before").any():
         found.append("the unedited model has not been asked")
-    todo = ", ".join(str(t) for t in planned if t not in _asked_steps(self))
+    asked = _asked_steps(self)
+    todo = ", ".join(str(t) for t in planned if t not in asked)
     if todo:
         found.append(f"timesteps {todo} of {planned[0]} to {planned[-1]} are not edited and asked yet")
     if not found and not self.config.get("finished"):
