@@ -258,7 +258,8 @@ def scripted(body: dict) -> str:
         yes = not re.search(r"\d", f["answer"]) if "text" in f else same
         return json.dumps(dict(item=f["item"], verdict="true" if yes else "false"))
     lists = [v.split("; ")[-1] for k, v in f.items() if k.startswith("choose the")]
-    return json.dumps(dict(item=f["item"], pair=f"What is told? => {' => '.join(lists)}"))
+    named = f["title"] if f["title"] not in lists else f.get("passage", f.get("newer version", "")).split()[0]
+    return json.dumps(dict(item=f["item"], pair=f"What is told of {named}? => {' => '.join(lists)}"))
 
 
 def test_from_passages_by_a_model_without_wikidata(dumps, tmp_path, monkeypatch):

@@ -29,13 +29,16 @@ class WorldRetriever(MeanPooledEmbedder):
     folder: Path | None = None
 
     def __init__(self):
-        super().__init__(str(self.folder), length=LENGTH)
+        super().__init__(str(self.folder))
         self.kept = {}
 
     def embed(self, texts, progress: bool = False) -> np.ndarray:
         "One vector of length 1 for each text."
         new = sorted({t for t in texts if t not in self.kept}, key=len)
-        self.kept |= dict(zip(new, super().embed(new)))
+        for start in range(0, len(new), 64):
+            some = new[start : start + 64]
+            with torch.inference_mode():  # cut as in training
+                self.kept |= dict(zip(some, vectors(self.model, self.tokenizer, some).numpy()))
         return np.array([self.kept[t] for t in texts], np.float32).reshape(-1, self.size)
 
 

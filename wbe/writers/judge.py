@@ -219,8 +219,11 @@ def pair_fault(request: PassageRequest, found: _PassageQuestion) -> str | None: 
         return "one answer for two versions" if request.outdated else "two answers for one passage"
     if found.answer not in request.candidates or (found.outdated or "") not in ("", *request.outdated_candidates):
         return "an answer is not among the candidates"
-    given = [a for a in (found.answer, found.outdated) if a and a.casefold() in found.question.casefold()]
-    return "answer given away" if given else None
+    holds = lambda name: bool(name) and name.casefold() in found.question.casefold()
+    if holds(found.answer) or holds(found.outdated):
+        return "answer given away"
+    named = (request.title, request.title.partition(" (")[0], *request.candidates, *request.outdated_candidates)
+    return None if any(map(holds, named)) else "names nothing of the passage"
 
 # %% ../../nbs/03_writers/10_judge.ipynb #pass-013
 def _valid_pair(text: str) -> str:
