@@ -31,7 +31,7 @@ help:
 	@echo "make readme        write README.md from nbs/index.ipynb"
 	@echo "make samples       write the dumps and the benchmark in data_samples/ again"
 	@echo "make runs          make data_samples/runs, runs_curves, runs_forms and runs_later again: every editor (hours on two cores)"
-	@echo "make study         train four smaller models and make data_samples/study: seven runs on each, two timesteps"
+	@echo "make study         train four smaller models and make data_samples/study: eight runs on each"
 	@echo "make real ROWS=…   fetch SmolLM2-135M and MiniLM (190 MB), and run five editors on rows of a benchmark of yours"
 	@echo "make bench         the benchmarks in tests/benchmarks/ (minutes)"
 	@echo "make docs          the documentation site in _docs/, offline"
@@ -117,7 +117,7 @@ models/wbe-tiny-%/training.json: | $(READY)
 
 study: $(STUDY)
 	OMP_NUM_THREADS=1 $(BIN)/wbe sweep data_samples/study.toml --jobs 2
-	rm -rf data_samples/study/.before data_samples/study/*/state data_samples/study/*/output.txt
+	$(BIN)/python data_samples/keep_study.py data_samples/study
 
 # Without ROWS it only fetches. EDITS=300 makes more edits.
 real: $(READY)
