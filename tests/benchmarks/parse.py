@@ -1,11 +1,12 @@
 """Parsing a dump to Parquet: speed on one core, and memory, which must not grow with the dump.
 
-    python tests/benchmarks/parse.py [SIZE …]        entities for the memory runs; default: 10000 30000 100000
+    python tests/benchmarks/parse.py [--append] [SIZE …]     entities for the memory runs; default: 10000 30000 100000
 
 The speed is compared with qwikidata and with plain JSON decoding. All speeds are CPU seconds of one process; each
 measurement is repeated and the best is taken. Larger dumps repeat the dump of one world.
 """
 
+import argparse
 import gzip
 import os
 import re
@@ -18,6 +19,7 @@ from pathlib import Path
 
 import msgspec
 import psutil
+from leaderboard import append
 
 from wbe.records import Label, Statement, schema
 from wbe.wikidata.claims import entity_decoder
@@ -177,7 +179,15 @@ def memory(path: Path, entities: int, workers: int, folder: Path) -> dict:
     return {"entities": entities, "processes": workers, "seconds": seconds, "peak memory, MB": peak / 1e6}
 
 
-def main(sizes):
+def line_of(found: dict) -> dict:
+    "A line of the leaderboard."
+    names = dict(qwikidata="qwikidata: file to the same tables", wbe="wbe: file to Parquet")
+    names |= {"ratio": "wbe / qwikidata, from file", "decoding": "msgspec: lines decoded, our types"}
+    names |= {"of decoding": "wbe / msgspec with our types, from lines"}
+    return dict(entities=found["entities"]) | {short: found[name] for short, name in names.items()}
+
+
+def main(sizes, add: bool):
     import pandas as pd
 
     pd.set_option("display.width", 200)
@@ -192,6 +202,8 @@ def main(sizes):
         table = pd.DataFrame(
             [speeds(name, dump("a", some, many), dump("b", some, few), folder) for name, some, many, few in cases]
         )
+        if add:
+            append("Dumps", [line_of(found) for found in table.to_dict("records")])
         print("MB of JSON a second on one core (CPU time; gzip, one process):")
         print(table.set_index("entities").T.map(lambda x: f"{x:.2f}" if x < 10 else f"{x:.0f}").to_string())
         rows = []
@@ -205,4 +217,8 @@ def main(sizes):
 
 
 if __name__ == "__main__":
-    main([int(a) for a in sys.argv[1:]] or [10_000, 30_000, 100_000])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("sizes", nargs="*", type=int, default=[10_000, 30_000, 100_000])
+    parser.add_argument("--append", action="store_true", help="add the speeds to LEADERBOARD.md")
+    args = parser.parse_args()
+    main(args.sizes, args.append)

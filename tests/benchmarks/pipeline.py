@@ -1,6 +1,6 @@
 """The whole of `wbe benchmark` on worlds of growing size: seconds and memory of every stage.
 
-    python tests/benchmarks/pipeline.py [--memory 3GB] [ENTITIES …]        default: 10000 30000 100000
+    python tests/benchmarks/pipeline.py [--memory 3GB] [--append] [ENTITIES …]     default: 10000 30000 100000
 
 A world with two snapshots is written, and a benchmark is made of it with templates, in a process of its own. The
 highest memory of each stage is that of the whole process, with the engine's; it is reset between the stages. Seconds
@@ -9,6 +9,7 @@ are CPU seconds of all threads, which hardly depend on what else the machine doe
 
 import argparse
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -16,6 +17,8 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+
+from leaderboard import append
 
 WRITE = """
 import sys
@@ -109,6 +112,19 @@ def measure(entities: int, memory: str, chains: bool, engine: str, where=None):
         shutil.rmtree(folder)
 
 
+def growth(seconds: dict[str, dict]) -> list[dict]:
+    "Lines of the leaderboard: for each stage its seconds by size, and the exponent from the smallest to the largest."
+    sizes = sorted(seconds, key=lambda name: int(name.replace(",", "")))
+    first, last = sizes[0], sizes[-1]
+    wider, lines = math.log(int(last.replace(",", "")) / int(first.replace(",", ""))), []
+    for stage, least in seconds[first].items():
+        most = seconds[last].get(stage)
+        grown = math.log(most / least) / wider if least >= 0.2 and most else None  # less is mostly the clock's noise
+        text = " → ".join(f"{seconds[size].get(stage, 0):.1f}" for size in sizes)
+        lines.append(dict(what=stage, sizes=" → ".join(sizes), seconds=text, exponent=grown))
+    return lines
+
+
 def main():
     import pandas as pd
 
@@ -119,6 +135,7 @@ def main():
     parser.add_argument("--chains", action="store_true", help="also chains of two to four facts")
     parser.add_argument("--engine", default="duckdb")
     parser.add_argument("--where", help="folder for the files")
+    parser.add_argument("--append", action="store_true", help="add the growth of each stage to LEADERBOARD.md")
     args = parser.parse_args()
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; engine limited to {args.memory}; one process parses")
     seconds, memory, about = {}, {}, {}
@@ -127,6 +144,8 @@ def main():
         seconds[f"{n:,}"] = {name: round(cpu, 1) for name, (cpu, _) in rows.items()}
         memory[f"{n:,}"] = {name: round(gb, 2) for name, (_, gb) in rows.items()}
         print(about[f"{n:,}"], seconds[f"{n:,}"], memory[f"{n:,}"], sep="\n", file=sys.stderr, flush=True)
+    if args.append and len(seconds) > 1:
+        append("Growth", growth(seconds))
     for title, table in (("what there is", about), ("CPU seconds", seconds), ("highest memory, GB", memory)):
         print(f"\n{title}, by number of entities:")
         print(pd.DataFrame(table)[[f"{n:,}" for n in sorted(args.sizes)]].to_string())
