@@ -113,11 +113,12 @@ def measure(entities: int, memory: str, chains: bool, engine: str, where=None):
 
 
 def growth(seconds: dict[str, dict]) -> list[dict]:
-    "Lines of the leaderboard: for each stage its seconds by size, and the exponent from the smallest to the largest."
-    sizes = sorted(seconds, key=lambda name: int(name.replace(",", "")))
-    first, last = sizes[0], sizes[-1]
-    wider, lines = math.log(int(last.replace(",", "")) / int(first.replace(",", ""))), []
-    for stage, least in seconds[first].items():
+    "Lines of the leaderboard: for each stage its seconds by size, and the exponent between the two largest sizes."
+    number = lambda name: int(name.replace(",", ""))
+    sizes, lines = sorted(seconds, key=number), []
+    before, last = sizes[-2:]  # of small worlds the start is most
+    wider = math.log(number(last) / number(before))
+    for stage, least in seconds[before].items():
         most = seconds[last].get(stage)
         grown = math.log(most / least) / wider if least >= 0.2 and most else None  # less is mostly the clock's noise
         text = " → ".join(f"{seconds[size].get(stage, 0):.1f}" for size in sizes)
