@@ -17,8 +17,9 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 from msgspec import Raw, defstruct
+from msgspec.structs import astuple
 
-from ..records import VALUE_TYPES, Label, Statement, patch, schema
+from ..records import VALUE_TYPES, Label, Statement, patch, schema, time_text
 from .claims import EMPTY_MAP, FULL_DECODER, TIME_QUALIFIERS, DumpClaim, DumpSnak
 from .claims import EntityValue, PropertyInfo, Role, StringValue, TimeSnak
 from .claims import entity_decoder, property_row, role_rows, value_text, value_type
@@ -29,19 +30,22 @@ except ImportError:
     from zlib import crc32
 
 # %% ../../nbs/04_wikidata/05_entities.ipynb #cell-007
-def _first_text(terms, count: int) -> str | None:
+def _first_text(terms) -> str | None:  # terms: one per language, or an empty map
     "The text in the first of some languages that has one."
-    found = (getattr(terms, f"l{i}") for i in range(count)) if terms else ()
-    return next((term.value for term in found if term and term.value), None)
+    for term in astuple(terms) if terms else ():
+        if term and term.value:
+            return term.value
+    return None
 
 # %% ../../nbs/04_wikidata/05_entities.ipynb #cell-008
-def _entity_terms(e, count: int) -> tuple:  # count: of languages that were decoded
+def _entity_terms(e) -> tuple:
     "Label and description, each in the first language that has one, and the aliases in all of them."
-    label, description = _first_text(e.labels, count), _first_text(e.descriptions, count)
+    label, description = _first_text(e.labels), _first_text(e.descriptions)
     if not e.aliases:
         return label, description, []
-    aliases = dict.fromkeys(term.value for i in range(count) for term in getattr(e.aliases, f"l{i}"))
-    return label, description, [name for name in aliases if name != label]
+    aliases = dict.fromkeys([term.value for terms in astuple(e.aliases) for term in terms])
+    aliases.pop(label, None)
+    return label, description, list(aliases)
 
 # %% ../../nbs/04_wikidata/05_entities.ipynb #cell-012
 _SITELINKS_DECODER = msgspec.json.Decoder(dict[str, Raw] | EMPTY_MAP)
@@ -50,7 +54,7 @@ _ENWIKI_DECODER = msgspec.json.Decoder(defstruct("Links", [("enwiki", _LINK, _LI
 _TEXT_DECODER = msgspec.json.Decoder(str)
 # as Wikidata writes it; a text cannot contain it, because its quotes are escaped
 _ENWIKI_HEAD = b'"enwiki":{"site":"enwiki","title":'
-_JSON_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"')
+_JSON_TEXT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
 
 
 def _enwiki_title(text: bytes) -> str | None:
@@ -131,6 +135,12 @@ def _add_claims(self: _StatementColumns, claims: dict, line: bytes):
 _UNKNOWN_END = "+0000-00-00T00:00:00Z/0"  # of what has ended, nobody knows when
 
 
+def _first_time(snaks: list[TimeSnak] | None) -> str | None:
+    "The text form of the first of some times, if it has a value."
+    value = snaks and snaks[0].datavalue
+    return time_text(value.value.time, value.value.precision) if value else None
+
+
 def _qualifier_row(row: int, claim: DumpClaim, line: bytes) -> tuple:
     "The row, start, end, point in time, and the other qualifiers."
     times, order = claim.qualifiers, claim.order
@@ -139,8 +149,7 @@ def _qualifier_row(row: int, claim: DumpClaim, line: bytes) -> tuple:
     if times.P580 is times.P582 is times.P585:  # none of them, as for most
         return row, None, None, None, order
     others = [pid for pid in order if pid not in TIME_QUALIFIERS]
-    first = [snaks and snaks[0].datavalue for snaks in (times.P580, times.P582, times.P585)]
-    start, end, point = (value and value_text(value) for value in first)
+    start, end, point = map(_first_time, astuple(times))
     if times.P582 and end is None and claim.rank != "preferred" and times.P582[0].snaktype != "novalue":
         end = _UNKNOWN_END
     return row, start, end, point, others
@@ -291,9 +300,9 @@ class _LineSlice:
     "The tables of a few hundred lines."
 
     def __init__(self, languages: tuple[str, ...], roles: bool, seen: set | None = None):
-        self.decoder, self.languages, self.with_roles = entity_decoder(languages), len(languages), roles
-        self.statements, self.labels = _StatementColumns(), tuple([] for _ in schema(Label))
-        self.properties, self.roles = [], []
+        self.decoder, self.with_roles = entity_decoder(languages), roles
+        self.statements = _StatementColumns()
+        self.labels, self.properties, self.roles = [], [], []  # rows
         self.seen, self.others, self.duplicates = set() if seen is None else seen, 0, 0
         self.versions, self.rejected, self.redirects = [], [], []  # the latter are pairs of ids
 
@@ -309,12 +318,11 @@ def add_line(self: _LineSlice, line: bytes):
         self.duplicates += 1
         self.versions.append((e.id, crc32(line)))
         return
-    names, links = _entity_terms(e, self.languages), _sitelinks(e.sitelinks)
+    names, links = _entity_terms(e), _sitelinks(e.sitelinks)
     roles = list(role_rows(e.id, line)) if self.with_roles else ()
     info = property_row(e, line, *names[:2]) if e.type == "property" else None
     self.statements.add_entity(e, line)
-    for column, value in zip(self.labels, (e.id, *names, *links)):
-        column.append(value)
+    self.labels.append((e.id, *names, *links))
     self.roles += roles
     self.seen.add(e.id)
     self.versions.append((e.id, crc32(line)))
@@ -330,10 +338,11 @@ def _in_scope(e) -> bool:
     return letter is not None
 
 # %% ../../nbs/04_wikidata/05_entities.ipynb #cell-057
-def _record_batch(columns, record: type):  # columns: may be empty
-    "A record batch from the columns of a record."
+def _record_batch(rows: list, record: type):
+    "A record batch of rows."
     want = schema(record)
-    return pa.record_batch([pa.array(c, f.type) for c, f in zip(columns or [()] * len(want), want)], schema=want)
+    columns = zip(*rows) if rows else [()] * len(want)
+    return pa.record_batch([pa.array(c, f.type) for c, f in zip(columns, want)], schema=want)
 
 # %% ../../nbs/04_wikidata/05_entities.ipynb #cell-058
 @patch
@@ -342,8 +351,8 @@ def batches(self: _LineSlice) -> dict:
     return dict(
         statements=_statement_batch(self.statements),
         labels=_record_batch(self.labels, Label),
-        properties=_record_batch(list(zip(*self.properties)), PropertyInfo),
-        roles=_record_batch(list(zip(*self.roles)), Role),
+        properties=_record_batch(self.properties, PropertyInfo),
+        roles=_record_batch(self.roles, Role),
     )
 
 # %% ../../nbs/04_wikidata/05_entities.ipynb #cell-061
@@ -440,7 +449,7 @@ def _without_collection():
             gc.enable()
 
 # %% ../../nbs/04_wikidata/05_entities.ipynb #cell-080
-LINES_PER_SLICE = 256
+LINES_PER_SLICE = 512
 FALLBACK = ("mul",)  # where names are that are the same in all languages
 _REGIONS = {"en": ("en-gb", "en-ca")}  # whose labels are tried last; their aliases count as others do
 
