@@ -391,6 +391,16 @@ def _mquake_instance(c: Chain, case: int, questions: list[str], names: dict, wri
         style=c.style,
     )
 
+
+def _mquake_instances(chains: list[Chain], questions: list[list], names: dict, writer: Writer):
+    "The chains that can be asked as a whole and fact by fact, numbered."
+    case = 1
+    for c, some in zip(chains, questions, strict=True):
+        row = some and _mquake_instance(c, case, some, names, writer)
+        if row and all(hop["question"] for hop in row["single_hops"] + row["new_single_hops"]):
+            yield row
+            case += 1
+
 # %% ../../nbs/06_benchmark/05_chains.ipynb #3b49c411
 def _entity_names(e, labels, chains: list[Chain]) -> dict:
     "Label and aliases of every object of some chains, from a file of labels."
@@ -412,19 +422,19 @@ def write_chains(
 ) -> Manifest:
     "Write the chains of a timestep as MQuAKE instances, a file for each style; they are numbered through both."
     writer = writer or TemplateWriter()
-    stage = Stage(out, "chain_questions", dict(writer=writer.key(), version=2), [chains, labels])
+    stage = Stage(out, "chain_questions", dict(writer=writer.key(), version=3), [chains, labels])
     if stage.done:
         return stage.manifest
     with stage, open_engine(engine, memory) as e:
         every = [Chain(**r) for r in read_table(chains, Chain).to_pylist()]
         names = _entity_names(e, labels, every)
-        worded = list(zip(every, _chain_questions(every, names, writer)))
-        kept = list(enumerate(((c, qs) for c, qs in worded if qs), 1))
+        questions = _chain_questions(every, names, writer)
+        kept = list(_mquake_instances(every, questions, names, writer))
         for style in CHAIN_STYLES:
-            rows = (_mquake_instance(c, case, qs, names, writer) for case, (c, qs) in kept if c.style == style)
+            rows = (row for row in kept if row["style"] == style)
             path = Path(out) / f"chains_{style}.json"
             stage.counts[style] = write_json_rows(path, rows)
             stage.outputs.append(path)
-        wordings = Counter(f"{len(qs)} wordings" for _, qs in worded)
+        wordings = Counter(f"{len(qs)} wordings" for qs in questions)
         stage.counts.update(instances=len(kept), chains=len(every), **wordings)
     return stage.manifest

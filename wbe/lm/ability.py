@@ -121,12 +121,15 @@ def static_items(
     if not (rows := [r for r in found if r["property_id"] != "P31"]):
         raise BadArgument(f"{static}: no static facts are left to ask for")
     random.Random(seed).shuffle(rows)
-    of_subject = {}
+    of_subject, writer, items = {}, make_writer("template"), []
     for r in rows:
         of_subject.setdefault(r["subject_id"], r)
-    requests = [update_request(r) for r in list(of_subject.values())[:n]]
-    texts = make_writer("template").write(requests)
-    return [QAItem(t.text, r.answer, id=r.id.removesuffix("/update")) for r, t in zip(requests, texts)]
+    for asked in map(update_request, of_subject.values()):
+        if len(items) == n:
+            break
+        if question := next(iter(writer.write([asked]))).text:
+            items.append(QAItem(question, asked.answer, id=asked.id.removesuffix("/update")))
+    return items
 
 # %% ../../nbs/07_lm/11_ability.ipynb #cc693348
 def _squad_questions(data) -> Iterator[tuple[str, str, list]]:

@@ -123,12 +123,16 @@ def template_fact(
 
 # %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #eed23277
 def _lacks_a_fact(p: Probe) -> bool:
-    "Whether a benchmark does not say what a question needs: the second fact of a multi-hop question."
-    return not (p.facts or p.relation_id) and AXES[p.axis].rests_on_edit and len(AXES[p.axis].facts) > 1
+    "Whether nobody can say the second fact of a multi-hop question: its property is not known, or has no words."
+    from wbe.writers.properties import phrases_for
+
+    if p.facts or (p.relation_id and phrases_for(p.relation_id)):
+        return False
+    return AXES[p.axis].rests_on_edit and len(AXES[p.axis].facts) > 1
 
 
 def _facts_behind(p: Probe, r: EditRequest, form: str) -> list:
-    "The facts of a question about an edit; only the edit of a multi-hop question whose second fact is not known."
+    "The facts of a question about an edit; only the edit of a multi-hop question whose second fact cannot be said."
     if p.facts:
         return list(map(tuple, p.facts))
     own, axis = format_fact(r, form), AXES[p.axis]
@@ -136,7 +140,8 @@ def _facts_behind(p: Probe, r: EditRequest, form: str) -> list:
         return [(p.question, p.answer)]
     if len(axis.facts) == 1 or _lacks_a_fact(p):
         return [own]
-    return [own, template_fact(r.answer, p.relation_id, p.answer, form)]
+    shown = lambda form: template_fact(r.answer, p.relation_id, p.answer, form)
+    return [own, shown(form) if shown(form)[0] else shown("statement")]  # "Which parts …" has many answers
 
 # %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #eb48d6c6
 def _true_facts(r: EditRequest, form: str = "pair") -> dict[str, list]:  # form: or statement
@@ -233,8 +238,10 @@ class OracleEditor(Editor):
                 "gets its fact: in Python use requests_from_rows(rows, probes=True)"
             )
         for axis in dict.fromkeys(p.axis for r in requests for p in r.probes if _lacks_a_fact(p)):
-            what = f"the second fact of a {axis} question (its property, {AXES[axis].of_answer('relation_id')})"
-            _warn_once(f"oracle: the benchmark does not say {what}; what is known is prepended")
+            what = f"the second fact of some {axis} questions (its property, {AXES[axis].of_answer('relation_id')})"
+            _warn_once(
+                f"oracle: the benchmark does not say {what}, or there are no words for it; the rest is prepended"
+            )
         return OracleEdit(requests=list(requests))
 
 # %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-007
