@@ -1,10 +1,11 @@
 """The whole of `wbe benchmark` on worlds of growing size: seconds and memory of every stage.
 
-    python tests/benchmarks/pipeline.py [--memory 3GB] [--append] [ENTITIES …]     default: 10000 30000 100000
+    python tests/benchmarks/pipeline.py [--memory 3GB] [--run] [--append] [ENTITIES …]     default: 10000 30000 100000
 
 A world with two snapshots is written, and a benchmark is made of it with templates, in a process of its own. The
 highest memory of each stage is that of the whole process, with the engine's; it is reset between the stages. Seconds
-are CPU seconds of all threads, which hardly depend on what else the machine does.
+are CPU seconds of all threads, which hardly depend on what else the machine does. With --run wbe-tiny then answers
+the benchmark unedited and with retrieval, and a report compares the two; that takes a tenth of a second an edit.
 """
 
 import argparse
@@ -83,22 +84,38 @@ def size_of(folder: Path) -> int:
     return sum(p.stat().st_size for p in folder.rglob("*") if p.is_file())
 
 
-def measure(entities: int, memory: str, chains: bool, engine: str, where=None):
+def child(command: list, **options) -> tuple[str, tuple[float, float]]:
+    "What a process writes, its processor seconds and the highest memory of it or of a child."
+    p = subprocess.Popen([sys.executable, *map(str, command)], stdout=subprocess.PIPE, text=True, **options)
+    text = p.stdout.read()
+    _, status, used = os.wait4(p.pid, 0)
+    assert status == 0, f"{command} ended with {status}"
+    return text, (used.ru_utime + used.ru_stime, used.ru_maxrss / 1e6)
+
+
+def run_and_report(folder: Path) -> dict:
+    "Processor seconds and memory of two runs of wbe-tiny with a benchmark, and of a report on them."
+    rows, editors = {}, dict(unedited=[], rag=["--editor", "rag"])
+    for name, editor in editors.items():
+        run = ["run", "bench/release", "--model", "wbe-tiny", *editor, "--name", name]
+        rows[f"run: {name}"] = child(["-m", "wbe", *run], cwd=folder)[1]
+    report = ["report", *(f"runs/{name}" for name in editors), "-o", "report.html"]
+    rows["report"] = child(["-m", "wbe", *report], cwd=folder)[1]
+    return rows
+
+
+def measure(entities: int, args):
     "The stages of one size, and what there was to do."
-    folder = Path(tempfile.mkdtemp(dir=where))
+    folder = Path(tempfile.mkdtemp(dir=args.where))
     try:
         start = time.perf_counter()
         subprocess.run([sys.executable, "-c", WRITE, str(entities), str(folder / "world")], check=True)
         print(f"{entities:,} entities: world written in {time.perf_counter() - start:.0f} s", file=sys.stderr)
-        command = [sys.executable, "-c", MAKE, str(folder), memory, str(chains), engine]
-        p = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        text = p.stdout.read()
-        _, status, used = os.wait4(p.pid, 0)
-        assert status == 0, f"it ended with {status}"
+        text, (cpu, gb) = child(["-c", MAKE, folder, args.memory, args.chains, args.engine])
         found = json.loads(text.splitlines()[-1])
         rows = {name: (cpu, gb) for name, (cpu, _, gb) in found["stages"].items()}
-        highest = max(used.ru_maxrss / 1e6, *(gb for _, gb in rows.values()))
-        rows["everything"] = (used.ru_utime + used.ru_stime, highest)
+        rows["everything"] = (cpu, max(gb, *(gb for _, gb in rows.values())))
+        rows |= run_and_report(folder) if args.run else {}
         counts = found["counts"]
         about = {
             "changes": counts["changes/changes"]["changed"],
@@ -130,18 +147,19 @@ def main():
     import pandas as pd
 
     pd.set_option("display.width", 200)
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sizes", nargs="*", type=int, default=[10_000, 30_000, 100_000])
     parser.add_argument("--memory", default="3GB", help="for the engine; the process needs more")
     parser.add_argument("--chains", action="store_true", help="also chains of two to four facts")
     parser.add_argument("--engine", default="duckdb")
     parser.add_argument("--where", help="folder for the files")
+    parser.add_argument("--run", action="store_true", help="also two runs with the benchmark, and a report")
     parser.add_argument("--append", action="store_true", help="add the growth of each stage to LEADERBOARD.md")
     args = parser.parse_args()
     print(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; engine limited to {args.memory}; one process parses")
     seconds, memory, about = {}, {}, {}
     for n in args.sizes:
-        rows, about[f"{n:,}"] = measure(n, args.memory, args.chains, args.engine, args.where)
+        rows, about[f"{n:,}"] = measure(n, args)
         seconds[f"{n:,}"] = {name: round(cpu, 1) for name, (cpu, _) in rows.items()}
         memory[f"{n:,}"] = {name: round(gb, 2) for name, (_, gb) in rows.items()}
         print(about[f"{n:,}"], seconds[f"{n:,}"], memory[f"{n:,}"], sep="\n", file=sys.stderr, flush=True)
