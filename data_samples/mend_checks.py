@@ -24,15 +24,13 @@ HERE, CHECKS = Path(__file__).parent, 256
 NETWORKS = {"rates alone": dict(steps=300, lr=0.0, rate_lr=3e-4), "600 steps": None, "1,350 steps": dict(steps=1350)}
 
 
-def answers(lm, examples, network) -> list[dict]:
-    "For each check whether the edit is learnt and the other fact stays, and both losses."
-    rows = []
-    for n in range(CHECKS):
-        done = training._updated_pass(lm, [examples("check", n)], network, network.matrices)
-        (learnt, stays), (edit, local) = training._right_shares(done), training._mend_losses(done)
-        row = dict(example=n, tokens=len(done.again[0].answer), learnt=int(learnt), stays=int(stays))
-        rows.append(row | dict(edit=round(edit.item(), 4), local=round(local.item(), 4)))
-    return rows
+def right_and_losses(lm, example, network) -> dict:
+    "Whether an edit is learnt, was known before, and the other fact stays, and both losses."
+    done = training._updated_pass(lm, [example], network, network.matrices)
+    (learnt, stays), (edit, local) = training._right_shares(done), training._mend_losses(done)
+    known, _ = training._right_shares(done._replace(again_after=done.again_before))
+    found = dict(tokens=len(done.again[0].answer), known=int(known), learnt=int(learnt), stays=int(stays))
+    return found | dict(edit=round(edit.item(), 4), local=round(local.item(), 4))
 
 
 if __name__ == "__main__":
@@ -47,5 +45,7 @@ if __name__ == "__main__":
                 training.MendTrainer, lm, examples, where, training.mend_training(lm, **changed), every=20
             )
         with frozen_model(lm), torch.no_grad():
-            out += [dict(network=name) | r for r in answers(lm, examples, read_network(MendNetwork, where)[0])]
-    pd.DataFrame(out).to_csv(HERE / "mend_checks.csv", index=False)
+            network, _ = read_network(MendNetwork, where)
+            for n in range(CHECKS):
+                out.append(dict(network=name, example=n) | right_and_losses(lm, examples("check", n), network))
+    pd.DataFrame(out).drop(columns="known").to_csv(HERE / "mend_checks.csv", index=False)
