@@ -545,7 +545,7 @@ def _unknown_lasting(run: Run) -> list[str]:
     a = a[(a.what == "lasting facts") & (a.metric == "exact_match") & (a.edits_done == 0)] if len(a) else a
     if not len(a) or a.value.iloc[0] >= KNOWN_LASTING or run.config.get("plan", {}).get("lasting"):
         return []
-    known = f"the unedited model answers {a.value.iloc[0]:.0%} of the general facts that were asked as lasting facts"
+    known = f"the unedited model answers {a.value.iloc[0]:.0%} of the lasting facts"
     return [f"{known}, so they show no damage: name a file of facts that it knows with --set lasting=FILE"]
 
 
