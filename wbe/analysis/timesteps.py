@@ -182,12 +182,12 @@ def accuracy_changes(runs, metric: str = "exact_match", axes=ASKED_AXES) -> pd.D
     "For each editor, axis and timestep `scored_at`: the change on earlier edits; at the end of a run its verdict."
     parts, asked = [], []
     for name, run in labelled_runs(runs):
-        rows = _rows_between_timesteps(run)
+        rows, at_end = _rows_between_timesteps(run), reached_end(run)
         for axis in [a for a in axes if len(rows) and (rows[rows.moment == "past"].axis == a).any()]:
             later = changes_of_questions(rows, axis=axis, metric=metric).assign(editor=name, axis=axis)
             c = mean_by(later, ["scored_at"], "change", share=False).rename(columns=dict(value="change"))
-            parts.append(c.assign(editor=name, axis=axis, at_end=reached_end(run)))
-            if reached_end(run) and run.editor != "none":
+            parts.append(c.assign(editor=name, axis=axis, at_end=at_end))
+            if at_end and run.editor != "none":
                 asked.append(later[later.scored_at == later.scored_at.max()].assign(difference=later.change))
     if not parts:
         raise BadArgument(f"no run has asked earlier edits again: {'; '.join(find_gaps(runs, ['past']))}")

@@ -409,7 +409,7 @@ def _asked_steps(run) -> set:
     if not len(scores):
         return set()
     restored = SCHEDULES[run.config.get("kind", "timesteps")].restore
-    asked = set(scores.scored_at[scores.moment == ("after" if restored else "current")])
+    asked = set(scores.scored_at[scores.moment == ("after" if restored else "current")].unique().tolist())
     if run.config.get("finished"):
         return asked | set(run.config.get("timesteps", ())) - set(scores.asked_of)  # some have no questions
     return asked - {max(asked, default=None)} if restored else asked
