@@ -7,6 +7,7 @@ measurement is repeated and the best is taken. Larger dumps repeat the dump of o
 """
 
 import argparse
+import gc
 import gzip
 import os
 import re
@@ -19,6 +20,7 @@ from pathlib import Path
 
 import msgspec
 import psutil
+import pyarrow as pa
 from leaderboard import append
 
 from wbe.records import Label, Statement, schema
@@ -160,6 +162,41 @@ def speeds(name: str, path: Path, small: Path, folder: Path) -> dict:
     }
 
 
+def where_time_goes(name: str, path: Path, folder: Path) -> dict:
+    "Processor seconds of a parsed dump, and the shares of its steps, each done alone for all lines."
+    import wbe.wikidata.entities as steps
+
+    languages, lines, found = ("en", *FALLBACK, "en-gb", "en-ca"), entity_lines(path), {}
+    decode = entity_decoder(languages).decode
+    out = folder / "out"
+    parse = lambda: (shutil.rmtree(out, ignore_errors=True), parse_dump(path, out, workers=1, progress=False))
+    whole = cpu(parse, 3)
+
+    def add(step, work, *args):
+        start = time.process_time()
+        made = work(*args)
+        found[step] = found.get(step, 0) + time.process_time() - start
+        return made
+
+    each = lambda work, *columns: [work(*row) for row in zip(*columns)]
+    names_of = lambda e: (steps._entity_terms(e), steps._sitelinks(e.sitelinks))
+    add("inflating", lambda: [len(text) for text in DumpText(path)])
+    made = []
+    gc.disable()
+    for at in range(0, len(lines), steps.LINES_PER_SLICE):
+        some, part = lines[at : at + steps.LINES_PER_SLICE], steps._LineSlice(languages, False)
+        entities = add("decoding", each, decode, some)
+        terms = add("names", each, names_of, entities)
+        add("statements", each, part.statements.add_entity, entities, some)
+        part.labels = [(e.id, *names, *links) for e, (names, links) in zip(entities, terms)]
+        made.append(add("arrays", part.batches))
+    for table in ("statements", "labels"):
+        add("Parquet", parquet_piece, pa.Table.from_batches([batches[table] for batches in made]))
+    gc.enable()
+    shares = {step: seconds / whole for step, seconds in found.items()}
+    return dict(entities=name, seconds=whole) | shares | dict(other=1 - sum(shares.values()))
+
+
 def memory(path: Path, entities: int, workers: int, folder: Path) -> dict:
     "Parse in a separate process and measure its memory and its children's."
     start, peak = time.perf_counter(), 0
@@ -202,10 +239,14 @@ def main(sizes, add: bool):
         table = pd.DataFrame(
             [speeds(name, dump("a", some, many), dump("b", some, few), folder) for name, some, many, few in cases]
         )
+        times = [where_time_goes(name, dump("a", some, many), folder) for name, some, many, _ in cases]
         if add:
             append("Dumps", [line_of(found) for found in table.to_dict("records")])
+            append("Where the time of a dump goes", times)
         print("MB of JSON a second on one core (CPU time; gzip, one process):")
         print(table.set_index("entities").T.map(lambda x: f"{x:.2f}" if x < 10 else f"{x:.0f}").to_string())
+        print("\nprocessor seconds of a dump on one core, and the shares of its steps:")
+        print(pd.DataFrame(times).round(2).to_string(index=False))
         rows = []
         for n in sizes:
             path = write_dump(folder / "a.json.gz", copies(lines, max(1, round(n / len(lines)))))
