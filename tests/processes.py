@@ -52,6 +52,15 @@ def import_all():
         with suppress(ImportError):  # of an extra
             import_module(name)
     gc.enable()
+    if "torch" in sys.modules:
+        os.register_at_fork(after_in_child=renew_thread_pool)
+
+
+def renew_thread_pool():
+    "Let torch renew its pool of threads after a fork, while there is one thread; of two at once, one would find none."
+    import torch
+
+    torch.set_num_threads(torch.get_num_threads())
 
 
 def timed_once(time_rounds):

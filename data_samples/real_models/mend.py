@@ -4,12 +4,14 @@
 
 MODEL is a folder (SmolLM2-135M-Instruct), ROWS are the published rows of `make.py`. Rows 1 to 300 and those after 1,300
 are for training, one subject in ten for its checks. Rows 301 to 600 are edited, each alone, with the rates alone (the
-network's own learning rate at 0) and with the network; mend.csv has what was learnt and what stayed, without texts, and
-mend.json the settings and the log of each training. FOLDER gets the trained networks, which are not stored here.
+network's own learning rate at 0) and with the network. mend.csv has what was learnt and what stayed, without texts,
+and how many training rows have the same answer (`trained`); mend.json the settings and the log of each training.
+FOLDER gets the trained networks, which are not stored here.
 """
 
 import json
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pandas as pd
@@ -52,6 +54,7 @@ if __name__ == "__main__":
     model, rows, folder = sys.argv[1], json.loads(Path(sys.argv[2]).read_text(encoding="utf-8")), Path(sys.argv[3])
     folder.mkdir(parents=True, exist_ok=True)
     lm, examples = load(model, "float32", "cpu"), training.BenchmarkExamples(training_rows(rows, folder))
+    answers = Counter(row["ans"] for row, _ in examples.trained)
     out, about, trained = [], {}, {}
     for name, changed in NETWORKS.items():
         settings = training.mend_training(lm, **COMMON | changed)
@@ -64,6 +67,7 @@ if __name__ == "__main__":
         with frozen_model(lm), torch.no_grad():
             for n, row in enumerate(rows[TUNING : TUNING + EDITED], TUNING + 1):
                 for axis, example in examples_of(row).items():
-                    out.append(dict(network=name, row=n, axis=axis) | right_and_losses(lm, example, network))
+                    found = dict(network=name, row=n, axis=axis, trained=answers[row["target_new"]])
+                    out.append(found | right_and_losses(lm, example, network))
     pd.DataFrame(out).to_csv(HERE / "mend.csv", index=False)
     (HERE / "mend.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
