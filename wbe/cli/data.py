@@ -16,6 +16,7 @@ from .bench import _parse_prices, _spending
 from .runs import _make_judge
 from .tables import TableOutput, print_step
 from ..records import BadArgument
+from ..store import Manifest
 
 # %% ../../nbs/12_app/06_data.ipynb #35cb065d
 _data = typer.Typer(
@@ -205,6 +206,10 @@ def _updates(
     left_out = ", ".join(f"{reason}: {n:,}" for reason, n in counts.items() if reason not in SCENARIOS)
     if left_out:
         out.line(f"Left out, because {left_out}")
+    if not named:
+        fates = Manifest.of(folder / "rules", "rules").counts["fates"]
+        told = ", ".join(f"{n:,} {fate}" for fate, n in fates.items())
+        return out.line(f"No updates between these snapshots. Facts by what the rules made of them: {told}")
     out.line(f"The updates:  {path}\nAsk about them:  wbe run {path} --schedule wikifactdiff -m MODEL -e EDITOR")
 
 # %% ../../nbs/12_app/06_data.ipynb #31746d8c
