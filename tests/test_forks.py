@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import processes
+
 HERE = Path(__file__).parent
 # What forks.py and conftest.py take from processes.py; this test starts no server.
 NO_SERVER = """
@@ -59,3 +61,33 @@ def test_every_report_arrives_and_fixtures_of_the_session_stay(tmp_path):
 def test_a_process_that_dies_is_an_error(tmp_path):
     code, printed = outcome(tmp_path, dict(a=PASS, b=DIE))
     assert code == 3 and "a process of tests has died" in printed, printed
+
+
+THREADS = """
+import os, threading, torch
+
+torch.set_num_threads(1)
+x, errors = torch.ones(300, 300), []
+if child := os.fork():
+    raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+start = threading.Barrier(3)
+
+def compute():
+    start.wait()
+    try:
+        x.add(1).mm(x)
+    except RuntimeError as e:
+        errors.append(e)
+
+threads = [threading.Thread(target=compute) for _ in range(3)]
+[t.start() for t in threads]
+[t.join() for t in threads]
+print(*errors)
+os._exit(len(errors))
+"""
+
+
+def test_threads_that_begin_together_after_a_fork_find_the_pool_of_torch():
+    for _ in range(2):
+        done = processes.run(["-c", THREADS])
+        assert done.returncode == 0, done.stderr

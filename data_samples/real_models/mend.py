@@ -28,7 +28,7 @@ sys.path.append(str(Path(__file__).parents[1]))
 from mend_checks import right_and_losses
 
 HERE, EDITED = Path(__file__).parent, 300
-ROWS = "rows-0.jsonl"  # rows for training
+TRAINING = "training-rows.jsonl"
 COMMON = dict(batch=8, lr=1e-4, rate_lr=1e-4, rank=64, decay=True, check_every=100, checked=96, patience=None)
 NETWORKS = {"rates alone": dict(steps=300, lr=0.0, rate_lr=3e-4), "network": dict(steps=600)}
 
@@ -36,7 +36,7 @@ NETWORKS = {"rates alone": dict(steps=300, lr=0.0, rate_lr=3e-4), "network": dic
 def training_rows(given: list, folder: Path) -> list[dict]:
     "The rows for training, read as a benchmark."
     rows = [{new: row[old] for old, new in FIELDS.items()} for row in given[:TUNING] + given[LAST:]]
-    path = folder / ROWS
+    path = folder / TRAINING
     path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
     return [row for step in open_benchmark(str(path)) for row in step.edits.to_pylist()]
 

@@ -5,7 +5,7 @@
 A world with two snapshots is written, and a benchmark is made of it with templates, in a process of its own. The
 highest memory of each stage is that of the whole process, with the engine's; it is reset between the stages. Seconds
 are CPU seconds of all threads, which hardly depend on what else the machine does. With --run wbe-tiny then answers
-the benchmark unedited and with retrieval, and a report compares the two; that takes a tenth of a second an edit.
+the benchmark unedited and with retrieval, and a report compares the two; that takes some twentieth of a second an edit.
 """
 
 import argparse
@@ -89,7 +89,7 @@ def child(command: list, **options) -> tuple[str, tuple[float, float]]:
     p = subprocess.Popen([sys.executable, *map(str, command)], stdout=subprocess.PIPE, text=True, **options)
     text = p.stdout.read()
     _, status, used = os.wait4(p.pid, 0)
-    assert status == 0, f"{command} ended with {status}"
+    assert status == 0, f"{' '.join(map(str, command))[-300:]} ended with {os.waitstatus_to_exitcode(status)}"
     return text, (used.ru_utime + used.ru_stime, used.ru_maxrss / 1e6)
 
 

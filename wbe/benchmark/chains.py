@@ -338,24 +338,41 @@ def _labelled_path(c: Chain, ids: list[str], labels: list[str]) -> list[tuple]:
     "Subject id and label, property id and label, object id and label, hop by hop."
     return list(zip([c.subject_id, *ids], [c.subject, *labels], c.property_ids, c.properties, ids, labels))
 
+
+def _facts_of(c: Chain) -> list[tuple]:
+    "The facts of a chain before and after its edits."
+    return [*_labelled_path(c, c.before_ids, c.before), *_labelled_path(c, c.after_ids, c.after)]
+
 # %% ../../nbs/06_benchmark/05_chains.ipynb #c62ccd87
 def _aliases(id: str, label: str, names: dict) -> list[str]:
     "The other names of an entity."
     return [n for n in names.get(id, ()) if n != label]
 
 # %% ../../nbs/06_benchmark/05_chains.ipynb #29248361
-def _single_hop(hop: tuple, names: dict, writer: Writer) -> dict:
+def _hop_request(hop: tuple) -> Request:  # hop: of `_labelled_path`
+    "The request for the question about one fact of a chain."
+    _, subject, pid, name, _, object = hop
+    return Request(f"{subject}/{pid}/update", "update", subject, (Hop(pid, name, object, object_kind(pid)),))
+
+
+def _hop_questions(chains: list[Chain], writer: Writer) -> dict[tuple, str]:
+    "The questions about the facts of some chains; facts that the writer cannot ask about are left out."
+    hops = list(dict.fromkeys(hop for c in chains for hop in _facts_of(c)))
+    texts = writer.write(map(_hop_request, hops))
+    return {hop: t.text for hop, t in zip(hops, texts, strict=True) if t.text}
+
+
+def _single_hop(hop: tuple, names: dict, asked: dict) -> dict:  # asked: of `_hop_questions`
     "One fact of a chain with its question, as MQuAKE has it."
-    _, subject, pid, name, object_id, object = hop
-    r = Request(f"{subject}/{pid}/update", "update", subject, (Hop(pid, name, object, object_kind(pid)),))
-    question, aliases = next(iter(writer.write([r]))).text, _aliases(object_id, object, names)
-    return dict(question=question, cloze=cloze_statement(r), answer=object, answer_alias=aliases)
+    *_, object_id, object = hop
+    aliases = _aliases(object_id, object, names)
+    return dict(question=asked[hop], cloze=cloze_statement(_hop_request(hop)), answer=object, answer_alias=aliases)
 
 # %% ../../nbs/06_benchmark/05_chains.ipynb #37ac26e0
-def _rewrite_request(hop: tuple, old_id: str | None, old: str | None, names: dict, writer: Writer) -> dict:
+def _rewrite_request(hop: tuple, old_id: str | None, old: str | None, names: dict, asked: dict) -> dict:
     "An edit of a chain, as MQuAKE has it."
     _, subject, pid, _, object_id, object = hop
-    single = _single_hop(hop, names, writer)
+    single = _single_hop(hop, names, asked)
     return dict(
         prompt=single["cloze"].replace(subject, "{}"),
         relation_id=pid,
@@ -373,33 +390,23 @@ def _triples_of(c: Chain, before: list[tuple], after: list[tuple]) -> dict:
     return known | dict(new_triples_labeled=labels(after), edit_triples=[ids(after)[i - 1] for i in c.edited])
 
 # %% ../../nbs/06_benchmark/05_chains.ipynb #10d5f58e
-def _mquake_instance(c: Chain, case: int, questions: list[str], names: dict, writer: Writer) -> dict:
+def _mquake_instance(c: Chain, case: int, questions: list[str], names: dict, asked: dict) -> dict:
     "A chain in MQuAKE's format."
     before, after = _labelled_path(c, c.before_ids, c.before), _labelled_path(c, c.after_ids, c.after)
     edits = zip(c.edited, c.previous_ids, c.previous)
     return dict(
         case_id=case,
-        requested_rewrite=[_rewrite_request(after[i - 1], old_id, old, names, writer) for i, old_id, old in edits],
+        requested_rewrite=[_rewrite_request(after[i - 1], old_id, old, names, asked) for i, old_id, old in edits],
         questions=questions,
         answer=c.answer_before,
         answer_alias=_aliases(c.before_ids[-1], c.answer_before, names),
         new_answer=c.answer_after,
         new_answer_alias=_aliases(c.after_ids[-1], c.answer_after, names),
-        single_hops=[_single_hop(hop, names, writer) for hop in before],
-        new_single_hops=[_single_hop(hop, names, writer) for hop in after],
+        single_hops=[_single_hop(hop, names, asked) for hop in before],
+        new_single_hops=[_single_hop(hop, names, asked) for hop in after],
         orig=_triples_of(c, before, after),
         style=c.style,
     )
-
-
-def _mquake_instances(chains: list[Chain], questions: list[list], names: dict, writer: Writer):
-    "The chains that can be asked as a whole and fact by fact, numbered."
-    case = 1
-    for c, some in zip(chains, questions, strict=True):
-        row = some and _mquake_instance(c, case, some, names, writer)
-        if row and all(hop["question"] for hop in row["single_hops"] + row["new_single_hops"]):
-            yield row
-            case += 1
 
 # %% ../../nbs/06_benchmark/05_chains.ipynb #3b49c411
 def _entity_names(e, labels, chains: list[Chain]) -> dict:
@@ -428,13 +435,15 @@ def write_chains(
     with stage, open_engine(engine, memory) as e:
         every = [Chain(**r) for r in read_table(chains, Chain).to_pylist()]
         names = _entity_names(e, labels, every)
-        questions = _chain_questions(every, names, writer)
-        kept = list(_mquake_instances(every, questions, names, writer))
+        questions, asked = _chain_questions(every, names, writer), _hop_questions(every, writer)
+        good = [(c, qs) for c, qs in zip(every, questions) if qs and asked.keys() >= {*_facts_of(c)}]
+        kept = list(enumerate(good, 1))
         for style in CHAIN_STYLES:
-            rows = (row for row in kept if row["style"] == style)
+            rows = (_mquake_instance(c, case, qs, names, asked) for case, (c, qs) in kept if c.style == style)
             path = Path(out) / f"chains_{style}.json"
             stage.counts[style] = write_json_rows(path, rows)
             stage.outputs.append(path)
         wordings = Counter(f"{len(qs)} wordings" for qs in questions)
-        stage.counts.update(instances=len(kept), chains=len(every), **wordings)
+        silent = {"a fact without a question": sum(map(bool, questions)) - len(kept)}
+        stage.counts.update(instances=len(kept), chains=len(every), **wordings, **silent)
     return stage.manifest

@@ -16,7 +16,6 @@ from .bench import _parse_prices, _spending
 from .runs import _make_judge
 from .tables import TableOutput, print_step
 from ..records import BadArgument
-from ..store import Manifest
 
 # %% ../../nbs/12_app/06_data.ipynb #35cb065d
 _data = typer.Typer(
@@ -207,9 +206,9 @@ def _updates(
     if left_out:
         out.line(f"Left out, because {left_out}")
     if not named:
-        fates = Manifest.of(folder / "rules", "rules").counts["fates"]
-        told = ", ".join(f"{n:,} {fate}" for fate, n in fates.items())
-        return out.line(f"No updates between these snapshots. Facts by what the rules made of them: {told}")
+        none = "none can be written" if left_out else "there is none between these snapshots"
+        why = f"what the rules made of each fact: rule and fate in {folder / 'rules' / 'classified.parquet'}"
+        return out.line(f"No updates, because {none}; {why}")
     out.line(f"The updates:  {path}\nAsk about them:  wbe run {path} --schedule wikifactdiff -m MODEL -e EDITOR")
 
 # %% ../../nbs/12_app/06_data.ipynb #31746d8c

@@ -118,18 +118,17 @@ def static_items(
         found = pq.read_table(static, columns=columns).to_pylist()
     except ValueError as e:
         raise BadArgument(f"{static}: no Parquet file with {', '.join(columns)} ({e})") from None
-    if not (rows := [r for r in found if r["property_id"] != "P31"]):
-        raise BadArgument(f"{static}: no static facts are left to ask for")
+    rows = [r for r in found if r["property_id"] != "P31"]
     random.Random(seed).shuffle(rows)
-    of_subject, writer, items = {}, make_writer("template"), []
-    for r in rows:
-        of_subject.setdefault(r["subject_id"], r)
-    for asked in map(update_request, of_subject.values()):
+    writer, items = make_writer("template"), {}
+    for asked in map(update_request, rows):
         if len(items) == n:
             break
-        if question := next(iter(writer.write([asked]))).text:
-            items.append(QAItem(question, asked.answer, id=asked.id.removesuffix("/update")))
-    return items
+        if (id := asked.id.split("/")[0]) not in items and (question := next(iter(writer.write([asked]))).text):
+            items[id] = QAItem(question, asked.answer, id=asked.id.removesuffix("/update"))
+    if not items:
+        raise BadArgument(f"{static}: no static facts are left to ask for: it has {len(rows)}, none with a question")
+    return list(items.values())
 
 # %% ../../nbs/07_lm/11_ability.ipynb #cc693348
 def _squad_questions(data) -> Iterator[tuple[str, str, list]]:

@@ -178,7 +178,9 @@ def read_rows(
 def _require_table(path: Path):
     "Raise an error with the remedy when a table of a snapshot is not there."
     if not path.exists():
-        how = "parse the dump first: wbe benchmark FOLDER DUMP --until parsed --set roles=yes makes FOLDER/parsed/DATE"
+        how = (
+            "parse the dump first: wbe benchmark FOLDER OLD NEW --until facts --set roles=yes makes FOLDER/parsed/DATE"
+        )
         roles = "parse the dump again with --set roles=yes, for the values of qualifiers and references"
         raise StoreError(f"{path}: not there; {roles if path.stem == 'roles' else how}")
 

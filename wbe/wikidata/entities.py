@@ -60,8 +60,8 @@ _JSON_TEXT = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"')
 def _enwiki_title(text: bytes) -> str | None:
     "The title in the English Wikipedia; the other sitelinks are decoded only where they are written in another way."
     at = text.find(_ENWIKI_HEAD)
-    if at >= 0:
-        return _TEXT_DECODER.decode(_JSON_TEXT.match(text, at + len(_ENWIKI_HEAD))[0])
+    if at >= 0 and (title := _JSON_TEXT.match(text, at + len(_ENWIKI_HEAD))):
+        return _TEXT_DECODER.decode(title[0])
     return _ENWIKI_DECODER.decode(text).enwiki.title if b'"enwiki"' in text else None
 
 # %% ../../nbs/04_wikidata/05_entities.ipynb #cell-014
@@ -433,7 +433,9 @@ def _slice_tables(lines: list[bytes], first: int, languages: tuple, roles: bool,
     batches = part.batches()
     if any(map(_has_nul, batches.values())):
         seen.difference_update(part.statements.subjects)
-        return _slice_tables([_drop_nul(line) for line in lines], first, languages, roles, seen)
+        again, batches = _slice_tables([_drop_nul(line) for line in lines], first, languages, roles, seen)
+        again.versions = part.versions  # checksums of the lines as they stand in the dump
+        return again, batches
     return part, batches
 
 # %% ../../nbs/04_wikidata/05_entities.ipynb #cell-078

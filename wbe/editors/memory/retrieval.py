@@ -110,23 +110,27 @@ def template_fact(
     subject: str,
     relation_id: str,
     answer: str,
-    form: str,  # pair or statement
+    form: str,  # pair, whose question is None where the templates have none, or statement
     relation: str = "",  # its label
 ) -> str | tuple[str, str]:
     "A fact without a question, as it is prepended to another question: in the templates' words."
     from wbe.writers.base import Hop, Request
-    from wbe.writers.templates import TemplateWriter, cloze_statement
+    from wbe.writers.properties import STATEMENTS, phrases_for
+    from wbe.writers.templates import TemplateWriter, cloze_statement, statement_prompts
 
     asked = Request(f"{subject}/{relation_id}/update", "update", subject, (Hop(relation_id, relation, answer),))
     question = next(iter(TemplateWriter().write([asked]))).text
-    return format_fact(EditRequest(question, answer, subject, cloze_statement(asked)), form)
+    only_said = not phrases_for(relation_id) and (relation_id, "") in STATEMENTS
+    sentence = statement_prompts(relation_id, subject)[0] if only_said else cloze_statement(asked)
+    return format_fact(EditRequest(question, answer, subject, sentence), form)
 
 # %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #eed23277
 def _lacks_a_fact(p: Probe) -> bool:
     "Whether nobody can say the second fact of a multi-hop question: its property is not known, or has no words."
-    from wbe.writers.properties import phrases_for
+    from wbe.writers.properties import STATEMENTS, phrases_for
 
-    if p.facts or (p.relation_id and phrases_for(p.relation_id)):
+    pid = p.relation_id
+    if p.facts or (pid and (phrases_for(pid) or (pid, "") in STATEMENTS)):
         return False
     return AXES[p.axis].rests_on_edit and len(AXES[p.axis].facts) > 1
 
@@ -141,7 +145,7 @@ def _facts_behind(p: Probe, r: EditRequest, form: str) -> list:
     if len(axis.facts) == 1 or _lacks_a_fact(p):
         return [own]
     shown = lambda form: template_fact(r.answer, p.relation_id, p.answer, form)
-    return [own, shown(form) if shown(form)[0] else shown("statement")]  # "Which parts …" has many answers
+    return [own, shown(form) if shown(form)[0] else shown("statement")]  # without a question it is a sentence
 
 # %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #eb48d6c6
 def _true_facts(r: EditRequest, form: str = "pair") -> dict[str, list]:  # form: or statement
@@ -237,11 +241,10 @@ class OracleEditor(Editor):
                 "oracle: these edits come without the questions that are asked later, so that only their own question "
                 "gets its fact: in Python use requests_from_rows(rows, probes=True)"
             )
-        for axis in dict.fromkeys(p.axis for r in requests for p in r.probes if _lacks_a_fact(p)):
-            what = f"the second fact of some {axis} questions (its property, {AXES[axis].of_answer('relation_id')})"
-            _warn_once(
-                f"oracle: the benchmark does not say {what}, or there are no words for it; the rest is prepended"
-            )
+        for axis, pid in dict.fromkeys((p.axis, p.relation_id) for r in requests for p in r.probes if _lacks_a_fact(p)):
+            unknown = f"the benchmark does not say its property ({AXES[axis].of_answer('relation_id')})"
+            why = f"the templates have no words for {pid}" if pid else unknown
+            _warn_once(f"oracle: the second fact of a {axis} question is left out: {why}")
         return OracleEdit(requests=list(requests))
 
 # %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #cell-007
