@@ -5,7 +5,8 @@
 MODEL is a folder (SmolLM2-135M-Instruct), ROWS are the published rows of `make.py`. Rows 1 to 300 and those after 1,300
 are for training, one subject in ten for its checks. Rows 301 to 600 are edited, each alone, with the rates alone (the
 network's own learning rate at 0) and with the network. mend.csv has what was learnt and what stayed, without texts,
-and how many training rows have the same answer (`trained`); mend.json the settings and the log of each training.
+and how many training rows have the same answer (`trained`); mend.json the settings and the log of each training, and
+how many rows there are and share a subject or a locality question with those of the training.
 FOLDER gets the trained networks, which are not stored here.
 """
 
@@ -30,6 +31,7 @@ from mend_checks import right_and_losses
 HERE, EDITED = Path(__file__).parent, 300
 TRAINING = "training-rows.jsonl"
 COMMON = dict(batch=8, lr=1e-4, rate_lr=1e-4, rank=64, decay=True, check_every=100, checked=96, patience=None)
+SHARED = {"subject": "subject", "locality_prompt": "loc"}  # of a published row, and of a benchmark's
 NETWORKS = {"rates alone": dict(steps=300, lr=0.0, rate_lr=3e-4), "network": dict(steps=600)}
 
 
@@ -39,6 +41,13 @@ def training_rows(given: list, folder: Path) -> list[dict]:
     path = folder / TRAINING
     path.write_text("".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows), encoding="utf-8")
     return [row for step in open_benchmark(str(path)) for row in step.edits.to_pylist()]
+
+
+def row_counts(examples, edited: list[dict]) -> dict:
+    "How many rows are trained on and for checks, and how many edited ones share what with those trained on."
+    seen = lambda column: {row[column] for row, _ in examples.trained}
+    same = {theirs: sum(row[theirs] in seen(ours) for row in edited) for theirs, ours in SHARED.items()}
+    return dict(trained=len(examples.trained), checked=len(examples.checked), edited=len(edited)) | same
 
 
 def examples_of(row: dict) -> dict:
@@ -55,7 +64,7 @@ if __name__ == "__main__":
     folder.mkdir(parents=True, exist_ok=True)
     lm, examples = load(model, "float32", "cpu"), training.BenchmarkExamples(training_rows(rows, folder))
     answers = Counter(row["ans"] for row, _ in examples.trained)
-    out, about, trained = [], {}, {}
+    out, about, trained = [], {"rows": row_counts(examples, rows[TUNING : TUNING + EDITED])}, {}
     for name, changed in NETWORKS.items():
         settings = training.mend_training(lm, **COMMON | changed)
         where = folder / name.replace(" ", "-")

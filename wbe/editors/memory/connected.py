@@ -222,14 +222,14 @@ def _unedited_facts(
         for r in rows
         if r["subject"] and r["object"]
     )
-    return tuple(f for f in facts if _shown_fact(f)[0])
+    return tuple(f for f in facts if isinstance(_shown_fact(f), tuple))  # those with a question
 
 # %% ../../../nbs/09_editors/memory/08_connected.ipynb #cell-010
 def _shown_fact(
     f: GraphFact,
     form: str = "pair",  # or statement: of a fact without a question
-) -> str | tuple[str, str]:
-    "A fact as it is written in the prompt."
+) -> str | tuple[str, str] | None:
+    "A fact as it is written in the prompt; None where nobody can say it."
     if f.question:
         return f.question, f.answer
     if f.statement:
@@ -375,11 +375,12 @@ def _finish(self: GraphRetriever, paths: list[_UnfinishedPath]):
         for p in paths:
             self.graph.follow_edges(p)
         paths = [p for p in paths if p.left and self.graph.may_meet_edit(p)]
-        missing = [GraphFact(p.name, "?", relation_id=p.left[0]) for p in paths]
-        answers = self.ask_model([_shown_fact(f)[0] for f in missing]) if missing else []
-        for p, f, answer in zip(paths, missing, answers):
+        missing = [(p, GraphFact(p.name, "?", relation_id=p.left[0])) for p in paths]
+        missing = [(p, f) for p, f in missing if isinstance(_shown_fact(f), tuple)]  # a path ends without a question
+        answers = self.ask_model([_shown_fact(f)[0] for _, f in missing]) if missing else []
+        for (p, f), answer in zip(missing, answers):
             p.go(f._replace(answer=answer.strip()), self.graph.nodes_named(answer))
-        paths = [p for p in paths if p.name]
+        paths = [p for p, _ in missing if p.name]
 
 # %% ../../../nbs/09_editors/memory/08_connected.ipynb #cell-029
 @dataclass

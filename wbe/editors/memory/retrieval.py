@@ -110,29 +110,30 @@ def template_fact(
     subject: str,
     relation_id: str,
     answer: str,
-    form: str,  # pair, whose question is None where the templates have none, or statement
+    form: str,  # pair or statement
     relation: str = "",  # its label
-) -> str | tuple[str, str]:
-    "A fact without a question, as it is prepended to another question: in the templates' words."
+) -> str | tuple[str, str] | None:
+    "A fact as it is prepended to another question, in the templates' words; None where these cannot say it."
     from wbe.writers.base import Hop, Request
-    from wbe.writers.properties import STATEMENTS, phrases_for
-    from wbe.writers.templates import TemplateWriter, cloze_statement, statement_prompts
+    from wbe.writers.templates import TemplateWriter, cloze_statement, row_statements
 
     asked = Request(f"{subject}/{relation_id}/update", "update", subject, (Hop(relation_id, relation, answer),))
-    question = next(iter(TemplateWriter().write([asked]))).text
-    only_said = not phrases_for(relation_id) and (relation_id, "") in STATEMENTS
-    sentence = statement_prompts(relation_id, subject)[0] if only_said else cloze_statement(asked)
-    return format_fact(EditRequest(question, answer, subject, sentence), form)
+    if question := next(iter(TemplateWriter().write([asked]))).text:
+        return format_fact(EditRequest(question, answer, subject, cloze_statement(asked)), form)
+    said = row_statements(dict(relation_id=relation_id, subject=subject, relation=relation, ans=answer))
+    return format_fact(EditRequest("", answer, subject, said[0])) if said else None
 
 # %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #eed23277
-def _lacks_a_fact(p: Probe) -> bool:
-    "Whether nobody can say the second fact of a multi-hop question: its property is not known, or has no words."
-    from wbe.writers.properties import STATEMENTS, phrases_for
+def _second_fact(p: Probe, r: EditRequest, form: str) -> str | tuple[str, str] | None:
+    "The fact that a multi-hop question needs beside its edit; None where its property is not known or has no words."
+    return template_fact(r.answer, p.relation_id, p.answer, form) if p.relation_id else None
 
-    pid = p.relation_id
-    if p.facts or (pid and (phrases_for(pid) or (pid, "") in STATEMENTS)):
+
+def _lacks_a_fact(p: Probe, r: EditRequest) -> bool:
+    "Whether nobody can say the second fact of a question."
+    if p.facts or not AXES[p.axis].rests_on_edit or len(AXES[p.axis].facts) == 1:
         return False
-    return AXES[p.axis].rests_on_edit and len(AXES[p.axis].facts) > 1
+    return _second_fact(p, r, "pair") is None
 
 
 def _facts_behind(p: Probe, r: EditRequest, form: str) -> list:
@@ -142,10 +143,8 @@ def _facts_behind(p: Probe, r: EditRequest, form: str) -> list:
     own, axis = format_fact(r, form), AXES[p.axis]
     if not axis.rests_on_edit:
         return [(p.question, p.answer)]
-    if len(axis.facts) == 1 or _lacks_a_fact(p):
-        return [own]
-    shown = lambda form: template_fact(r.answer, p.relation_id, p.answer, form)
-    return [own, shown(form) if shown(form)[0] else shown("statement")]  # without a question it is a sentence
+    second = _second_fact(p, r, form) if len(axis.facts) > 1 else None
+    return [own, second] if second else [own]
 
 # %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #eb48d6c6
 def _true_facts(r: EditRequest, form: str = "pair") -> dict[str, list]:  # form: or statement
@@ -241,7 +240,9 @@ class OracleEditor(Editor):
                 "oracle: these edits come without the questions that are asked later, so that only their own question "
                 "gets its fact: in Python use requests_from_rows(rows, probes=True)"
             )
-        for axis, pid in dict.fromkeys((p.axis, p.relation_id) for r in requests for p in r.probes if _lacks_a_fact(p)):
+        for axis, pid in dict.fromkeys(
+            (p.axis, p.relation_id) for r in requests for p in r.probes if _lacks_a_fact(p, r)
+        ):
             unknown = f"the benchmark does not say its property ({AXES[axis].of_answer('relation_id')})"
             why = f"the templates have no words for {pid}" if pid else unknown
             _warn_once(f"oracle: the second fact of a {axis} question is left out: {why}")
