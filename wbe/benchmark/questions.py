@@ -332,8 +332,8 @@ def _asked_names(e, facts, locality):
     return nw.concat(asked).select("property_id", name=nw.col("subject").str.to_lowercase()).unique()
 
 # %% ../../nbs/06_benchmark/06_questions.ipynb #cell-050
-def _gather_edits(e, inputs: list[Path], work: Path):
-    "A frame with one row per edit, and everything about it."
+def _write_named(e, inputs: list[Path], work: Path) -> list[Path]:
+    "Write what concerns the edits and the entities that they name; the files for `edit_details`."
     facts, static, locality, hops, statements, labels, properties = inputs
     e.write(_named_entities(e, facts, locality, hops), work / "ids.parquet", ["id"])
     ids, asked = e.scan(work / "ids.parquet"), _asked_names(e, facts, locality)
@@ -345,45 +345,61 @@ def _gather_edits(e, inputs: list[Path], work: Path):
     e.write(classes, work / "classes.parquet", ["subject", "statement_id"])
     e.write(e.scan(labels).join(ids, on="id", how="semi"), work / "labels.parquet", ["id"])
     known = [work / f"{name}.parquet" for name in ("classes", "labels")]
-    files = (facts, work / "static.parquet", locality, hops, *known, properties)
-    return edit_details(*map(e.scan, files), kinds_table(e))
+    return [facts, work / "static.parquet", locality, hops, *known, properties]
 
 # %% ../../nbs/06_benchmark/06_questions.ipynb #fefec77a
-def _with_marks(e, frame, statements: Path, work: Path):
-    "The gathered edits, and whether their subjects are states or were born early."
+_MARKS = ("is_state", "born_early")
+
+
+def _write_marks(e, statements: Path, work: Path):
+    "Write which entities are states, and which were born early."
     stated = lambda pid: _stated_items(e.scan(statements), pid)
     year = nw.col("value").str.slice(0, 5)  # of a time: +1450, or -0100 before Christ
     early = year.str.starts_with("-") | (year < _CITIZENS_SINCE)
-    found = {"is_state": stated("P31").filter(nw.col("value").is_in(list(_STATES)))}
-    found["born_early"] = stated("P569").filter(early)
-    for name, subjects in found.items():
+    found = stated("P31").filter(nw.col("value").is_in(list(_STATES))), stated("P569").filter(early)
+    for name, subjects in zip(_MARKS, found):
         e.write(subjects.select(id=nw.col("subject")).unique(), work / f"{name}.parquet", ["id"])
+
+
+def _with_marks(e, frame, work: Path):
+    "The gathered edits, and whether their subjects are states or were born early."
+    for name in _MARKS:
         for who in ("", "probe_"):
             frame = mark_members(frame, e.scan(work / f"{name}.parquet"), f"{who}subject_id", f"{who}{name}")
     return frame
 
 # %% ../../nbs/06_benchmark/06_questions.ipynb #cell-054
-def _with_classes(e, frame, statements: Path, work: Path):
-    "The gathered edits with the classes of their answers, and whether their subjects are classes."
-    classes = e.table(_answer_classes(e, statements, e.scan(work / "ids.parquet"), work))
-    for who in ("object", "probe_object", "object2"):
-        names = classes.select(nw.col("id").alias(f"{who}_id"), nw.col("classes").alias(f"{who}_classes"))
-        frame = frame.join(names, on=f"{who}_id", how="left")
+def _write_classes(e, statements: Path, work: Path):
+    "The classes of the entities that are named, as a table; those that are themselves classes are written."
+    classes = _answer_classes(e, statements, e.scan(work / "ids.parquet"), work)
     ids, stated = e.scan(work / "ids.parquet"), lambda pid: _stated_items(e.scan(statements), pid)
     only = ids.join(stated("P279"), left_on="id", right_on="subject", how="semi")
     only = only.join(stated("P31"), left_on="id", right_on="subject", how="anti")
     e.write(only, work / "only_classes.parquet", ["id"])
+    return classes
+
+
+def _with_classes(e, frame, classes, work: Path):
+    "The gathered edits with the classes of their answers, and whether their subjects are classes."
+    classes = e.table(classes)
+    for who in ("object", "probe_object", "object2"):
+        names = classes.select(nw.col("id").alias(f"{who}_id"), nw.col("classes").alias(f"{who}_classes"))
+        frame = frame.join(names, on=f"{who}_id", how="left")
     return mark_members(frame, e.scan(work / "only_classes.parquet"), "subject_id", "is_class")
 
 # %% ../../nbs/06_benchmark/06_questions.ipynb #93950c6e
-def _with_fame(e, frame, facts: Path, locality: Path, labels: Path, work: Path):
-    "The gathered edits, and whether the subject shares its name with an item that is known as well."
-    name, pages = nw.col("label").str.to_lowercase(), nw.col("pages")
+def _write_bearers(e, facts: Path, locality: Path, labels: Path, work: Path):
+    "Write which items bear a name that is asked for, and how well they are known."
+    name = nw.col("label").str.to_lowercase()
     titled = (nw.col("enwiki").str.to_lowercase() == name).fill_null(False).cast(nw.Int64)
     names = _asked_names(e, facts, locality).select("name").unique()
     bearers = e.scan(labels).select("id", name=name, titled=titled, pages=nw.col("sitelinks").fill_null(0))
     e.write(bearers.join(names, on="name", how="semi"), work / "bearers.parquet", ["id"])
-    bearers = e.scan(work / "bearers.parquet")
+
+
+def _with_fame(e, frame, work: Path):
+    "The gathered edits, and whether the subject shares its name with an item that is known as well."
+    bearers, pages = e.scan(work / "bearers.parquet"), nw.col("pages")
     best = bearers.group_by("name").agg(best=pages.max(), title=nw.col("titled").max())
     bearers = bearers.join(best, on="name", how="inner")
     below = bearers.filter(pages < nw.col("best")).group_by("name").agg(second=pages.max())
@@ -401,9 +417,12 @@ def _with_fame(e, frame, facts: Path, locality: Path, labels: Path, work: Path):
 
 def _known_edits(e, inputs: list[Path], work: Path):
     "A frame with one row per edit, and all that decides what is asked."
-    edits = _with_classes(e, _gather_edits(e, inputs, work), inputs[4], work)
-    edits = _with_marks(e, edits, inputs[4], work)
-    return _with_fame(e, edits, inputs[0], inputs[2], inputs[5], work)
+    facts, _, locality, _, statements, labels, _ = inputs
+    files, classes = _write_named(e, inputs, work), _write_classes(e, statements, work)
+    _write_marks(e, statements, work)
+    _write_bearers(e, facts, locality, labels, work)
+    edits = _with_classes(e, edit_details(*map(e.scan, files), kinds_table(e)), classes, work)
+    return _with_fame(e, _with_marks(e, edits, work), work)
 
 # %% ../../nbs/06_benchmark/06_questions.ipynb #cell-055
 def write_questions(

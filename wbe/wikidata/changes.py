@@ -345,22 +345,22 @@ def compare_snapshots(
         rejected, redirects = unread_entities(e, old, new), _redirects(e, new)
         stage.counts["rejected"] = len(e.collect(rejected))
         merged = redirects.join(rejected, on="id", how="semi").select(id=nw.col("target"))
-        unread = nw.concat([rejected, merged]).unique()
+        unread = e.table(e.collect(nw.concat([rejected, merged]).unique()))
         newcomers = lb.join(la.select("id"), on="id", how="anti").join(rejected, on="id", how="anti")
-        came = _without_unnamed(_appeared_facts(a, b, open_first), _unread_of(e, old, old, new), a)
-        wanted = {
-            "new_entities": (newcomers.select("id", "label"), ["id"]),
-            "came": (came, TRIPLE_KEY),
-            "removed": (_removed_facts(a, b), TRIPLE_KEY),
-            "static": (_static_facts(a, b), TRIPLE_KEY),
+        stage.counts["new_entities"] = e.write(newcomers.select("id", "label"), out / "new_entities.parquet", ["id"])
+        kinds = {  # built one after the other: DuckDB looks again at every step that is older than the last file
+            "came": lambda: _without_unnamed(_appeared_facts(a, b, open_first), _unread_of(e, old, old, new), a),
+            "removed": lambda: _removed_facts(a, b),
+            "static": lambda: _static_facts(a, b),
+            "demoted": lambda: _demoted_facts(a, b),
+            "turned": lambda: _turned_facts(a, b),
         }
-        for name, (frame, by) in wanted.items():
-            frame = frame if name == "new_entities" else without_unread(frame, unread, (a, b))
-            stage.counts[name] = e.write(frame, out / f"{name}.parquet", by)
-        for name, frame in (("demoted", _demoted_facts(a, b)), ("turned", _turned_facts(a, b))):
-            e.write(without_unread(frame, unread, (a, b)), out / f"{name}.parquet", TRIPLE_KEY)
+        rows = {}
+        for name, facts in kinds.items():
+            frame = without_unread(facts(), unread, (a, b))
+            rows[name] = e.write(frame, out / f"{name}.parquet", TRIPLE_KEY)
         _write_changed(e, out, a, la, lb, redirects, rejected)
-        stage.counts["changed"] = stage.counts.pop("came")
-        names = ["changed", "demoted", "turned", *wanted]
-        stage.outputs += [out / f"{name}.parquet" for name in names if name != "came"]
+        stage.counts |= dict(removed=rows["removed"], static=rows["static"], changed=rows["came"])
+        names = ["changed", "demoted", "turned", "new_entities", "removed", "static"]
+        stage.outputs += [out / f"{name}.parquet" for name in names]
     return stage.manifest
