@@ -7,6 +7,7 @@ __all__ = ['ENGINES', 'memory_limit', 'Engine', 'DuckDB', 'Spark', 'check_engine
 
 # %% ../nbs/00_core/03_engine.ipynb #cell-002
 import os
+import pickle
 import re
 import shutil
 import sys
@@ -16,7 +17,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from .records import BadArgument, check_choice, patch, require_package
-from .store import StoreError, atomic_write, explain_read_errors, scratch_folder
+from .store import StoreError, atomic_write, explain_read_errors, explain_write_errors, scratch_folder
 
 # %% ../nbs/00_core/03_engine.ipynb #cell-005
 def _machine_memory() -> int:
@@ -279,6 +280,23 @@ def mapped(
             raise _spark_error(e) from e
         yield from made
 
+# %% ../nbs/00_core/03_engine.ipynb #a7c7ac47
+def _write_items(items, folder: Path):
+    "Write every item to a file, when it is asked for; the paths."
+    for n, item in enumerate(items):
+        path = folder / str(n)
+        with explain_write_errors(folder), open(path, "wb") as f:
+            pickle.dump(item, f, protocol=5)
+        yield path
+
+
+def _work_on(work, path: Path):
+    "The result of `work` for the item in a file, which is removed."
+    with open(path, "rb") as f:
+        item = pickle.load(f)
+    path.unlink()
+    return work(item)
+
 # %% ../nbs/00_core/03_engine.ipynb #9ad55c41
 def parallel_map(
     work,  # a function of one item; importable, or from a notebook
@@ -296,7 +314,8 @@ def parallel_map(
         from joblib.externals.loky import get_reusable_executor
 
         pool = Parallel(n_jobs=workers, return_as="generator", pre_dispatch="2*n_jobs", batch_size=1)
-        try:
-            yield from pool(delayed(work)(x) for x in items)
-        finally:  # idle workers would keep a parent process from ending
-            get_reusable_executor().shutdown(wait=True, kill_workers=True)
+        with scratch_folder(prefix="wbe-items-") as folder:
+            try:
+                yield from pool(delayed(_work_on)(work, path) for path in _write_items(items, folder))
+            finally:  # idle workers would keep a parent process from ending
+                get_reusable_executor().shutdown(wait=True, kill_workers=True)

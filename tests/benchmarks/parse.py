@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from statistics import median
 
 import msgspec
 import psutil
@@ -48,12 +49,12 @@ def entity_lines(path) -> list[bytes]:
         return [line.rstrip(b",\n") for line in f if line.startswith(b"{")]
 
 
-def copies(lines: list[bytes], times: int) -> list[bytes]:
+def copies(lines: list[bytes], times: int, first: int = 0) -> list[bytes]:
     "These entities many times, each time with other ids: a parser drops an entity that it has read before."
     ids = re.compile(rb'"id":"([QP])\d+"')
     return [
         ids.sub(rb'"id":"\g<1>%d"' % (n * 10_000 + i), line, count=1)
-        for n in range(times)
+        for n in range(first, times)
         for i, line in enumerate(lines, 1)
     ]
 
@@ -223,6 +224,25 @@ def memory(path: Path, entities: int, workers: int, folder: Path) -> dict:
     return {"entities": entities, "processes": workers, "seconds": seconds, "peak memory, MB": peak / 1e6}
 
 
+def on_two_cores(name: str, lines: list[bytes], times: int, folder: Path, rounds: int = 3) -> dict:
+    "Seconds of the clock, of one process and of two by turns, each a command of its own; the dump repeats the lines."
+    path, taken = folder / "long.json.gz", {1: [], 2: []}
+    with gzip.open(path, "wb", compresslevel=1) as f:  # piece by piece: it does not fit into memory
+        f.write(b"[\n")
+        for n in range(times):
+            some = copies(lines, n + 1, n)
+            f.write(b",\n".join(some) + (b",\n" if n < times - 1 else b"\n]\n"))
+    for _ in range(rounds):
+        for workers, seconds in taken.items():
+            start = time.perf_counter()
+            subprocess.run([sys.executable, "-c", PARSE, str(path), str(folder / "out"), str(workers)], check=True)
+            seconds.append(time.perf_counter() - start)
+            shutil.rmtree(folder / "out")
+    ratios = [one / two for one, two in zip(*taken.values())]
+    found = dict(entities=name, MB=times * sum(map(len, lines)) / 1e6, one=median(taken[1]), two=median(taken[2]))
+    return found | dict(ratio=median(ratios), low=min(ratios), high=max(ratios), rounds=rounds)
+
+
 def line_of(found: dict) -> dict:
     "A line of the leaderboard."
     names = dict(qwikidata="qwikidata: file to the same tables", wbe="wbe: file to Parquet")
@@ -247,13 +267,17 @@ def main(sizes, add: bool):
             [speeds(name, dump("a", some, many), dump("b", some, few), folder) for name, some, many, few in cases]
         )
         times = [where_time_goes(name, dump("a", some, many), folder) for name, some, many, _ in cases]
+        two = [on_two_cores(name, some, 30 * many, folder) for name, some, many, _ in cases]
         if add:
             append("Dumps", [line_of(found) for found in table.to_dict("records")])
             append("Where the time of a dump goes", times)
+            append("Dumps on two cores", two)
         print("MB of JSON a second on one core (CPU time; gzip, one process):")
         print(table.set_index("entities").T.map(lambda x: f"{x:.2f}" if x < 10 else f"{x:.0f}").to_string())
         print("\nprocessor seconds of a dump on one core, and the shares of its steps:")
         print(pd.DataFrame(times).round(2).to_string(index=False))
+        print("\nseconds of the clock, one process and two:")
+        print(pd.DataFrame(two).round(2).to_string(index=False))
         rows = []
         for n in sizes:
             path = write_dump(folder / "a.json.gz", copies(lines, max(1, round(n / len(lines)))))
