@@ -1,6 +1,6 @@
 """How long a model with retrieved edits takes to answer, beside the unedited one, and where the time goes.
 
-    python tests/benchmarks/answers.py [--csv FILE] [--model NAME] [--edits N] [--rounds N] [KEYS …]
+    python tests/benchmarks/answers.py [--csv FILE] [--append] [--model NAME] [--edits N] [--rounds N] [KEYS …]
 
 The memory holds the first edits of the sample benchmark and half a million questions about invented people; asked are
 all questions about those edits, under the prompt format of a run. `ignore` prepends the two nearest pairs to every
@@ -23,6 +23,7 @@ import numpy as np
 import pandas as pd
 import torch
 import transformers
+from leaderboard import append
 from retrieval import invented_facts
 
 from wbe.benchmark.own import open_benchmark
@@ -116,6 +117,13 @@ def main(keys: int, name: str, edits: int, rounds: int) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def line_of(row: dict, plain: dict) -> dict:
+    "A line of the leaderboard; `tokens` is the ratio of the tokens that are computed when all prompts are together."
+    ratios = {way: row[f"{way}_ratio"] for way in ("alone", "forced", "text")}
+    tokens, search = row["tree_tokens"] / plain["tree_tokens"], row["search"]
+    return dict(model=Path(row["model"]).name, editor=row["editor"], tokens=tokens, search=search) | ratios
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("keys", nargs="*", type=lambda n: int(n.replace(",", "")), default=[500_000])
@@ -123,9 +131,13 @@ if __name__ == "__main__":
     parser.add_argument("--edits", type=int, default=40)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--csv", type=Path)
+    parser.add_argument("--append", action="store_true", help="add the lines to LEADERBOARD.md")
     args = parser.parse_args()
     table = pd.concat([main(n, args.model, args.edits, args.rounds) for n in args.keys])
     print(table.round(2).T.to_string(header=False))
+    if args.append:
+        plain, *others = table.to_dict("records")[-3:]  # of the largest memory
+        append("Answers with retrieval", [line_of(row, plain) for row in others])
     if args.csv:
         old = [pd.read_csv(args.csv)] if args.csv.exists() else []
         pd.concat([*old, table.round(3)]).to_csv(args.csv, index=False)
