@@ -143,9 +143,6 @@ def _exact_search(
     return np.concatenate([ids for ids, _ in parts]), np.concatenate([sims for _, sims in parts])
 
 # %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-023
-_FEW, _MANY, _ROUNDING = 4, 50_000, 0.004  # queries; vectors; twice what half precision changes in a cosine
-
-
 class ExactIndex(VectorIndex):
     "Compares with every vector: always right, and nothing needs to be built."
 
@@ -153,39 +150,22 @@ class ExactIndex(VectorIndex):
 
     def __init__(self, size: int, device: str = "cpu"):
         super().__init__(size)
-        self.device, self._on_device, self._halves = device, None, None  # in half precision, for few queries
+        self.device, self._on_device = device, None
 
     def _after_add(self):
         self._on_device = None
 
     def _after_truncate(self):
-        self._on_device = self._halves = None
+        self._on_device = None
 
     def _search(self, v: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         import torch
 
         if self.device == "cpu":
-            return self._search_few(v, k) if len(v) <= _FEW and self.count >= _MANY else super()._search(v, k)
+            return super()._search(v, k)
         if self._on_device is None:  # copied when they have changed, not for each search
             self._on_device = torch.tensor(self.vectors, device=self.device)
         return _exact_search(v, self._on_device, k, self.device)
-
-# %% ../../../nbs/09_editors/memory/02_index.ipynb #e16ae67f
-@patch
-def _search_few(self: ExactIndex, v: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-    "The search for few queries among many vectors: in half precision, then the best in full."
-    import torch
-
-    done = 0 if self._halves is None else len(self._halves)
-    if done < self.count:
-        more = torch.from_numpy(self._rows[done : self.count]).half()
-        self._halves = torch.cat([self._halves, more]) if done else more
-    found = []
-    for q in v:
-        rough = (self._halves @ torch.from_numpy(q).half()).float()
-        near = (rough >= rough.topk(min(k, self.count)).values[-1] - _ROUNDING).nonzero()[:, 0].numpy()
-        found.append(top_k((self.vectors[near] @ q)[None], near[None], k))
-    return np.concatenate([ids for ids, _ in found]), np.concatenate([sims for _, sims in found])
 
 # %% ../../../nbs/09_editors/memory/02_index.ipynb #cell-029
 def _search_recall(found: np.ndarray, true: np.ndarray) -> float:
