@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 # Outcomes that a plan can name: right, 429, 429:SECONDS (with Retry-After), quota, 401, 404, 400, 500, late,
 # cut (the connection closes halfway), malformed (the text is no JSON), broken (the HTTP body is no JSON), empty,
-# nothing (no choices), refusing, filtered, wrong (another item), statement (no question), long (out of tokens),
+# nothing (no choices), refusing, filtered, wrong (another item), statement (no question), long (out of tokens), spent (the same, without a text),
 # breaks (an error in the middle of a stream)
 
 
@@ -96,6 +96,7 @@ class FaultyServer:
             refusing=None,
             filtered=None,
             long='{"item"',
+            spent=None,
         )
         right = (
             question
@@ -118,7 +119,7 @@ class FaultyServer:
         message = dict(
             role="assistant", content=content, refusal="I cannot help with that." if what == "refusing" else None
         )
-        reason = dict(filtered="content_filter", long="length").get(what, "stop")
+        reason = dict(filtered="content_filter", long="length", spent="length").get(what, "stop")
         return dict(
             id="c1",
             object="chat.completion",

@@ -23,6 +23,9 @@ from ..writers.ledger import CachedAnswer, SpendingLimit, WriterError, token_upp
 from ..writers.requests import ChatPrompt
 
 # %% ../../nbs/07_lm/14_endpoint.ipynb #cell-007
+_NO_TOKENS_LEFT = "the model used up its tokens before it answered; give more max_tokens (of a run: in its `spending`)"
+
+
 def _parse_text(data: dict) -> CallOutcome:  # data: the server's reply
     "The outcome of a call that was answered with a text."
     tokens = _counted_tokens(data)
@@ -35,6 +38,8 @@ def _parse_text(data: dict) -> CallOutcome:  # data: the server's reply
     if refusal:
         return CallOutcome(CachedAnswer(None, f"refused: {redact_key(refusal)}", *tokens), keep=True, final=True)
     text = (message.get("content") or "").strip()
+    if not text and choice.get("finish_reason") == "length":
+        return CallOutcome(CachedAnswer(None, _NO_TOKENS_LEFT, *tokens), keep=True, final=True)
     if not text:
         return CallOutcome(CachedAnswer(None, "empty answer", *tokens), keep=True)
     return CallOutcome(CachedAnswer(text, None, *tokens), final=True)
