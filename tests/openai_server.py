@@ -10,8 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 # Outcomes that a plan can name: right, 429, 429:SECONDS (with Retry-After), quota, 401, 404, 400, 500, late,
 # cut (the connection closes halfway), malformed (the text is no JSON), broken (the HTTP body is no JSON), empty,
-# nothing (no choices), refusing, filtered, wrong (another item), statement (no question), long (out of tokens), spent (the same, without a text),
-# breaks (an error in the middle of a stream)
+# nothing (no choices), refusing, filtered, wrong (another item), statement (no question), long (out of tokens),
+# spent (out of tokens before the text begins), breaks (an error in the middle of a stream)
 
 
 class FaultyServer:
