@@ -17,7 +17,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from .records import BadArgument, check_choice, patch, require_package
-from .store import StoreError, atomic_write, explain_read_errors, explain_write_errors, scratch_folder
+from .store import StoreError, atomic_write, explain_read_errors, scratch_folder
 
 # %% ../nbs/00_core/03_engine.ipynb #cell-005
 def _machine_memory() -> int:
@@ -283,10 +283,15 @@ def mapped(
 # %% ../nbs/00_core/03_engine.ipynb #a7c7ac47
 def _write_items(items, folder: Path):
     "Write every item to a file, when it is asked for; the paths."
+    from joblib.externals.loky.backend.reduction import dump  # also of classes and functions of a notebook
+
     for n, item in enumerate(items):
         path = folder / str(n)
-        with explain_write_errors(folder), open(path, "wb") as f:
-            pickle.dump(item, f, protocol=5)
+        try:
+            with open(path, "wb") as f:
+                dump(item, f, protocol=5)
+        except OSError as e:
+            raise StoreError(f"{folder}: {e.strerror or e}. {_MOVE_SCRATCH}") from e
         yield path
 
 

@@ -120,15 +120,16 @@ def main(keys: int, name: str, edits: int, rounds: int) -> pd.DataFrame:
 def line_of(row: dict, plain: dict) -> dict:
     "A line of the leaderboard; `tokens` is the ratio of the tokens that are computed when all prompts are together."
     ratios = {way: row[f"{way}_ratio"] for way in ("alone", "forced", "text")}
-    tokens, search = row["tree_tokens"] / plain["tree_tokens"], row["search"]
-    return dict(model=Path(row["model"]).name, editor=row["editor"], tokens=tokens, search=search) | ratios
+    about = {"search": row["search"], "search alone": row["search_alone"], "rounds": row["rounds"]}
+    tokens = row["tree_tokens"] / plain["tree_tokens"]
+    return dict(model=Path(row["model"]).name, editor=row["editor"], tokens=tokens) | about | ratios
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("keys", nargs="*", type=lambda n: int(n.replace(",", "")), default=[500_000])
     parser.add_argument("--model", default="wbe-tiny")
-    parser.add_argument("--edits", type=int, default=40)
+    parser.add_argument("--edits", type=int, default=30)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--csv", type=Path)
     parser.add_argument("--append", action="store_true", help="add the lines to LEADERBOARD.md")
@@ -137,7 +138,7 @@ if __name__ == "__main__":
     print(table.round(2).T.to_string(header=False))
     if args.append:
         plain, *others = table.to_dict("records")[-3:]  # of the largest memory
-        append("Answers with retrieval", [line_of(row, plain) for row in others])
+        append("Answers with retrieval", [line_of(row | dict(rounds=args.rounds), plain) for row in others])
     if args.csv:
         old = [pd.read_csv(args.csv)] if args.csv.exists() else []
         pd.concat([*old, table.round(3)]).to_csv(args.csv, index=False)

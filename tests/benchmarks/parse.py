@@ -1,9 +1,11 @@
 """Parsing a dump to Parquet: speed on one core, and memory, which must not grow with the dump.
 
-    python tests/benchmarks/parse.py [--append] [SIZE …]     entities for the memory runs; default: 10000 30000 100000
+    python tests/benchmarks/parse.py [--append] [--two-cores] [SIZE …]
 
-The speed is compared with qwikidata and with plain JSON decoding. All speeds are CPU seconds of one process; each
-measurement is repeated and the best is taken. Larger dumps repeat the dump of one world.
+SIZE is the number of entities for the memory runs; default: 10000 30000 100000. The speed is compared with qwikidata
+and with plain JSON decoding, in CPU seconds of one process; each measurement is repeated and the best is taken. Larger
+dumps repeat the dump of one world. `--two-cores` adds the seconds of the clock of one process and of two on dumps of
+3 GB (of 1 GB of disk), three times each: five minutes.
 """
 
 import argparse
@@ -251,7 +253,7 @@ def line_of(found: dict) -> dict:
     return dict(entities=found["entities"]) | {short: found[name] for short, name in names.items()}
 
 
-def main(sizes, add: bool):
+def main(sizes, add: bool, two_cores: bool):
     import pandas as pd
 
     pd.set_option("display.width", 200)
@@ -267,7 +269,7 @@ def main(sizes, add: bool):
             [speeds(name, dump("a", some, many), dump("b", some, few), folder) for name, some, many, few in cases]
         )
         times = [where_time_goes(name, dump("a", some, many), folder) for name, some, many, _ in cases]
-        two = [on_two_cores(name, some, 30 * many, folder) for name, some, many, _ in cases]
+        two = [on_two_cores(name, some, 30 * many, folder) for name, some, many, _ in cases if two_cores]
         if add:
             append("Dumps", [line_of(found) for found in table.to_dict("records")])
             append("Where the time of a dump goes", times)
@@ -276,8 +278,9 @@ def main(sizes, add: bool):
         print(table.set_index("entities").T.map(lambda x: f"{x:.2f}" if x < 10 else f"{x:.0f}").to_string())
         print("\nprocessor seconds of a dump on one core, and the shares of its steps:")
         print(pd.DataFrame(times).round(2).to_string(index=False))
-        print("\nseconds of the clock, one process and two:")
-        print(pd.DataFrame(two).round(2).to_string(index=False))
+        if two:
+            print("\nseconds of the clock, one process and two:")
+            print(pd.DataFrame(two).round(2).to_string(index=False))
         rows = []
         for n in sizes:
             path = write_dump(folder / "a.json.gz", copies(lines, max(1, round(n / len(lines)))))
@@ -292,5 +295,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sizes", nargs="*", type=int, default=[10_000, 30_000, 100_000])
     parser.add_argument("--append", action="store_true", help="add the speeds to LEADERBOARD.md")
+    parser.add_argument("--two-cores", action="store_true", help="also two processes beside one, on 3 GB")
     args = parser.parse_args()
-    main(args.sizes, args.append)
+    main(args.sizes, args.append, args.two_cores)

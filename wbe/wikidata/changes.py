@@ -345,10 +345,10 @@ def compare_snapshots(
         rejected, redirects = unread_entities(e, old, new), _redirects(e, new)
         stage.counts["rejected"] = len(e.collect(rejected))
         merged = redirects.join(rejected, on="id", how="semi").select(id=nw.col("target"))
-        unread = e.table(e.collect(nw.concat([rejected, merged]).unique()))
+        unread = e.keep(nw.concat([rejected, merged]).unique())
         newcomers = lb.join(la.select("id"), on="id", how="anti").join(rejected, on="id", how="anti")
         stage.counts["new_entities"] = e.write(newcomers.select("id", "label"), out / "new_entities.parquet", ["id"])
-        kinds = {  # built one after the other: DuckDB looks again at every step that is older than the last file
+        kinds = {  # built one after the other: DuckDB binds every step again that is older than the last file
             "came": lambda: _without_unnamed(_appeared_facts(a, b, open_first), _unread_of(e, old, old, new), a),
             "removed": lambda: _removed_facts(a, b),
             "static": lambda: _static_facts(a, b),
