@@ -313,7 +313,8 @@ def _write_facts(e, work: Path, facts, found, sources) -> int:
         _write_vectors(work / "triples.parquet", work / "vectors.parquet")
         vectors = e.scan(work / "vectors.parquet")
         edits, found = (f.join(vectors, on="subject_id", how="left") for f in (edits, found))
-    n = e.write(found, work / "candidates.parquet", order)  # first, because its frame is the longer one: DuckDB binds its steps again after a file is written
+    # first, because its frame is the longer one: after a file is written, DuckDB binds the steps of others again
+    n = e.write(found, work / "candidates.parquet", order)
     e.write(edits, work / "edits.parquet", _FACT_KEY)
     return n
 
