@@ -171,12 +171,12 @@ def _texts(
 
 # %% ../../nbs/12_app/06_data.ipynb #d8a1440a
 def _snapshots_of(folder: Path) -> tuple[Path, Path]:
-    "The two parsed snapshots of a folder of `wbe build`."
+    "The two parsed snapshots of a folder of `wbe benchmark --until facts`."
     parsed = sorted(p for p in (folder / "parsed").glob("*") if p.is_dir()) if (folder / "parsed").is_dir() else []
     if len(parsed) != 2 or not (folder / "rules" / "updates.parquet").exists():
-        raise BadArgument(
-            f"{folder}: no build with two snapshots; make it with: wbe benchmark {folder} OLD NEW --until facts"
-        )
+        whole = (folder / "series.json").exists()
+        about, other = ("a whole benchmark", "FOLDER") if whole else ("no build with two snapshots", folder)
+        raise BadArgument(f"{folder}: {about}; updates come from: wbe benchmark {other} OLD NEW --until facts")
     return parsed[0], parsed[1]
 
 # %% ../../nbs/12_app/06_data.ipynb #70ad0c64
