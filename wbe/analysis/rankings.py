@@ -20,7 +20,7 @@ from .style import GREY, Look, display_order, draw_dots, draw_heatmap, new_figur
 from .tables import format_percent, labelled_runs, longest_runs, pool_scores
 from ..benchmark.near_probes import CRITERIA, FORMS, NEAR_AXES
 from ..metrics.answers import RUN_MEASURES, cohen_kappa, normalised_matches
-from ..metrics.intervals import Interval, bootstrap_interval, judge_differences, p_value
+from ..metrics.intervals import MIN_QUESTIONS, Interval, bootstrap_interval, judge_differences, p_value
 from ..metrics.summary import SLICES, cutoff_slices
 from ..records import ASKED_AXES, QUESTION_KEY, BadArgument, check_choice
 from ..runs.records import Run, reached_end
@@ -159,6 +159,16 @@ class _RankingDraws(NamedTuple):
     drawn: dict  # criterion: repeats by editors
     n: dict  # criterion: questions, the same for each editor
     subjects: dict  # criterion: their subjects
+    base: "_RankingDraws | None" = None  # the same by exact match, on the edits that each criterion asks about
+
+
+def _draw_values(rows: dict, editors: list, subjects: np.ndarray, weights: np.ndarray, base=None) -> _RankingDraws:
+    "The values under each criterion and their resamples, from the rows of each."
+    values = pd.DataFrame({n: _criterion_values(r).reindex(editors) for n, r in rows.items()}, editors)
+    drawn = {n: _resampled_values(r, editors, subjects, weights) for n, r in rows.items()}
+    asked = {name: r[r.part == r.part.max()] for name, r in rows.items()}  # of leakage: near the edits, after them
+    n = {name: int(r.groupby("editor", observed=True).size().min()) for name, r in asked.items() if len(r)}
+    return _RankingDraws(values, drawn, n, {name: r.subject_id.nunique() for name, r in rows.items()}, base)
 
 
 def resample_rankings(
@@ -169,13 +179,12 @@ def resample_rankings(
 ) -> _RankingDraws:
     "The values of the editors under each criterion, with resamples of the subjects that all criteria share."
     editors, rows = _ranked_rows(runs, names)
-    values = pd.DataFrame({n: _criterion_values(r).reindex(editors) for n, r in rows.items()}, editors)
     subjects = np.array(sorted({s for r in rows.values() for s in r.subject_id.unique()}))
-    weights = _subject_weights(subjects, repeats, seed)
-    drawn = {n: _resampled_values(r, editors, subjects, weights) for n, r in rows.items()}
-    asked = {name: r[r.part == r.part.max()] for name, r in rows.items()}  # of leakage: near the edits, after them
-    n = {name: int(r.groupby("editor", observed=True).size().min()) for name, r in asked.items()}
-    return _RankingDraws(values, drawn, n, {name: r.subject_id.nunique() for name, r in rows.items()})
+    about = editors, subjects, _subject_weights(subjects, repeats, seed)
+    edits = {name: r.edit_id[r.part == r.part.max()] for name, r in rows.items()}
+    exact = rows.get(_BASE_CRITERION, pd.DataFrame(columns=_PART_COLUMNS))
+    same = {name: exact[exact.edit_id.isin(ids)] for name, ids in edits.items()} if len(exact) else {}
+    return _draw_values(rows, *about, base=_draw_values(same, *about))
 
 # %% ../../nbs/11_analysis/16_rankings.ipynb #cell-037
 _BY_CHANCE = "by chance"
@@ -205,37 +214,41 @@ def _paired_draws(draws: _RankingDraws, name: str, i: int, j: int) -> tuple[Inte
     value = draws.values[name].iloc[i] - draws.values[name].iloc[j]
     low, high = np.nanquantile(apart, [0.025, 0.975])
     p = p_value(value, np.nanstd(apart), draws.subjects[name])
-    return Interval(value, low, high, draws.n[name], draws.subjects[name]), p
+    least = max(2.0 ** (1 - draws.subjects[name]), 0.05 if low <= 0 <= high else 0)  # as of any paired difference
+    return Interval(value, low, high, draws.n.get(name, 0), draws.subjects[name]), float(np.clip(p, least, 1))
 
 
-def _turned_pairs(draws: _RankingDraws, base: str, name: str) -> list[tuple]:
-    "The pairs of editors that change places, the first ahead by the base; the difference, and the larger p of both."
-    out, editors = [], list(draws.values.index)
-    a, b = draws.values[base].to_numpy(), draws.values[name].to_numpy()
+def _turned_pairs(draws: _RankingDraws, name: str) -> list[tuple]:
+    "The pairs of editors that change places, the first ahead by exact match; the difference, and the larger p of both."
+    out, editors, base = [], list(draws.values.index), draws.base
+    a, b = base.values[name].to_numpy(), draws.values[name].to_numpy()
     for i, j in ((i, j) for i in range(len(a)) for j in range(len(a)) if a[i] > a[j] and b[i] < b[j]):
-        (_, first), (found, second) = (_paired_draws(draws, n, i, j) for n in (base, name))
-        out.append((editors[i], editors[j], (found, max(first, second))))
+        (first, p), (found, q) = (_paired_draws(d, name, i, j) for d in (base, draws))
+        out.append((editors[i], editors[j], (found._replace(n=min(first.n, found.n)), float(np.maximum(p, q)))))
     return out
 
 # %% ../../nbs/11_analysis/16_rankings.ipynb #cell-039
 def compare_rankings(draws: _RankingDraws) -> pd.DataFrame:
     "For each criterion tau with the base and its interval, pairs that change places, and those that clearly do."
     base = check_choice(_BASE_CRITERION, list(draws.values), "criterion")
-    now, rows = draws.values[base].to_numpy(), {}
-    taus = _kendall_tau(np.broadcast_to(now, draws.drawn[base].shape), draws.drawn[base])
+    whole, rows = draws.values[base].to_numpy(), {}
+    taus = _kendall_tau(np.broadcast_to(whole, draws.drawn[base].shape), draws.drawn[base])
     low, high = _bounds(taus, float(np.median(taus)))
     rows[f"{base}, {_BY_CHANCE}"] = dict(tau=float(np.median(taus)), low=low, high=high)
     names = [n for n in draws.values if n != base]
-    turned_by = {name: _turned_pairs(draws, base, name) for name in names}
+    turned_by = {name: _turned_pairs(draws, name) for name in names}
     found = iter(judge_differences([pair for turned in turned_by.values() for *_, pair in turned]))
     for name, turned in turned_by.items():
+        now, n = draws.base.values[name].to_numpy(), min(draws.n[name], draws.base.n.get(name, 0))
         tau = float(_kendall_tau(now, draws.values[name].to_numpy()))
-        low, high = _bounds(_kendall_tau(draws.drawn[base], draws.drawn[name]), tau)
+        low, high = _bounds(_kendall_tau(draws.base.drawn[name], draws.drawn[name]), tau)
         clear = [(a, b) for (a, b, _), v in zip(turned, found) if v.kind == "below"]
         named = "; ".join(f"{a} before {b}" for a, b in clear[:_NAMED_PAIRS])
         named += f"; … {len(clear) - _NAMED_PAIRS} more" if len(clear) > _NAMED_PAIRS else ""
-        best = ", ".join(draws.values.index[draws.values[name] == draws.values[name].max()][:3])
-        rows[name] = dict(tau=tau, low=low, high=high, n=draws.n[name], turned=len(turned), clearly=len(clear))
+        ahead = draws.values.index[draws.values[name] == draws.values[name].max()]
+        best = ", ".join(ahead) if len(ahead) < len(now) else "all equal"
+        rows[name] = dict(tau=tau, low=low, high=high, n=n, turned=len(turned))
+        rows[name] |= dict(clearly=len(clear) if n >= MIN_QUESTIONS else pd.NA)
         rows[name] |= dict(best=best, pairs=named)
     out = pd.DataFrame.from_dict(rows, "index").rename_axis("criterion")
     return out.astype({c: "Int64" for c in ("n", "turned", "clearly")})
@@ -270,7 +283,7 @@ def draw_tau(
 def _orderless(table: pd.DataFrame) -> str:
     "The criteria under which all editors are equal."
     names = list(table.index[table.tau.isna()])
-    return f"All editors are equal under {', '.join(names)}." if names else ""
+    return f"All editors are equal under {'; '.join(names)}." if names else ""
 
 
 def _least_alike(table: pd.DataFrame) -> str:
@@ -294,10 +307,13 @@ def summarise_rankings(
         out.append(f"Its own resamples have a τ of {own} with it.")
     if rest.tau.notna().any():
         out.append(_least_alike(table))
-    clear = rest[rest.clearly > 0]
+    clear = rest[(rest.clearly > 0).fillna(False)]
     out += [f"{name} clearly turns {r.clearly} of {r.turned} pairs that change places." for name, r in clear.iterrows()]
-    quiet = [n for n in rest.index[rest.tau.notna()] if n not in clear.index]
-    out.append(f"No pair is clearly turned under {', '.join(quiet)}." if quiet else "")
+    few = rest[rest.clearly.isna() & rest.tau.notna()]
+    quiet = [n for n in rest.index[rest.tau.notna()] if n not in (*clear.index, *few.index)]
+    out.append(f"No pair is clearly turned under {'; '.join(quiet)}." if quiet else "")
+    named = "; ".join(f"{name} (n = {r.n})" for name, r in few.iterrows())
+    out.append(f"Too few questions for a verdict: {named}." if named else "")
     return "\n".join(filter(None, [*out, _orderless(rest)]))
 
 # %% ../../nbs/11_analysis/16_rankings.ipynb #cell-059
@@ -452,7 +468,7 @@ def judge_agreement(
     if known.empty:
         raise BadArgument(f"no answer has a verdict; the first reason: {read.error.dropna().iloc[0]}")
     said = {"the judge": known.verdict == "right", "equal texts": known.answer == known.expected}
-    said["normalised match"] = np.array(normalised_matches(known.answer, known.expected)) == 1
+    said["normalised match, without aliases"] = np.array(normalised_matches(known.answer, known.expected)) == 1
     strata = known.axis if "axis" in known else ""
     return _measure_agreement(known.assign(case="", axis=strata), said, weighted=False)
 
