@@ -59,7 +59,10 @@ def _merge_facts(statements):
 
 # %% ../../nbs/04_wikidata/07_changes.ipynb #6bde508d
 def _time_parts(text):
-    "Year, month, day and precision of a time in text form."
+    "Year, month, day and precision of a time; unknown in any other form. A year has at most 14 digits."
+    text = nw.when(text.str.contains(r"^[+-]\d+-\d\d-\d\dT.*/\d+$")).then(text)
+    for sign in "+-":
+        text = text.str.replace_all(rf"^\{sign}\d{{15,}}-", f"{sign}{10**14 - 1}-")
     head = text.str.replace_all(r"T.*$", "")
     year = text.str.replace_all(r"-\d\d-\d\dT.*$", "").str.replace_all(r"^\+", "")
     parts = year, head.str.slice(-5, 2), head.str.slice(-2), text.str.replace_all(r"^.*/", "")
@@ -185,8 +188,13 @@ def _is_rewritten():
     return same
 
 
-def _renamed_values(came, old, old_labels, new_labels, redirects):
-    "The facts whose value replaces one with the same name, one that redirects to it, or the same date or number."
+def _gone(old_labels, new_labels, rejected):
+    "The entities that the new snapshot has no more: merged, or deleted."
+    return old_labels.join(new_labels.select("id"), on="id", how="anti").join(rejected, on="id", how="anti")
+
+
+def _renamed_values(came, old, old_labels, new_labels, redirects, rejected):
+    "The facts that replace a value of the same name, a nameless one that is gone, a redirect, the same date or number."
     kinds = nw.col("value_type").is_in(["item", "time", "quantity"])
     before = _stated_values(old).select(*SUBJECT_PROPERTY, before=nw.col("value"))
     pairs = came.filter(kinds, nw.col("tag") == "update").select(*TRIPLE_KEY)
@@ -195,13 +203,15 @@ def _renamed_values(came, old, old_labels, new_labels, redirects):
     named = pairs.join(_names(old_labels, "before", "old_name"), on="before")
     named = named.join(_names(new_labels, "value", "new_name"), on="value")
     same = [pairs.join(led, on=["before", "value"], how="semi"), pairs.filter(_is_rewritten())]
+    nameless = _gone(old_labels, new_labels, rejected).filter(nw.col("label").is_null())
+    same.append(pairs.join(nameless.select(before="id"), on="before", how="semi"))
     same.append(named.filter(nw.col("old_name") == nw.col("new_name")))
     return nw.concat([frame.select(*TRIPLE_KEY) for frame in same]).unique()
 
 # %% ../../nbs/04_wikidata/07_changes.ipynb #cell-030
 def _moved_statements(came, old, old_labels, new_labels, redirects, rejected):
     "The facts that were stated of another entity, which is gone and had the same name, or redirects to their subject."
-    gone = old_labels.join(new_labels.select("id"), on="id", how="anti").join(rejected, on="id", how="anti")
+    gone = _gone(old_labels, new_labels, rejected)
     subjects = came.select(id=nw.col("subject")).unique()
     names = _names(new_labels.join(subjects, on="id", how="semi"), "subject", "name")
     pairs = _names(gone, "was", "name").join(names, on="name").select("was", "subject")
@@ -271,8 +281,8 @@ class Change:
 # %% ../../nbs/04_wikidata/07_changes.ipynb #cell-043
 def _mark_renamed(came, old, old_labels, new_labels, redirects, rejected):
     "Mark the facts that are only renamed, and add the names of the value before."
-    names = old, old_labels, new_labels, redirects
-    same = nw.concat([_renamed_values(came, *names), _moved_statements(came, *names, rejected)]).unique()
+    names = old, old_labels, new_labels, redirects, rejected
+    same = nw.concat([_renamed_values(came, *names), _moved_statements(came, *names)]).unique()
     before = old_labels.select(previous="id", previous_label="label", previous_aliases="aliases")
     marked = mark_members(came, same, TRIPLE_KEY, "renamed").join(before, on="previous", how="left")
     return marked.select(*schema(Change).names)
@@ -337,7 +347,7 @@ def compare_snapshots(
     tables = [f / f"{name}.parquet" for f in (old, new) for name in ("statements", "labels")]
     more = [f / name for f in (old, new) for name in ("rejected.jsonl.gz", "redirects.parquet")]
     inputs = [*tables, *(path for path in more if path.exists())]
-    stage = Stage(out, "changes", dict(version=7) | (dict(open_first=True) if open_first else {}), inputs)
+    stage = Stage(out, "changes", dict(version=8) | (dict(open_first=True) if open_first else {}), inputs)
     if stage.done and not force:
         return stage.manifest
     with stage, open_engine(engine, memory) as e:

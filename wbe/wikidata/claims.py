@@ -227,6 +227,8 @@ META_PROPERTY_CLASSES = package_table("wikidata/tables.toml")["meta_classes"]  #
 RESTRICTIVE_QUALIFIER_CLASS = "Q61719275"  # restrictive qualifier
 WIKI_PAGE_CLASSES = ("Q13406463", "Q4167836", "Q11266439", "Q4167410", "Q22808320")  # list, category, template,
 # disambiguation page, that of the name of a person
+WIKI_PAGE_CLASSES += ("Q14204246", "Q56005592", "Q15184295", "Q4663903", "Q17362920", "Q17442446", "Q17633526")
+# project page, help page, module, portal, duplicated page, internal item, article of Wikinews
 
 # %% ../../nbs/04_wikidata/04_claims.ipynb #cell-071
 _META_TABLE = package_table("wikidata/meta_properties.toml")

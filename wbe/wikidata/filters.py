@@ -31,7 +31,7 @@ _NON_ROMAN_RANGES = (
 )
 NON_ROMAN = f"[{_NON_ROMAN_RANGES}]"
 SIX_WORDS = r"^\s*\S+(\s+\S+){5,}"
-WIKI_PAGE_LABELS = r"^(Category:|Template:|Wikipedia:|Portal:|Module:|[Ll]ist of |Wikidata Sandbox)"
+WIKI_PAGE_LABELS = r"^(Category:|Template:|Wikipedia:|Portal:|Module:|Help:|Wikidata:|User:|MediaWiki:|Draft:|[Ll]ist of |Wikidata Sandbox)"
 
 # %% ../../nbs/04_wikidata/10_filters.ipynb #cell-010
 OPEN_PROPERTIES = tuple(package_table("wikidata/tables.toml")["open"].split())
@@ -50,7 +50,7 @@ def _filter_conditions(
         "dead property": nw.col("property_label").is_null(),
         "meta property": nw.col("meta"),
         "renamed or merged": nw.col("renamed"),
-        "page of the wiki": nw.col("wiki_page") | wiki_label.fill_null(False),
+        "page of the wiki": nw.col("wiki_page") | wiki_label.fill_null(False) | nw.col("subject").str.starts_with("P"),
         "no label": subject.is_null() | object_.is_null(),
         "circular": (nw.col("subject") == nw.col("value")) | same_label,
         "not Roman": subject.str.contains(NON_ROMAN) | object_.str.contains(NON_ROMAN),

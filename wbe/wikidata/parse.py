@@ -340,7 +340,7 @@ def _write_typed(spool: Spool, folder: Path, roles: bool) -> list[str]:
 _SCRATCH_FILES = ["properties.jsonl", "redirects.jsonl", "ids.txt"]  # needed only while a dump is parsed
 
 # %% ../../nbs/04_wikidata/06_parse.ipynb #cell-083
-PARSE_VERSION = 4  # raised with every change that alters the files
+PARSE_VERSION = 5  # raised with every change that alters the files
 
 # %% ../../nbs/04_wikidata/06_parse.ipynb #cell-084
 def parse_dump(
