@@ -31,7 +31,8 @@ _NON_ROMAN_RANGES = (
 )
 NON_ROMAN = f"[{_NON_ROMAN_RANGES}]"
 SIX_WORDS = r"^\s*\S+(\s+\S+){5,}"
-WIKI_PAGE_LABELS = r"^(Category:|Template:|Wikipedia:|Portal:|Module:|Help:|Wikidata:|User:|MediaWiki:|Draft:|[Ll]ist of |Wikidata Sandbox)"
+_NAMESPACES = "Category|Template|Wikipedia|Portal|Module|Help|Wikidata|User|MediaWiki|Draft"
+WIKI_PAGE_LABELS = rf"^(({_NAMESPACES}):|[Ll]ist of |Wikidata Sandbox)"
 
 # %% ../../nbs/04_wikidata/10_filters.ipynb #cell-010
 OPEN_PROPERTIES = tuple(package_table("wikidata/tables.toml")["open"].split())
