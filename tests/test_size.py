@@ -41,6 +41,7 @@ def best_per_edit(edits, docs, vectors):
         q, found = vectors[e["subject_id"]], []
         for d in by_property.get(e["property_id"], ()):
             about = d["subject_id"] in (e["subject_id"], e["object_id"], e["previous_id"])
+            about = about or d["object_id"] == e["subject_id"]
             same = d["object_id"] == e["object_id"] or d["object"].lower() == e["object"].lower()
             if not about and not same and d["subject"].lower() != e["subject"].lower():
                 v = vectors[d["subject_id"]]

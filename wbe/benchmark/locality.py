@@ -156,12 +156,13 @@ def _encode_facts(edits, docs):
     return encode(edits)._replace(previous=_encode_column(edits["previous_id"], known[0], -2)), encode(docs)
 
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-043
-def _may_be_probe(q: _EncodedFacts, d: _EncodedFacts, i, j):
+def _may_be_probe(q: _EncodedFacts, d: _EncodedFacts, same, i, j):  # same: edits of the candidates' property
     "Whether the candidates `j` may be the probes of the edits `i`."
     subject = d.subject[j]
     other_subject = (subject != q.subject[i]) & (subject != q.object[i]) & (subject != q.previous[i])
     other_answer = (d.object[j] != q.object[i]) & (d.answer[j] != q.answer[i])
-    return other_subject & (d.name[j] != q.name[i]) & other_answer
+    about_subject = same[i] & (d.object[j] == q.subject[i])
+    return other_subject & (d.name[j] != q.name[i]) & other_answer & ~about_subject
 
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-046
 class _CandidateFile:
@@ -426,7 +427,8 @@ def among(self: _LocalitySearch, edits, prop: str):
         docs.append(table.take(pa.array(lists.add(self.vectors(table)))))
     docs = pa.concat_tables(docs)
     q, d = _encode_facts(edits, docs)
-    allowed, vectors = partial(_may_be_probe, q, d), lambda some: self.vectors(docs.take(pa.array(some)))
+    same = np.array([p == prop for p in edits["property_id"].to_pylist()], bool)
+    allowed, vectors = partial(_may_be_probe, q, d, same), lambda some: self.vectors(docs.take(pa.array(some)))
     return docs, *search_lists(Q, lists, vectors, allowed, self.postings)
 
 # %% ../../nbs/06_benchmark/02_locality.ipynb #cell-086
@@ -586,7 +588,7 @@ def find_locality(
     sources = (_as_paths(statements) or [static, facts]) if method == "graph" else []
     inputs = _LocalityInputs(facts, static, change_files(exclude), _as_paths(later), _as_paths(old), sources)
     params = dict(method=method, near=near, postings=postings, statements=len(_as_paths(statements) if sources else ()))
-    params |= dict(later=len(inputs.later), old=len(inputs.old), version=1)
+    params |= dict(later=len(inputs.later), old=len(inputs.old), version=2)
     stage = Stage(out, "locality", params, inputs.files())
     if stage.done:
         return stage.manifest

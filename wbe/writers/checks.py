@@ -149,7 +149,9 @@ class Dropped:
 # %% ../../nbs/03_writers/04_checks.ipynb #cell-043
 def dropped_row(r: Request, written: WrittenText, check: _TextCheck) -> Dropped:
     "The row of a text that failed a check."
-    return Dropped(*r.id.split("/")[:3], r.kind, check.name, written.text, r.subject, r.answer, written.error)
+    *pair, rest = r.id.split("/", 2)  # a date as the object has a slash, too
+    edit = *pair, rest.removesuffix(f"/{r.kind}")
+    return Dropped(*edit, r.kind, check.name, written.text, r.subject, r.answer, written.error)
 
 # %% ../../nbs/03_writers/04_checks.ipynb #cell-047
 def feedback_on(r: Request, check: _TextCheck) -> str:
