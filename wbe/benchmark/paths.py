@@ -22,6 +22,8 @@ from ..texts import package_table
 # %% ../../nbs/06_benchmark/03_paths.ipynb #e22b4b4e
 _EXCLUDED_PROPERTIES = ("P31",)  # instance of
 _EXCLUDED_SECOND_PROPERTIES = tuple(package_table("benchmark/tables.toml")["excluded_second"])
+_INVERSES = [(a, b) for a, _, b, _ in package_table("benchmark/inverses.toml")["pairs"]]
+_LEADS_BACK = {f"{a}/{b}" for pair in _INVERSES for a, b in (pair, pair[::-1])} | {"P22/P40", "P25/P40"}
 
 # %% ../../nbs/06_benchmark/03_paths.ipynb #1b01026d
 @dataclass
@@ -50,6 +52,8 @@ def _join_two_hops(facts, every: bool = False):
     lower = lambda c: nw.col(c).str.to_lowercase()
     excluded = nw.col("property_id").is_in(_EXCLUDED_PROPERTIES)
     excluded |= nw.col("second_property_id").is_in(_EXCLUDED_PROPERTIES + _EXCLUDED_SECOND_PROPERTIES)
+    both = nw.concat_str([nw.col("property_id"), nw.lit("/"), nw.col("second_property_id")])
+    excluded |= both.is_in(sorted(_LEADS_BACK))
     circle = (nw.col("last_id") == nw.col("subject_id")) | (lower("last") == lower("subject"))
     kept = joined.filter(~circle, ~lower("last").str.contains("wiki", literal=True))
     kept = kept if every else kept.filter(~excluded)
@@ -77,7 +81,7 @@ def find_two_hops(
 ) -> Manifest:
     "Find the two-hop quintuples of a timestep."
     facts, path = Path(facts), Path(out) / "multihop.parquet"
-    stage = Stage(out, "multihop", dict(version=1) | (dict(every=True) if every else {}), [facts])
+    stage = Stage(out, "multihop", dict(version=2) | (dict(every=True) if every else {}), [facts])
     if stage.done:
         return stage.manifest
     with stage, open_engine(engine, memory) as e:
