@@ -214,7 +214,7 @@ def _paired_draws(draws: _RankingDraws, name: str, i: int, j: int) -> tuple[Inte
     value = draws.values[name].iloc[i] - draws.values[name].iloc[j]
     low, high = np.nanquantile(apart, [0.025, 0.975])
     p = p_value(value, np.nanstd(apart), draws.subjects[name])
-    least = max(2.0 ** (1 - draws.subjects[name]), 0.05 if low <= 0 <= high else 0)  # as of any paired difference
+    least = max(2.0 ** (1 - draws.subjects[name]), 0.05 if low <= 0 <= high else 0)  # never surer than the interval
     return Interval(value, low, high, draws.n.get(name, 0), draws.subjects[name]), float(np.clip(p, least, 1))
 
 
@@ -239,7 +239,7 @@ def compare_rankings(draws: _RankingDraws) -> pd.DataFrame:
     turned_by = {name: _turned_pairs(draws, name) for name in names}
     found = iter(judge_differences([pair for turned in turned_by.values() for *_, pair in turned]))
     for name, turned in turned_by.items():
-        now, n = draws.base.values[name].to_numpy(), min(draws.n[name], draws.base.n.get(name, 0))
+        now, n, updates = draws.base.values[name].to_numpy(), draws.n[name], draws.base.n.get(name, 0)
         tau = float(_kendall_tau(now, draws.values[name].to_numpy()))
         low, high = _bounds(_kendall_tau(draws.base.drawn[name], draws.drawn[name]), tau)
         clear = [(a, b) for (a, b, _), v in zip(turned, found) if v.kind == "below"]
@@ -247,11 +247,11 @@ def compare_rankings(draws: _RankingDraws) -> pd.DataFrame:
         named += f"; … {len(clear) - _NAMED_PAIRS} more" if len(clear) > _NAMED_PAIRS else ""
         ahead = draws.values.index[draws.values[name] == draws.values[name].max()]
         best = ", ".join(ahead) if len(ahead) < len(now) else "all equal"
-        rows[name] = dict(tau=tau, low=low, high=high, n=n, turned=len(turned))
-        rows[name] |= dict(clearly=len(clear) if n >= MIN_QUESTIONS else pd.NA)
+        rows[name] = dict(tau=tau, low=low, high=high, n=n, updates=updates, turned=len(turned))
+        rows[name] |= dict(clearly=len(clear) if min(n, updates) >= MIN_QUESTIONS else pd.NA)
         rows[name] |= dict(best=best, pairs=named)
     out = pd.DataFrame.from_dict(rows, "index").rename_axis("criterion")
-    return out.astype({c: "Int64" for c in ("n", "turned", "clearly")})
+    return out.astype({c: "Int64" for c in ("n", "updates", "turned", "clearly")})
 
 # %% ../../nbs/11_analysis/16_rankings.ipynb #cell-048
 def draw_rankings(
@@ -282,8 +282,10 @@ def draw_tau(
 # %% ../../nbs/11_analysis/16_rankings.ipynb #cell-054
 def _orderless(table: pd.DataFrame) -> str:
     "The criteria under which all editors are equal."
-    names = list(table.index[table.tau.isna()])
-    return f"All editors are equal under {'; '.join(names)}." if names else ""
+    equal = table.best == "all equal"
+    said = {"All editors are equal under": equal}
+    said["Exact match does not order the editors on the edits of"] = table.tau.isna() & ~equal
+    return "\n".join(f"{text} {'; '.join(table.index[rows])}." for text, rows in said.items() if rows.any())
 
 
 def _least_alike(table: pd.DataFrame) -> str:
@@ -309,10 +311,11 @@ def summarise_rankings(
         out.append(_least_alike(table))
     clear = rest[(rest.clearly > 0).fillna(False)]
     out += [f"{name} clearly turns {r.clearly} of {r.turned} pairs that change places." for name, r in clear.iterrows()]
-    few = rest[rest.clearly.isna() & rest.tau.notna()]
+    few = rest[rest.clearly.isna() & (rest.best != "all equal")]
     quiet = [n for n in rest.index[rest.tau.notna()] if n not in (*clear.index, *few.index)]
     out.append(f"No pair is clearly turned under {'; '.join(quiet)}." if quiet else "")
-    named = "; ".join(f"{name} (n = {r.n})" for name, r in few.iterrows())
+    beside = lambda r: f", {r.updates} updates" if r.updates < r.n else ""
+    named = "; ".join(f"{name} (n = {r.n}{beside(r)})" for name, r in few.iterrows())
     out.append(f"Too few questions for a verdict: {named}." if named else "")
     return "\n".join(filter(None, [*out, _orderless(rest)]))
 

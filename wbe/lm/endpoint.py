@@ -38,7 +38,7 @@ def _parse_text(data: dict) -> CallOutcome:  # data: the server's reply
     if refusal:
         return CallOutcome(CachedAnswer(None, f"refused: {redact_key(refusal)}", *tokens), keep=True, final=True)
     text = (message.get("content") or "").strip()
-    if not text and choice.get("finish_reason") == "length":
+    if not message.get("content") and choice.get("finish_reason") == "length":
         return CallOutcome(CachedAnswer(None, _NO_TOKENS_LEFT, *tokens), keep=True, final=True)
     if not text:
         return CallOutcome(CachedAnswer(None, "empty answer", *tokens), keep=True)
@@ -129,7 +129,8 @@ def complete(self: TextEndpoint, prompts: list[TextPrompt], progress: bool = Fal
         end()
     for a in answers.values():
         if a.text is None and not a.error.startswith(_FAILURES_OF_MODEL):
-            raise WriterError(f"{self!r}: {a.error}. What was answered is kept in {self._cache.path}: repeat to go on")
+            again = "" if a.error == _NO_TOKENS_LEFT else ": repeat to go on"
+            raise WriterError(f"{self!r}: {a.error}. What was answered is kept in {self._cache.path}{again}")
     return [p.cut(answers[k].text or "") for k, p in zip(keys, prompts)]
 
 # %% ../../nbs/07_lm/14_endpoint.ipynb #cell-028

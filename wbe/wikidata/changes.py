@@ -204,7 +204,8 @@ def _renamed_values(came, old, old_labels, new_labels, redirects, rejected):
     named = named.join(_names(new_labels, "value", "new_name"), on="value")
     same = [pairs.join(led, on=["before", "value"], how="semi"), pairs.filter(_is_rewritten())]
     nameless = _gone(old_labels, new_labels, rejected).filter(nw.col("label").is_null())
-    same.append(pairs.join(nameless.select(before="id"), on="before", how="semi"))
+    only = came.filter(nw.col("value_type") == "item", nw.col("tag") == "update", nw.col("previous_count") == 1)
+    same.append(only.join(nameless.select(previous="id"), on="previous", how="semi"))
     same.append(named.filter(nw.col("old_name") == nw.col("new_name")))
     return nw.concat([frame.select(*TRIPLE_KEY) for frame in same]).unique()
 

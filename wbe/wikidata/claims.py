@@ -4,9 +4,9 @@
 
 # %% auto #0
 __all__ = ['EMPTY_MAP', 'SNAK_TYPES', 'FULL_DECODER', 'FUNCTIONAL_CONSTRAINTS', 'TIME_QUALIFIERS', 'META_PROPERTY_CLASS',
-           'META_PROPERTY_CLASSES', 'RESTRICTIVE_QUALIFIER_CLASS', 'WIKI_PAGE_CLASSES', 'META_PROPERTIES',
-           'EntityValue', 'StringValue', 'value_text', 'value_type', 'DumpSnak', 'TimeSnak', 'DumpClaim',
-           'entity_decoder', 'Role', 'role_rows', 'PropertyInfo', 'property_row']
+           'META_PROPERTY_CLASSES', 'RESTRICTIVE_QUALIFIER_CLASS', 'WIKI_PAGE_CLASSES', 'OTHER_PAGE_CLASSES',
+           'META_PROPERTIES', 'EntityValue', 'StringValue', 'value_text', 'value_type', 'DumpSnak', 'TimeSnak',
+           'DumpClaim', 'entity_decoder', 'Role', 'role_rows', 'PropertyInfo', 'property_row']
 
 # %% ../../nbs/04_wikidata/04_claims.ipynb #cell-002
 from dataclasses import dataclass
@@ -121,10 +121,16 @@ class TimeSnak(Struct, gc=False):
     datavalue: _TimeValue | None = None
 
 # %% ../../nbs/04_wikidata/04_claims.ipynb #cell-043
+class _AnySnak(Struct, gc=False):
+    snaktype: str = ""
+
+
 class _TimeQualifiers(Struct, gc=False):
     P580: list[TimeSnak] | None = None  # start time
     P582: list[TimeSnak] | None = None  # end time
     P585: list[TimeSnak] | None = None  # point in time
+    P1366: list[_AnySnak] | None = None  # replaced by
+    P1534: list[_AnySnak] | None = None  # end cause
 
 # %% ../../nbs/04_wikidata/04_claims.ipynb #cell-044
 class DumpClaim(Struct, gc=False):
@@ -227,7 +233,7 @@ META_PROPERTY_CLASSES = package_table("wikidata/tables.toml")["meta_classes"]  #
 RESTRICTIVE_QUALIFIER_CLASS = "Q61719275"  # restrictive qualifier
 WIKI_PAGE_CLASSES = ("Q13406463", "Q4167836", "Q11266439", "Q4167410", "Q22808320")  # list, category, template,
 # disambiguation page, that of the name of a person
-WIKI_PAGE_CLASSES += ("Q14204246", "Q56005592", "Q15184295", "Q4663903", "Q17362920", "Q17442446", "Q17633526")
+OTHER_PAGE_CLASSES = ("Q14204246", "Q56005592", "Q15184295", "Q4663903", "Q17362920", "Q17442446", "Q17633526")
 # project page, help page, module, portal, duplicated page, internal item, article of Wikinews
 
 # %% ../../nbs/04_wikidata/04_claims.ipynb #cell-071

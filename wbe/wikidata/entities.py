@@ -133,34 +133,34 @@ def _add_claims(self: _StatementColumns, claims: dict, line: bytes):
 
 # %% ../../nbs/04_wikidata/05_entities.ipynb #cell-024
 _UNKNOWN_END = "+0000-00-00T00:00:00Z/0"  # of what has ended, nobody knows when
-_OVER = {"P1366", "P1534"}  # replaced by, end cause: it has ended
+_TIME_PARTS = re.compile(r"([+-]?\d+)-(\d\d)-(\d\d)")
 
 
-def _time_order(text: str) -> tuple:
-    "What orders times in text form: the year, then the text."
-    year = re.match(r"[+-]?\d+", text)
-    return int(year[0]) if year else 0, text
+def _time_parts(text: str) -> list[int]:
+    "Year, month and day of a time in text form, as far as they are stated."
+    found = _TIME_PARTS.match(text)
+    parts = [int(part) for part in found.groups()] if found else []
+    return parts[: parts.index(0)] if 0 in parts else parts
 
 
 def _last_time(snaks: list[TimeSnak] | None) -> str | None:
     "The text form of the latest of some times that have a value."
     known = [time_text(s.datavalue.value.time, s.datavalue.value.precision) for s in snaks or () if s.datavalue]
-    return max(known, key=_time_order) if len(known) > 1 else known[0] if known else None
+    return max(known, key=_time_parts) if len(known) > 1 else known[0] if known else None
 
 
-def _end_of(
-    claim: DumpClaim, order, start: str | None
-) -> str | None:  # order: P-ids of the qualifiers; start: the latest
-    "The latest end of a claim; an unknown one where it is over, and none where it began again."
-    starts, ends = claim.qualifiers.P580 or (), claim.qualifiers.P582 or ()
-    end = _last_time(ends)
-    began_again = (
-        len(starts) > max(1, len(ends)) or len(starts) > 1 and start and end and _time_order(start) > _time_order(end)
-    )
-    is_over = ends[0].snaktype != "novalue" if ends else not _OVER.isdisjoint(order)
-    if began_again or end is None and (claim.rank == "preferred" or not is_over):
-        return None
-    return end or _UNKNOWN_END
+def _end_of(times, start: str | None, preferred: bool) -> str | None:  # start: the latest
+    "The latest end of a claim; an unknown one where it is over, and none where it began again or is not over."
+    ends, end = times.P582 or (), _last_time(times.P582)
+    if len(times.P580 or ()) > 1 and start and end:
+        both = list(zip(_time_parts(start), _time_parts(end)))  # as far as both are stated
+        if [a for a, _ in both] > [b for _, b in both]:  # began again
+            ends, end = [s for s in ends if not s.datavalue], None
+    over = times.P1366 or times.P1534  # replaced by, end cause; of what happened once that says nothing
+    over = ends or (() if times.P582 or times.P585 and not times.P580 else over or ())
+    if end is None and not preferred and any(s.snaktype != "novalue" for s in over):
+        return _UNKNOWN_END
+    return end
 
 
 def _qualifier_row(row: int, claim: DumpClaim, line: bytes) -> tuple:
@@ -168,11 +168,11 @@ def _qualifier_row(row: int, claim: DumpClaim, line: bytes) -> tuple:
     times, order = claim.qualifiers, claim.order
     if order is None:  # not written by Wikidata: look at the qualifiers themselves
         order = next(c.qualifiers for cs in FULL_DECODER.decode(line).claims.values() for c in cs if c.id == claim.id)
-    if times.P580 is times.P582 is times.P585 and _OVER.isdisjoint(order):  # none of them, as for most
+    if times.P580 is times.P582 is times.P585 is times.P1366 is times.P1534:  # none of them, as for most
         return row, None, None, None, order
     others = [pid for pid in order if pid not in TIME_QUALIFIERS]
     start = _last_time(times.P580)
-    return row, start, _end_of(claim, order, start), _last_time(times.P585), others
+    return row, start, _end_of(times, start, claim.rank == "preferred"), _last_time(times.P585), others
 
 # %% ../../nbs/04_wikidata/05_entities.ipynb #cell-027
 def _take_words(words: list, numbers, odd=()):

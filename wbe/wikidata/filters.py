@@ -17,7 +17,7 @@ from ..records import BadArgument, Fact, schema
 from ..store import Manifest, Stage
 from .changes import SUBJECT_PROPERTY, TRIPLE_KEY, _properties_of_class, first_case, mark_members
 from .changes import period_end, period_start, truthy, unread_classes
-from .claims import META_PROPERTIES, META_PROPERTY_CLASSES, WIKI_PAGE_CLASSES
+from .claims import META_PROPERTIES, META_PROPERTY_CLASSES, OTHER_PAGE_CLASSES, WIKI_PAGE_CLASSES
 
 # %% ../../nbs/04_wikidata/10_filters.ipynb #cell-005
 # reasons to remove a fact: where each comes from, and which facts it removes
@@ -205,7 +205,9 @@ def _add_filter_columns(
         out = keep(out.join(names.select(**{column: "id", name: "label"}), on=column, how="left"))
     property_names = properties.select("id", property_label=nw.col("label"))
     out = out.join(property_names, left_on="property", right_on="id", how="left")
-    classes = statements.filter(nw.col("property") == "P31", nw.col("value").is_in(WIKI_PAGE_CLASSES))
+    classes = statements.filter(
+        nw.col("property") == "P31", nw.col("value").is_in(WIKI_PAGE_CLASSES + OTHER_PAGE_CLASSES)
+    )
     pages = nw.concat([classes.select(id=nw.col("subject")), unread_classes(statements)]).unique(["id"])
     out = mark_members(mark_members(out, pages, "subject", "subject_page"), pages, "value", "object_page")
     return out.with_columns(wiki_page=nw.col("subject_page") | nw.col("object_page"))
@@ -274,7 +276,7 @@ def filter_facts(
     if which not in ("changed", "static"):
         raise BadArgument(f"no {which!r} facts. Choose from: changed, static")
     inputs = [changes / f"{which}.parquet", *(new / f"{n}.parquet" for n in ("statements", "labels", "properties"))]
-    params = dict(which=which, filters=list(FILTERS), version=4, until=until and str(parse_date(until)))
+    params = dict(which=which, filters=list(FILTERS), version=5, until=until and str(parse_date(until)))
     params |= (dict(values=True) if values else {}) | (dict(forget=True) if forget else {})
     stage = Stage(out, f"filter_{which}", params, inputs)
     if stage.done:
