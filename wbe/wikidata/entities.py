@@ -149,16 +149,18 @@ def _last_time(snaks: list[TimeSnak] | None) -> str | None:
     return max(known, key=_time_parts) if len(known) > 1 else known[0] if known else None
 
 
-def _end_of(times, start: str | None, preferred: bool) -> str | None:  # start: the latest
+def _end_of(claim: DumpClaim, start: str | None) -> str | None:  # start: the latest
     "The latest end of a claim; an unknown one where it is over, and none where it began again or is not over."
+    times, preferred = claim.qualifiers, claim.rank == "preferred"
     ends, end = times.P582 or (), _last_time(times.P582)
     if len(times.P580 or ()) > 1 and start and end:
         both = list(zip(_time_parts(start), _time_parts(end)))  # as far as both are stated
         if [a for a, _ in both] > [b for _, b in both]:  # began again
             ends, end = [s for s in ends if not s.datavalue], None
-    over = times.P1366 or times.P1534  # replaced by, end cause; of what happened once that says nothing
-    over = ends or (() if times.P582 or times.P585 and not times.P580 else over or ())
-    if end is None and not preferred and any(s.snaktype != "novalue" for s in over):
+    lasting = type(claim.mainsnak.datavalue) is EntityValue and (times.P580 or not times.P585)  # not what happened once
+    if not times.P582 and lasting:
+        ends = times.P1366 or times.P1534 or ()  # replaced by, end cause
+    if end is None and not preferred and any(s.snaktype != "novalue" for s in ends):
         return _UNKNOWN_END
     return end
 
@@ -172,7 +174,7 @@ def _qualifier_row(row: int, claim: DumpClaim, line: bytes) -> tuple:
         return row, None, None, None, order
     others = [pid for pid in order if pid not in TIME_QUALIFIERS]
     start = _last_time(times.P580)
-    return row, start, _end_of(times, start, claim.rank == "preferred"), _last_time(times.P585), others
+    return row, start, _end_of(claim, start), _last_time(times.P585), others
 
 # %% ../../nbs/04_wikidata/05_entities.ipynb #cell-027
 def _take_words(words: list, numbers, odd=()):
