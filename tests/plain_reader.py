@@ -85,7 +85,10 @@ def plain_snapshot(dump, folder) -> Path:
         names.append(Label(e["id"], *words, links.get("enwiki", {}).get("title"), len(links)))
         for c in [c for group in (e["claims"] or {}).values() for c in group]:
             main, quals = c["mainsnak"], c.get("qualifiers", {})
-            times = {name: next((value_text(q) for q in quals.get(p, ())), None) for p, name in TIMES.items()}
+            stated = {name: filter(None, map(value_text, quals.get(p, ()))) for p, name in TIMES.items()}
+            times = {name: max(texts, default=None) for name, texts in stated.items()}  # of years with four digits
+            if len(quals.get("P580", ())) > 1 and times["end"] and times["start"] > times["end"]:
+                times["end"] = None  # it began again
             others = sorted(set(quals) - set(TIMES))
             statements.append(
                 dict(
