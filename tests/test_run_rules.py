@@ -1,5 +1,6 @@
 """Single rules of a run, each alone: what is planned, when the curve is due, what is dropped, a share of zero."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pandas as pd
@@ -7,9 +8,10 @@ import pytest
 import toy_runs
 
 from wbe.records import BadArgument
-from wbe.runs.records import VERDICT_KEY, PartitionedTable, Run, reached_end
+from wbe.runs.records import VERDICT_KEY, PartitionedTable, Run, reached_end, run_differences
 
 pytest.importorskip("torch")
+from wbe.lm.ability import static_items
 from wbe.runs import loop, moments
 from wbe.runs.plan import RunPlan
 from wbe.runs.study import planned_edits
@@ -130,6 +132,22 @@ def test_a_run_that_grows_loses_no_timestep_and_makes_no_edit_by_which_it_was_tu
     assert len(run.config["tuned"]["edits"]) == 2
     with pytest.raises(BadArgument, match="chosen by edits that the further timesteps make"):
         grown(tmp_path / "tuned", [(1, 3)], **tuned)
+
+
+def test_a_run_that_grows_asks_the_lasting_facts_that_it_asked_first(tmp_path, monkeypatch):
+    asked, score, file = [], moments.score, tmp_path / "facts.parquet"
+    monkeypatch.setattr(moments, "score", lambda lm, x, *how, **more: asked.append(x) or score(lm, x, *how, **more))
+    facts = pd.read_parquet(Path(__file__).parents[1] / "data_samples" / "lasting_facts.parquet")
+    facts = facts[facts.property_id != "P31"].head(40)
+    facts.to_parquet(file)
+    grown(tmp_path / "run", [(1, 1)], lasting=str(file), ask_lasting=9)
+    facts[1:].to_parquet(file)  # one dropped out
+    first = {x.question for x in asked[0]}
+    assert len(first) == 9 and len({x.question for x in static_items(file, 9)} - first) > 4, "another sample"
+    run = grown(tmp_path / "run", [(1, 2)], lasting=str(file), ask_lasting=9)
+    assert len(asked) == 3 and all({x.question for x in some} == first for some in asked)
+    new = grown(tmp_path / "new", [(1, 2)], lasting=str(file), ask_lasting=9)
+    assert (run_differences([run, run]), run_differences([run, new])) == ([], ["lasting facts"])
 
 
 @pytest.mark.parametrize("silent", [1, 2, 3])

@@ -23,7 +23,7 @@ from .kinds import display_name
 from .tables import format_cell, format_percent, labelled_runs
 from ..metrics.answers import MEASURES
 from ..records import ASKED_AXES, QUESTION_KEY, check_choice, question_columns
-from ..runs.records import short_model_name
+from ..runs.records import asked_lasting, short_model_name
 
 # %% ../../nbs/11_analysis/13_question_links.ipynb #cell-005
 _SELECTED_BY = ("run", "axis", "moment", "asked_of", "scored_at", "edits_done", "tag", "relation", "change")
@@ -42,11 +42,6 @@ def _question_address(
 # %% ../../nbs/11_analysis/13_question_links.ipynb #a402c8c5
 LASTING = "lasting facts"
 
-
-def _has_lasting(run) -> bool:
-    "Whether a run stored the texts of its lasting facts, and the score of each."
-    return "questions" in run.ability and bool(run.ability.questions.notna().any())
-
 # %% ../../nbs/11_analysis/13_question_links.ipynb #cell-009
 _UNEDITED_ROW = "before any edit"
 
@@ -57,7 +52,7 @@ def shown_labels(
     lasting: bool = False,  # whether these are about lasting facts: only of runs that stored them
 ) -> dict[str, str]:
     "What runs with these labels are called on the page. The first that was asked before stands for the unedited model."
-    some = [r for r in some if _has_lasting(r)] if lasting else some
+    some = [r for r in some if asked_lasting(r.ability)] if lasting else some
     if not some:
         return {}
     on_page = {id(run): name for name, run in labelled_runs(runs)}
@@ -285,10 +280,9 @@ def hover_points(
 # %% ../../nbs/11_analysis/13_question_links.ipynb #0dc3796b
 def _with_lasting(run):
     "A run whose questions and scores hold its lasting facts too, where it stored them."
-    if not _has_lasting(run):
+    if not (asked := asked_lasting(run.ability)):
         return run
-    first = run.ability.dropna(subset="questions").iloc[0]
-    facts = pd.DataFrame(dict(question=list(first.questions), expected=list(first.expected), axis=LASTING, probe=0))
+    facts = pd.DataFrame([dict(question=x.question, expected=x.answer, axis=LASTING, probe=0) for x in asked])
     facts = facts.assign(edit_id=[f"lasting/{i}" for i in range(len(facts))], asked_of=-1)
     s, parts = run.scores, []
     ended = set(zip(*s.loc[s.moment == "current", ["scored_at", "edits_done"]].values.T))

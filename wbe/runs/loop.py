@@ -29,7 +29,7 @@ from .checkpoints import Updater
 from .moments import Asker
 from .plan import SCHEDULES, RunPlan, check_plan, plan_editor
 from .questions import lasting_items, near_facts
-from .records import RUN_TABLES, Run
+from .records import RUN_TABLES, Run, asked_lasting
 from .study import Study, different_settings, estimate_seconds, planned_edits, step_requests, utc_now
 from .study import _adopt_editor_source, _check_editable, _describe_run
 from .study import _run_texts, _tuning_edits
@@ -88,7 +88,7 @@ def read(self: BenchmarkStudy):
         self.plan = plan = replace(plan, benchmark=str(self.folder / "rows.json"))
     self.planned = planned_edits(self.bench, plan)
     self.near = near_facts(self.bench, plan, self.planned)
-    self.lasting = lasting_items(self.bench, plan)
+    self.lasting = asked_lasting(Run(self.folder, self.begun).ability) or lasting_items(self.bench, plan)
     self.texts = _run_texts(self.bench, plan, self.planned, self.editor)  # for an editor that takes texts
     if self.editor is not None and not self.texts:
         _check_editable(self.bench, self.planned, self.editor.needs_subject, plan.editor)

@@ -6,7 +6,7 @@
 __all__ = ['EVALUATION_MOMENTS', 'RUN_TABLES', 'VERDICT_KEY', 'NO_EFFECT', 'KNOWN_LASTING', 'write_frame', 'PartitionedTable',
            'RunTables', 'with_probe_column', 'with_normalised_match', 'main_judge', 'Run', 'left_out_line',
            'reached_end', 'broken_after', 'no_effect_line', 'measure_title', 'short_model_name', 'load_runs',
-           'compare_measures', 'asked_settings', 'run_differences', 'compare_runs']
+           'asked_lasting', 'compare_measures', 'asked_settings', 'run_differences', 'compare_runs']
 
 # %% ../../nbs/10_runs/02_records.ipynb #cell-002
 import hashlib
@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ..benchmark.own import set_aside_lines
-from ..lm.tokens import prompt_notes
+from ..lm.tokens import QAItem, prompt_notes
 from ..metrics.answers import MEASURES, OPTIONAL_MEASURES, RUN_MEASURES, judged_right, normalised_matches
 from ..metrics.intervals import exact_bounds
 from ..metrics.summary import with_agreement, with_outdated_match
@@ -659,6 +659,14 @@ def _distinct_runs(runs: list[Run]) -> list[Run]:
             raise BadArgument(f"{r.folder} and {other.folder}: two runs named {r.name}; rename one of these folders")
     return list(out.values())
 
+# %% ../../nbs/10_runs/02_records.ipynb #a10f8cbb
+def asked_lasting(
+    ability,  # the table of a run
+) -> list[QAItem]:
+    "The lasting facts that a run asks at every moment; empty where it stored their scores only."
+    first = ability.dropna(subset="questions")[:1] if "questions" in ability else ability[:0]
+    return [QAItem(*fact) for row in first.itertuples() for fact in zip(row.questions, row.expected)]
+
 # %% ../../nbs/10_runs/02_records.ipynb #cell-082
 def _lasting_values(ability, metric: str) -> list[float]:
     "The scores of lasting facts, one for each moment."
@@ -773,9 +781,11 @@ def run_differences(runs: list[Run]) -> list[str]:
     files = {pair for r in runs for pair in r.config["benchmark"].get("files", {}).items()}
     found = ["benchmarks"] if len(files) > len(dict(files)) else []
     judges = {main_judge(r.verdicts) for r in runs if len(getattr(r, "verdicts", ()))}
-    found += ["judges"] if len(judges) > 1 else []
+    facts = filter(None, (asked_lasting(getattr(r, "ability", pd.DataFrame())) for r in runs))
+    lasting = {frozenset((x.question, x.answer) for x in some) for some in facts}
+    found += [k for k, values in {"judges": judges, "lasting facts": lasting}.items() if len(values) > 1]
     first, *others = [_comparable_settings(r.config) for r in runs] or [{}]
-    return found + [name for name, value in first.items() if any(o[name] != value for o in others)]
+    return list(dict.fromkeys(found + [k for k, value in first.items() if any(o[k] != value for o in others)]))
 
 # %% ../../nbs/10_runs/02_records.ipynb #cell-100
 def compare_runs(
