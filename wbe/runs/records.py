@@ -672,6 +672,13 @@ def _lasting_values(ability, metric: str) -> list[float]:
     "The scores of lasting facts, one for each moment."
     return list(ability[(ability.what == "lasting facts") & (ability.metric == metric)].value) if len(ability) else []
 
+
+def _before_and_end(run: Run, name: str, values: list[float]) -> dict:
+    "What was measured first and last: (column, sub-column) -> value; a run that restores its model measures no end."
+    first, last = (values[0], values[-1]) if values else (float("nan"),) * 2
+    ended = reached_end(run) and not SCHEDULES[run.kind].restore
+    return {(name, "before"): first, (name, "at the end"): last if ended else float("nan")}
+
 # %% ../../nbs/10_runs/02_records.ipynb #cell-085
 def _ability_columns(run: Run, metric: str) -> dict:
     "The tasks of general ability before any edit and at the end: (column, sub-column) -> value."
@@ -681,8 +688,7 @@ def _ability_columns(run: Run, metric: str) -> dict:
         rows = a[a.what == name]
         measure = metric if (rows.metric == metric).any() else rows.metric.iloc[0]
         rows = rows[rows.metric == measure].sort_values("edits_done", kind="stable")
-        row[f"{name}, {measure}", "before"] = rows.value.iloc[0]
-        row[f"{name}, {measure}", "at the end"] = rows.value.iloc[-1] if reached_end(run) else float("nan")
+        row |= _before_and_end(run, f"{name}, {measure}", list(rows.value))
     return row
 
 # %% ../../nbs/10_runs/02_records.ipynb #cell-088
@@ -691,23 +697,21 @@ def _bytes_column(run: Run) -> dict:
     moments, made = run.moments, run.batches.edits.sum() if len(run.batches) else 0
     if "bytes_beside" not in moments or not made:
         return {}
-    kept = moments.sort_values("edits_done", kind="stable").bytes_beside.dropna()
+    kept = moments[moments.edits_done > 0].sort_values("edits_done", kind="stable").bytes_beside.dropna()
     return {("edits", "bytes each"): float(kept.iloc[-1]) / made} if len(kept) else {}
 
 # %% ../../nbs/10_runs/02_records.ipynb #cell-090
 def _comparison_row(run: Run, metric: str, moments: list[str]) -> dict:
     "One row of the comparison: (column, sub-column) -> value."
-    nan, means, batches = float("nan"), run.means(metric), run.batches
+    means, batches = run.means(metric), run.batches
     row = {(axis, k): means.loc[axis, k] for axis in means.index for k in moments if k in means}
     shown = "exact_match" if metric == "normalised_match" else metric  # lasting facts have no names
     lasting = [] if _unknown_lasting(run) else _lasting_values(run.ability, shown)
-    row["lasting facts", "before"] = lasting[0] if lasting else nan
-    row["lasting facts", "at the end"] = lasting[-1] if lasting and reached_end(run) else nan
-    row |= _ability_columns(run, metric)
+    row |= _before_and_end(run, "lasting facts", lasting) | _ability_columns(run, metric)
     row["edits", "made"] = int(batches.edits.sum()) if len(batches) else 0
     if run.health_lines:
         row["edits", "broken after"] = broken_after(batches, run.config["plan"]["broken"]) or float("inf")
-    row["edits", "seconds each"] = batches.seconds.sum() / max(batches.edits.sum(), 1) if len(batches) else nan
+    row["edits", "seconds each"] = batches.seconds.sum() / max(batches.edits.sum(), 1) if len(batches) else float("nan")
     return row | _bytes_column(run)
 
 # %% ../../nbs/10_runs/02_records.ipynb #cell-092
