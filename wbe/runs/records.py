@@ -231,7 +231,7 @@ def main_judge(
     verdicts,  # a data frame, perhaps empty
 ) -> str | None:
     "The judge of most answers; None without verdicts."
-    counts = verdicts.judge.value_counts() if len(verdicts) else {}
+    counts = verdicts.groupby("judge").verdict.count() if len(verdicts) else {}  # an answer may have none
     return min(counts.index, key=lambda name: (-counts[name], name)) if len(counts) else None
 
 # %% ../../nbs/10_runs/02_records.ipynb #cell-039
