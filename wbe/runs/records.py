@@ -27,7 +27,7 @@ from ..metrics.answers import MEASURES, OPTIONAL_MEASURES, RUN_MEASURES, judged_
 from ..metrics.intervals import exact_bounds
 from ..metrics.summary import with_agreement, with_outdated_match
 from ..records import QUESTION_KEY, BadArgument, check_choice, order_axes, patch
-from .plan import SCHEDULES
+from .plan import SCHEDULES, plan_settings
 from ..store import StoreError, explain_read_errors, write_table
 
 # %% ../../nbs/10_runs/02_records.ipynb #cell-005
@@ -767,10 +767,11 @@ def asked_settings(
     config: dict,  # of a recorded run
 ) -> dict[str, dict]:
     "The settings that decide which questions a run asks, under the names of a comparison."
-    plan, out = config.get("plan", {}), {}
-    for name, settings in _DECIDES_QUESTIONS.items():
-        out[name] = {k: plan.get(k, old) or None for k, old in settings.items()}
-    return out
+    plan = plan_settings(config.get("plan", {}))
+    return {
+        name: {k: plan.get(k, old) or None for k, old in settings.items()}
+        for name, settings in _DECIDES_QUESTIONS.items()
+    }
 
 
 def _comparable_settings(config: dict) -> dict:
@@ -787,7 +788,10 @@ def run_differences(runs: list[Run]) -> list[str]:
     judges = {main_judge(r.verdicts) for r in runs if len(getattr(r, "verdicts", ()))}
     facts = filter(None, (asked_lasting(getattr(r, "ability", pd.DataFrame())) for r in runs))
     lasting = {frozenset((x.question, x.answer) for x in some) for some in facts}
-    found += [k for k, values in {"judges": judges, "lasting facts": lasting}.items() if len(values) > 1]
+    plans = [plan_settings(r.config.get("plan", {})) for r in runs]
+    sizes = {plan.get("ability_size", 500) for plan in plans if plan.get("ability")}
+    some = {"judges": judges, "lasting facts": lasting, "general ability": sizes}  # of the runs that have them
+    found += [name for name, values in some.items() if len(values) > 1]
     first, *others = [_comparable_settings(r.config) for r in runs] or [{}]
     return list(dict.fromkeys(found + [k for k, value in first.items() if any(o[k] != value for o in others)]))
 
