@@ -360,6 +360,16 @@ def test_a_dump_that_is_not_whole_stops(kind, form, side, pairs):
     assert found(pair, side, hurt) <= pair.whole  # what only the other one has is neither new nor gone
 
 
+@pytest.mark.parametrize("share", [0.05, 0.08])
+def test_an_older_wikipedia_without_its_last_file_stops(share, pairs):
+    "Each file of a dump ends as it should; only the newer dump shows that the last one is missing."
+    pair = pairs("xml")
+    head, pages, tail = pair.parts[0]
+    pages = sorted(pages, key=id_of)
+    hurt = pair.parse(joined("xml", head, pages[: -int(share * len(pages))], tail), 0, f"without the last {share}")
+    stops(pair, 0, hurt, "as they were saved before .* it is not whole")
+
+
 def test_two_dumps_of_one_size_that_lack_other_entities_stop(pairs):
     pair = pairs("json")
     hurt = [

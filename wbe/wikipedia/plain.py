@@ -19,26 +19,27 @@ from .templates import holds_text, template_text
 _PROTECTED = "[]{}'=*#:;|<>&_!"
 _PROTECT = str.maketrans({c: chr(0xE000 + i) for i, c in enumerate(_PROTECTED)})
 _RESTORE = str.maketrans({chr(0xE000 + i): c for i, c in enumerate(_PROTECTED)})
-_NOWIKI = re.compile(r"<nowiki\s*>(.*?)</nowiki\s*>|<nowiki\s*/>", re.S | re.I)
-_COMMENT = re.compile(r"^[ \t]*<!--.*?-->[ \t]*\n|<!--.*?(?:-->|\Z)", re.S | re.M)
+_HIDDEN = re.compile(
+    r"^[ \t]*(?:<!--(?:(?!-->).)*-->[ \t]*)+\n|<!--.*?(?:-->|\Z)|<nowiki\s*(?:/>|>(.*?)</nowiki\s*>)",
+    re.S | re.M | re.I,
+)
 
 
 def _without_comments(text: str) -> str:
     "The text without comments; content of `<nowiki>` is protected."
-    if "<nowiki" in text:
-        text = _NOWIKI.sub(lambda m: (m[1] or "").translate(_PROTECT), text)
-    return _COMMENT.sub("", text) if "<!--" in text else text
+    hidden = "<!--" in text or "<nowiki" in text
+    return _HIDDEN.sub(lambda m: (m[1] or "").translate(_PROTECT), text) if hidden else text
 
 # %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-011
 _TAGS_WITHOUT_TEXT = (
     "ref|references|math|chem|ce|gallery|timeline|score|syntaxhighlight|source|pre|templatestyles|imagemap|graph|hiero|"
-    "section|indicator|mapframe|maplink|inputbox|categorytree|templatedata|includeonly"
+    "section|indicator|mapframe|maplink|inputbox|categorytree|templatedata|includeonly|table"
 )
 _SELF_CLOSED = re.compile(rf"<(?:{_TAGS_WITHOUT_TEXT})\b[^<>]*/>", re.I)
 _WITH_CONTENT = re.compile(rf"<({_TAGS_WITHOUT_TEXT})\b[^<>]*>[^<]*(?:<(?!/?\1\b)[^<]*)*</\1\s*>", re.I)
-_BREAK = re.compile(r"<br\b[^<>]*>", re.I)
-_ANY_TAG = re.compile(r"</?[a-zA-Z][^<>]*>")
 _BLOCKS = "div|p|blockquote|center"
+_BREAK = re.compile(rf"<br\b[^<>]*>|</?(?:{_BLOCKS}|[udo]l|li|d[td]|t[dhr])\b[^<>]*>", re.I)
+_ANY_TAG = re.compile(r"</?[a-zA-Z][^<>]*>")
 _BLOCK_TAG = re.compile(rf"^[ \t]*<(?:{_BLOCKS})\b[^<>]*>|</(?:{_BLOCKS})\s*>[ \t]*$", re.I | re.M)
 
 
@@ -51,7 +52,7 @@ def _without_tags(text: str) -> str:
 
 # %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-014
 _BRACES = re.compile(r"\{\{|\}\}")
-_BRACKETS = re.compile(r"\[\[|\]\]")
+_BRACKETS = re.compile(r"\[\[|\]\](?!\](?!\]))")  # of three in a row the last two
 _TABLE_MARKS = re.compile(r"^[ \t:*#;]*\{\||^[ \t]*\|\}(?!\})", re.M)
 
 
@@ -88,7 +89,11 @@ def _cut_pairs(text: str, pairs, is_dropped) -> str:  # is_dropped: of the text 
 _TEMPLATE_NAME = re.compile(r"\{\{\s*([^|{}\[\]<>]*?)\s*(?:\||\{\{|\}\}|\n|\Z)")
 _NAMESPACES = """file image media category datei bild kategorie fichier catégorie archivo imagen categoría immagine
     categoria ficheiro imagem bestand afbeelding categorie plik kategoria файл категория категорія fil kategori fitxer
-    soubor kategória dosya berkas fișier tiedosto luokka ファイル カテゴリ 文件 分类 파일 분류 ملف تصنيف""".split()
+    soubor kategória dosya berkas fișier tiedosto luokka ファイル カテゴリ 文件 分类 파일 분류 ملف تصنيف αρχείο εικόνα
+    κατηγορία fájl kép tập.tin hình thể.loại پرونده رده קובץ קטגוריה датотека слика категорија súbor datoteka slika
+    kategorija vaizdas pilt fail kategooria ficheiro imaxe fitxategi irudi картинка изображение төркем санат сурет
+    պատկեր կատեգորիա चित्र श्रेणी ไฟล์ หมวดหมู่ চিত্র বিষয়শ্রেণী படிமம் பகுப்பு ფაილი კატეგორია податотека dosiero kategorio
+    attēls şəkil fayl kateqoriya катэгорыя turkum 檔案 分類""".split()
 _DROPPED_LINK = re.compile(rf"\[\[\s*(?:(?i:{'|'.join(_NAMESPACES)})\s*:|[a-z]{{2,3}}(?:-[a-z]+)*:(?! )[^|\]]*\]\])")
 
 
@@ -113,6 +118,7 @@ def _boxes_as_tables(text: str) -> str:
 
 # %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-022
 _ARGUMENT = re.compile(r"\{\{\{[^{}]*\}\}\}")
+_VARIANTS = re.compile(r"-\{(?!\{)(?:([A-Za-z;-]*)\|)?(?:\s*[a-z]+(?:-[a-z]+)*\s*:)?([^{}\n;]*)[^{}\n]*\}-")
 _MAGIC_WORD = re.compile(r"__[A-Z]+__")
 _FILE_NAME = re.compile(r"\.(?:jpe?g|png|svg|gif|tiff?|web[mp]|og[gv])\W*$", re.I)
 
@@ -121,6 +127,8 @@ def _without_nested(text: str, tables: bool = False) -> str:
     "The text without templates that hold no text, tables, files and categories."
     if "{{{" in text:
         text = _ARGUMENT.sub("", text)
+    if "-{" in text:  # text in two scripts: the first; a rule for other places shows nothing
+        text = _VARIANTS.sub(lambda m: "" if set(m[1] or "") & set("HT-") else m[2], text)
     if tables:
         text = _boxes_as_tables(text)
     if "{{" in text:
@@ -259,11 +267,24 @@ def _add_parsed(builder: _TextBuilder, text: str):
 
     _add_nodes(builder, mwparserfromhell.parse(text, skip_style_tags=True).nodes)
 
+# %% ../../nbs/05_wikipedia/03_plain.ipynb #4df48987
+def _with_apostrophe(line: str) -> str:
+    "A line of wikitext in which three quotes that are an apostrophe and italics are written so."
+    runs = list(_QUOTES.finditer(line))
+    lengths = [len(m[0]) for m in runs]
+    bold = [m.end() - 3 for m in runs if len(m[0]) in (3, 4)]
+    if not bold or not (sum(n > 2 for n in lengths) % 2 and sum(n == 2 or n > 4 for n in lengths) % 2):
+        return line
+    at = min(bold, key=lambda i: 2 if line[:i].endswith(" ") else line[max(i - 2, 0) : i - 1] != " ")
+    return f"{line[:at]}&#39;''{line[at + 3 :]}"
+
 # %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-046
 @lru_cache(4096)
 def _read_line(text: str) -> tuple[str, tuple]:
     "A line of wikitext as plain text, and its links."
     builder, text = _TextBuilder(), _without_simple_templates(text)
+    if "'''" in text:
+        text = "\n".join(map(_with_apostrophe, text.split("\n")))
     (_add_simple if _is_simple(text) else _add_parsed)(builder, text)
     return builder.text(), tuple(builder.links)
 

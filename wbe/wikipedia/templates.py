@@ -98,7 +98,7 @@ for _text, _names in _TEMPLATES["pattern"].items():
 # %% ../../nbs/05_wikipedia/02_templates.ipynb #cell-027
 _RANGE_WORDS = {"-": "–", "–": "–", "to": " to ", "and": " and ", "by": " by ", "x": " × ", "×": " × ", "or": " or "}
 _RANGE_WORDS |= {"+/-": " ± ", "±": " ± ", "to(-)": " to ", "&": " & "}
-_NUMBER = re.compile(r"[-−+]?[\d.,]*\d[\d.,]*(?:[ +⁄/]*\d+[/⁄]\d+)?(?:e[-+]?\d+)?")
+_NUMBER = re.compile(r"[-−+]?(?:\d+[/⁄]\d+|[\d.,]*\d[\d.,]*(?:[ +⁄/]*\d+[/⁄]\d+)?(?:e[-+]?\d+)?)")
 
 
 _SPAN = re.compile(r"(\d[\d.,]*)[-–](\d[\d.,]*)")  # 5–10 in one value
