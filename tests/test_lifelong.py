@@ -278,6 +278,23 @@ def test_the_unedited_model_is_scored_again_when_scoring_has_changed(tmp_path, m
     assert kept() == 2
 
 
+def test_a_model_with_another_chat_template_is_asked_anew_and_does_not_continue_a_run(tmp_path):
+    from wbe.lm.toys import toy_lm
+
+    kept = lambda: len(list((tmp_path / ".before").iterdir()))
+    p = plan(editor="none", max_edits=1, model="toy", device="cpu", protocol="chat", lasting=None)
+    first, changed = (toy_lm("llama", "llama-3", max_position_embeddings=1024) for _ in range(2))
+    changed.tokenizer.chat_template = changed.tokenizer.chat_template.replace("<|start|>", "<|start|>the ")
+    assert changed.tokenizer.chat_template != first.tokenizer.chat_template
+    run = run_lifelong(p, tmp_path / "a", lm=first, progress=False)
+    with pytest.raises(BadArgument, match="the tokenizer or its chat template is not what it was"):
+        run_lifelong(p, tmp_path / "a", lm=changed, progress=False)
+    for name, lm, count in (("b", first, 1), ("c", changed, 2)):
+        other = run_lifelong(p, tmp_path / name, lm=lm, progress=False)
+        assert kept() == count and other.scores.log_probability.equals(run.scores.log_probability) == (lm is first)
+    assert compare_runs([run, other]).attrs["differ"] == ["protocols"]
+
+
 def test_checkpoints_of_wise_stay_small(tmp_path):
     from wbe.editors.protocol import editor
     from wbe.editors.requests import EditRequest

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['TEMPLATE_OPTIONS', 'PROTOCOLS', 'RenderedPrompt', 'Protocol', 'get_protocol', 'register_protocol', 'prompt_notes',
            'QAItem', 'as_qa_items', 'EncodedItem', 'tokenize_texts', 'strip_final_specials', 'prompt_tokens',
-           'common_length', 'encode_items', 'pad_tokens', 'StopTokens', 'stop_tokens']
+           'common_length', 'encode_items', 'prompt_digest', 'pad_tokens', 'StopTokens', 'stop_tokens']
 
 # %% ../../nbs/07_lm/05_tokens.ipynb #cell-002
 import hashlib
@@ -406,6 +406,17 @@ def encode_items(
     if not protocol.chat:
         _check_no_specials(lm, items, encoded)
     return _fit_context(lm, items, encoded, too_long)
+
+# %% ../../nbs/07_lm/05_tokens.ipynb #c0521e9a
+def prompt_digest(
+    lm: LM,
+    protocol="paper",  # a protocol, or its name
+) -> str:
+    "A hash of what turns questions into tokens: the tokenizer, what it adds, and the template of a chat."
+    found, _, _ = tokenize_texts(lm.tokenizer, ["Q: Who leads Åland? A: Zoë"], True, False)
+    if get_protocol(protocol).chat:
+        found += [lm.tokenizer.chat_template, lm.tokenizer.bos_token, lm.tokenizer.eos_token]
+    return hashlib.sha256(json.dumps(found).encode()).hexdigest()[:16]
 
 # %% ../../nbs/07_lm/05_tokens.ipynb #cell-050
 class _PaddedTokens(NamedTuple):

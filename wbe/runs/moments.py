@@ -18,7 +18,7 @@ from ..lm.ability import TASKS, AbilityTask, measure_ability, score_held_out
 from ..lm.cost import time_rounds, timing_summary
 from ..lm.models import LM
 from ..lm.scoring import describe_set_aside, score
-from ..lm.tokens import get_protocol
+from ..lm.tokens import get_protocol, prompt_digest
 from ..metrics.intervals import bootstrap_interval
 from ..metrics.summary import with_outdated_match
 from ..records import ASKED_AXES, QUESTION_KEY, Score, patch, schema
@@ -81,7 +81,8 @@ def _stored(
     measure,  # a function that gives the rows as a data frame
 ):
     "Rows about the unedited model, stored beside the runs or measured now."
-    key = [*key, *([self.lm.backend.name] if self.lm.backend else [])]  # its scores may differ in the last digits
+    key = [*key, prompt_digest(self.lm, self.plan.protocol)]
+    key += [self.lm.backend.name] if self.lm.backend else []  # its scores may differ in the last digits
     name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:20]
     path = self.job.folder.parent / ".before" / f"{kind}{name}.parquet"
     if self.job.agree(path.exists()):

@@ -784,7 +784,8 @@ def _comparable_settings(config: dict) -> dict:
 def run_differences(runs: list[Run]) -> list[str]:
     "What differs between runs that should be equal in a comparison; empty when they belong together."
     files = {pair for r in runs for pair in r.config["benchmark"].get("files", {}).items()}
-    found = ["benchmarks"] if len(files) > len(dict(files)) else []
+    prompts = {(m["fingerprint"], m["prompts"]) for r in runs if "prompts" in (m := r.config["model"])}
+    found = [k for k, some in dict(benchmarks=files, protocols=prompts).items() if len(some) > len(dict(some))]
     judges = {main_judge(r.verdicts) for r in runs if len(getattr(r, "verdicts", ()))}
     facts = filter(None, (asked_lasting(getattr(r, "ability", pd.DataFrame())) for r in runs))
     lasting = {frozenset((x.question, x.answer) for x in some) for some in facts}

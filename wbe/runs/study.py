@@ -29,7 +29,7 @@ from ..editors.trials import sample_edits
 from ..editors.weights.moments import model_fingerprint
 from ..lm.cost import leave_out_of_collection
 from ..lm.models import LM, load
-from ..lm.tokens import get_protocol
+from ..lm.tokens import get_protocol, prompt_digest
 from ..plugins import describe_source
 from ..progress import _two_digits, progress_bar
 from ..records import BadArgument, patch
@@ -206,7 +206,7 @@ def _describe_run(job) -> dict:  # job: a `BenchmarkStudy`
         **(dict(editor=dict(name=editor.name, **describe_source(type(editor)))) if own else {}),
         hparams=asdict(editor.hparams_for(lm)) if editor else {},
         batch=job.batch_size,
-        model=_describe_model(lm, job.fingerprint),
+        model=_describe_model(lm, job.fingerprint) | dict(prompts=prompt_digest(lm, plan.protocol)),
         benchmark=benchmark,
         protocol=get_protocol(plan.protocol).key,
         timesteps=list(benchmark["timesteps"]),
@@ -249,6 +249,7 @@ def _hashes(config: dict) -> dict:  # by what has them
     found |= {f"what was written in timestep {n}": x for n, x in read.get("texts", {}).items()}
     found |= {"the form of the prompts": config["protocol"]} if "protocol" in config else {}
     found |= {"the file that is asked about": config["sha256"]} if "sha256" in config else {}
+    found |= {"the tokenizer or its chat template": model["prompts"]} if "prompts" in model else {}
     return found | {"the model": [model.get(k) for k in ("fingerprint", "dequantised")]}
 
 # %% ../../nbs/10_runs/04_study.ipynb #aef48465
@@ -362,6 +363,7 @@ def describe(
     file, lm, plan = Path(getattr(self.plan, self.schedule.file)), self.lm, self.plan.recorded()
     model = dict(name=str(lm.name), fingerprint=model_fingerprint(lm))
     model |= dict(weights=lm.weights_note, dequantised=lm.dequantised) if lm.dequantised else {}
+    model |= dict(prompts=prompt_digest(lm, getattr(self.plan, "protocol", "plain"))) if lm.tokenizer else {}
     about = dict(kind=self.plan.schedule, plan=plan, sha256=sha256_of(file) if file.is_file() else None)
     return json.loads(json.dumps(about | dict(model=model, hparams=hparams) | more | dict(versions=versions())))
 
