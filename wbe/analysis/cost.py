@@ -354,17 +354,23 @@ def draw_tasks(
     return fig
 
 # %% ../../nbs/11_analysis/08_cost.ipynb #80dc9ae3
+def _number_text(value, low=None, high=None) -> str:
+    "A number, with its interval if there is one."
+    return format_cell(value) + ("" if low is None else f" [{format_cell(low)}, {format_cell(high)}]")
+
+
 def summarise_tasks(
     course: pd.DataFrame,  # of `task_course`
 ) -> str:
-    "For each task its value before any edit, and the verdict on each editor at the end."
+    "For each task its value before any edit, and each editor's at the end: for shares with a verdict."
     lines = []
     for task, rows in course.groupby("axis", sort=False):
         share = rows.value.max() <= 1
-        write = format_percent if share else format_cell
-        before = before_text(rows[rows.edits_done == 0].value, write)
+        write, own = format_percent if share else _number_text, rows[rows.edits_done == 0]
+        before, texts = before_text(own.value, write), map(write, own.value, own.low, own.high)
         last, still = changes_at_end(rows)
         last = last.sort_values("value", ascending=bool(share))
-        head = f"{task} ({rows.metric.iloc[0].replace('_', ' ')}): {before} before any edit"
+        shown = before if share else before_text(own.value, dict(zip(own.value, texts)).get)
+        head = f"{task} ({rows.metric.iloc[0].replace('_', ' ')}): {shown} before any edit"
         lines.append(f"{head}. {list_changes(last, before, write)}{still}.")
     return "\n".join(lines)

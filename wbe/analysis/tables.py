@@ -387,13 +387,15 @@ def before_text(before, write: Callable = format_percent) -> str:
 
 
 def _list_editors(
-    rows: pd.DataFrame,  # editor, value, before
+    rows: pd.DataFrame,  # editor, value, before; low and high where intervals are shown
     before: str,  # of `before_text`; a run with another value before any edit shows its own
     write: Callable = format_percent,
+    intervals: bool = False,
 ) -> str:
     "Each editor with its value."
     own = lambda r: "" if write(r.before) in ("", before) else f" ({write(r.before)} before)"
-    return ", ".join(f"{r.editor} {write(r.value)}{own(r)}" for r in rows.itertuples()) or "no editor"
+    shown = lambda r: write(r.value, *((r.low, r.high) if intervals else ())) if np.isfinite(r.value) else ""
+    return ", ".join(f"{r.editor} {shown(r)}".rstrip() + own(r) for r in rows.itertuples()) or "no editor"
 
 # %% ../../nbs/11_analysis/02_tables.ipynb #e5e3931c
 def _difference(now, before) -> tuple[Interval, float]:
@@ -409,14 +411,22 @@ def _difference(now, before) -> tuple[Interval, float]:
 def changes_at_end(
     table: pd.DataFrame,  # editor, edits_done, value, low, high, n, and whether the run was asked `at_end`
 ) -> tuple[pd.DataFrame, str]:  # the last row of each edited run, with `before` and `verdict`; and which runs are open
-    "What has become of each run's own value before any edit."
+    "What has become of each run's own value before any edit; a perplexity has no verdict."
     own = {r.editor: r for r in table[table.edits_done == 0].drop_duplicates("editor").itertuples()}
     edited = of_editors(table[table.editor.isin(list(own))])
     last = last_in_time(edited[edited.at_end] if "at_end" in table else edited)
     still = [e for e in dict.fromkeys(edited.editor) if e not in set(last.editor)]
-    found = judge_differences([_difference(r, own[r.editor]) for r in last.itertuples()])
+    share = table.value.max() <= 1
+    found = judge_differences([_difference(r, own[r.editor]) for r in last.itertuples()]) if share else None
     last = last.assign(before=[own[e].value for e in last.editor], verdict=pd.Series(found, last.index, dtype=object))
     return last, f"; {NOT_YET}: {', '.join(still)}" if still else ""
+
+
+def _change_text(row) -> str:
+    "The verdict on the end of a run, in words."
+    if not np.isfinite(row.value):
+        return "broken, with no finite value"
+    return row.verdict.text("it") if isinstance(row.verdict, PairedVerdict) else "without a verdict"
 
 
 def list_changes(
@@ -427,10 +437,11 @@ def list_changes(
     "For each number of edits the runs by their verdict: only runs with equal numbers stand together."
     parts = []
     for edits, rows in last.groupby("edits_done", sort=True):
-        verdicts = [v.text("it") for v in rows.verdict]
-        named = {text: _list_editors(rows[[v == text for v in verdicts]], before, write) for text in verdicts}
-        parts.insert(0, f"after {edits:,} edits {'; '.join(f'{text}: {names}' for text, names in named.items())}")
-    return ". ".join(part.capitalize() for part in parts) or "No run has ended"
+        texts = pd.Series([_change_text(r) for r in rows.itertuples()], rows.index)
+        groups = rows.groupby(texts, sort=False)
+        named = [f"{t}: {_list_editors(r, before, write, r.verdict.isna().all())}" for t, r in groups]
+        parts.insert(0, f"After {edits:,} edits {'; '.join(named)}")
+    return ". ".join(parts) or "No run has ended"
 
 # %% ../../nbs/11_analysis/02_tables.ipynb #dc7a1da4
 _NOT_ASKED = package_table("analysis/words.toml")["not_asked"]
