@@ -15,7 +15,7 @@ from .tables import as_run_list, before_text, format_percent, labelled_runs, lis
 from .timesteps import mean_accuracy
 from ..benchmark.near_probes import CRITERIA, FORMS, NEAR_AXES
 from ..metrics.answers import MEASURES, answer_probability, bleed_over, generalisation
-from ..metrics.intervals import Interval, difference_interval, judge_differences, p_value
+from ..metrics.intervals import Interval, difference_interval, judge_differences
 from ..records import QUESTION_KEY, BadArgument, check_choice
 from ..texts import package_table
 
@@ -52,18 +52,13 @@ def _leakage_on(items: pd.DataFrame, axis: str) -> dict:
     rows = items[items.axis.isin([axis, "locality"])]
     cells = rows.groupby(["near", "after"]).right.mean()
     out = {f"{n}, {a}": cells[n == "near", a == "after"] for n in ("near", "other") for a in ("before", "after")}
+    items, found = int((rows.after & rows.near).sum()), []
     for by, column in (("subject", "subject_id"), ("property", "relation_id")):
-        got = difference_interval(rows.right, rows.near, rows.after, rows[column])
-        out |= {
-            "leakage": 0 - got.value,
-            f"low, by {by}": 0 - got.high,
-            f"high, by {by}": 0 - got.low,
-            _COUNTED[by]: got.subjects,
-        }
-    items, groups = int((rows.after & rows.near).sum()), out["subjects"]
-    low, high = out["low, by subject"], out["high, by subject"]
-    found = Interval(out["leakage"], low, high, items, groups), p_value(out["leakage"], (high - low) / 3.92, groups)
-    return out | dict(items=items, found=found)
+        got, p = difference_interval(rows.right, rows.near, rows.after, rows[column])
+        found.append((Interval(0 - got.value, 0 - got.high, 0 - got.low, items, got.subjects), p))
+        names = "leakage", f"low, by {by}", f"high, by {by}", "items", _COUNTED[by]
+        out |= dict(zip(names, found[-1][0]))
+    return out | dict(found=found[0])
 
 # %% ../../nbs/11_analysis/12_leakage.ipynb #cell-016
 def leakage(runs) -> pd.DataFrame:

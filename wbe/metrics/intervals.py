@@ -133,6 +133,19 @@ def p_value(
 _ALPHA = 0.05  # of the verdicts, and one minus the intervals' level
 
 
+def _with_p(found: Interval, resampled: np.ndarray, differ: int) -> tuple[Interval, float]:
+    "A difference with its p, of its resamples and of how many subjects differ at all; NaN of one subject."
+    value, groups = found.value, found.subjects
+    if groups < 2:
+        return found, float("nan")
+    p = p_value(value, resampled.std(), groups)
+    p = min(1.0, max(p, 2.0 ** (1 - differ), _ALPHA if found.low <= 0 <= found.high else 0))
+    if found.low == found.high:  # all questions differ alike, most often not at all
+        room = exact_bounds(0, groups)[1] * (1 + abs(value))
+        found = found._replace(low=max(-1.0, value - room), high=min(1.0, value + room))
+    return found, p
+
+
 def paired_difference(
     differences: Sequence[float],  # of two scores of one question
     subjects: Sequence | None = None,  # the subject of each
@@ -142,14 +155,7 @@ def paired_difference(
     "The mean of differences question by question, resampled by subject."
     found = bootstrap_interval(differences, subjects, repeats=repeats, seed=seed)
     sums, counts = _subject_sums(differences, subjects)
-    value, groups, p = found.value, found.subjects, float("nan")
-    if groups > 1:
-        p = p_value(value, _resampled_means(sums, counts, repeats, seed).std(), groups)
-        p = min(1.0, max(p, 2.0 ** (1 - np.count_nonzero(sums)), _ALPHA if found.low <= 0 <= found.high else 0))
-    if groups > 1 and found.low == found.high:  # all questions differ alike, most often not at all
-        room = exact_bounds(0, groups)[1] * (1 + abs(value))
-        found = found._replace(low=max(-1.0, value - room), high=min(1.0, value + room))
-    return found, p
+    return _with_p(found, _resampled_means(sums, counts, repeats, seed), np.count_nonzero(sums))
 
 # %% ../../nbs/01_metrics/01_intervals.ipynb #ac28bb23
 def holm(ps: Sequence[float]) -> np.ndarray:
@@ -234,15 +240,12 @@ def _cluster_sums(values, cell, clusters) -> tuple[np.ndarray, np.ndarray]:
 
 # %% ../../nbs/01_metrics/01_intervals.ipynb #2a938afe
 def _bootstrap_differences(
-    values: Sequence[float],
-    near: Sequence[bool],
-    after: Sequence[bool],
-    clusters: Sequence,  # the subject, or the property, of each value
+    sums: np.ndarray,  # of `_cluster_sums`
+    counts: np.ndarray,
     repeats: int = 2000,
     seed: int = 0,
 ) -> np.ndarray:
     "Differences in differences of resamples of the clusters, each with all its values."
-    sums, counts = _cluster_sums(values, _cell_of(near, after), clusters)
     groups, rng = len(sums), np.random.default_rng(seed)
     weights = rng.multinomial(groups, np.full(groups, 1 / groups), repeats)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -257,14 +260,14 @@ def difference_interval(
     after: Sequence[bool],
     clusters: Sequence,  # the subject, or the property, of each value
     repeats: int = 2000,
-    level: float = 0.95,  # of confidence
     seed: int = 0,
-) -> Interval:
-    "The difference in differences with its bootstrap interval; `subjects` is the number of clusters."
+) -> tuple[Interval, float]:  # the difference in differences, where `subjects` is the number of clusters; p
+    "The difference in differences with its bootstrap interval, and p."
     value = _difference_in_differences(values, near, after)
-    groups, tail = len(set(clusters)), (1 - level) / 2
-    low = high = float("nan")
-    if groups > 1:
-        resamples = _bootstrap_differences(values, near, after, clusters, repeats, seed)
-        low, high = (float(x) for x in np.quantile(resamples, [tail, 1 - tail]))
-    return Interval(value, low, high, len(values), groups)
+    sums, counts = _cluster_sums(values, _cell_of(near, after), clusters)
+    resampled, bounds = _bootstrap_differences(sums, counts, repeats, seed), [float("nan")] * 2
+    if len(sums) > 1:
+        bounds = np.quantile(resampled, [_ALPHA / 2, 1 - _ALPHA / 2]).tolist()
+    added = (sums / counts.sum(0)) @ _SIGNS  # by each cluster to the difference
+    found = Interval(value, *bounds, len(values), len(sums))
+    return _with_p(found, resampled, np.count_nonzero(abs(added) > 1e-12))
