@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -182,31 +183,30 @@ def test_words_on_popularity():
 
 def test_words_on_two_hops():
     shares = table(k=[2, 8], n=40, first=[0.5, 0.6], second=[0.25, 0.3], both=[0.1, 0.2])
+    clear, few = PairedVerdict(0.1, 0.05, 0.15, 400, 90, 0.001), PairedVerdict(0.5, 0.2, 0.8, 4, 4, np.nan)
     rows = table(
         k=[2, 2, 2, 8],
         found=["all", "first only", "both", "both"],
-        n=[40, 16, 4, 8],
         exact_match=[0.3, 0.25, 0.75, 0.5],
         exact_before=[0.2, 0.25, 0.25, 0.25],
-        change=[0.1, 0, 0.5, 0.25],
-        change_low=[0.05, -0.1, 0.2, -0.1],
-        change_high=[0.15, 0.1, 0.8, 0.6],
+        verdict=[clear, replace(clear, difference=-0.1), few, few],
         cut=[0.0, 0, 0, 0.25],
     )
     said = hops.summarise_hops(shares, rows)
+    few_told = "too few questions (n = 4): +50.0 [+20.0, +80.0], n = 4"
     assert said[0] == (
         "Of 40 questions, the nearest 2 pairs hold the first fact for 50.0%, the second for 25.0% and both for 10.0%; "
         "with 8 pairs both for 20.0%."
     )
-    assert said[1].startswith("With these pairs 30.0% of the answers are exactly right, against 20.0% without them:")
-    assert "Where the first alone was found, 25.0% of 16 answers" in said[2] and "make no sure difference" in said[2]
-    assert "Where both were found, 75.0% of 4 answers" in said[3] and "so that the pairs help" in said[3]
-    assert (
-        said[4].startswith("With 8 pairs both were found for 8 questions: 50.0% are right")
-        and "25% of these" in said[4]
+    assert said[1] == (
+        "With 2 pairs, 30.0% of the answers are right, and 20.0% without the pairs; clearly above the unedited model: "
+        "+10.0 [+5.0, +15.0], n = 400, p = 0.001."
     )
-    hurt = rows.assign(change_low=-0.4, change_high=-0.2)
-    assert "so that the pairs hurt" in hops.summarise_hops(shares, hurt)[3]
+    assert said[2].startswith("Where the first alone was found, 25.0% of the answers are right, and 25.0% without")
+    assert "; clearly below the unedited model: -10.0 [" in said[2]
+    assert said[3].startswith("Where both were found, 75.0% of the answers") and said[3].endswith(f"; {few_told}.")
+    assert said[4].startswith("With 8 pairs, where both were found, 50.0% of the answers are right, and 25.0% without")
+    assert said[4].endswith(f"; {few_told}; 25% of the prompts were cut.")
 
 
 def test_words_on_cost(runs):
@@ -387,6 +387,7 @@ def test_headline_formats():
 DEV = Path(__file__).parents[1] / "nbs" / "_dev"
 COMPARE = """
 import sys
+from dataclasses import replace
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import notebooks

@@ -22,6 +22,7 @@ from ..editors.results import combine_edits
 from ..lm.models import LM
 from ..lm.scoring import probe_table, score
 from ..lm.tokens import QAItem, encode_items
+from ..metrics.intervals import judge_differences, paired_difference
 from ..records import AXES, BadArgument
 from ..runs.mquake import summarise_mquake
 from ..runs.records import PartitionedTable, Run, short_model_name
@@ -169,22 +170,23 @@ _BEFORE = dict(exact_match="exact_before", token_accuracy="token_before")
 
 
 def _accuracy_line(part: pd.DataFrame) -> dict:
-    "Accuracy with the pairs and without, and the change."
+    "Accuracy with the pairs and without, and the difference with its p."
     line = dict(n=len(part), cut=part.cut.mean())
     for metric, before in _BEFORE.items():
         line |= interval_columns(metric, part[metric], part.subject_id) | {before: part[before].mean()}
-    return line | interval_columns("change", part.exact_match - part.exact_before, part.subject_id, share=False)
+    return line | dict(verdict=paired_difference(part.exact_match - part.exact_before, part.subject_id))
 
 # %% ../../nbs/11_analysis/07_hops.ipynb #cell-046
 def accuracy_by_retrieval(
     frame: pd.DataFrame,  # of `score_with_retrieval`
 ) -> pd.DataFrame:
-    "Per k and what was found: accuracy, that of the unedited model on the same questions, and the change."
+    "Per k and what was found: accuracy, that of the unedited model on the same questions, and the verdict."
     out = []
     for k, at_k in frame.groupby("k"):
         parts = {state: at_k[at_k.found == state] for state in _RETRIEVAL_STATES} | {"all": at_k}
         out += [dict(k=k, found=state) | _accuracy_line(part) for state, part in parts.items() if len(part)]
-    return pd.DataFrame(out)
+    verdicts = judge_differences([line["verdict"] for line in out])
+    return pd.DataFrame(out).assign(verdict=pd.Series(verdicts, dtype=object))
 
 # %% ../../nbs/11_analysis/07_hops.ipynb #cell-066
 _HOP_LOOKS = {"first": Look("#0072B2", "o"), "second": Look("#E69F00", "s"), "both": Look("#009E73", "D", (0, (4, 2)))}
@@ -235,34 +237,24 @@ def draw_hops(
     label_lines(axes[0])
     return fig
 
-# %% ../../nbs/11_analysis/07_hops.ipynb #cell-073
-def _signed_change(r) -> str:
-    "The change of accuracy with its interval."
-    return f"{r.change:+.1%} [{r.change_low:+.1%}, {r.change_high:+.1%}]"
-
 # %% ../../nbs/11_analysis/07_hops.ipynb #cell-074
-def _summarise_state(r) -> str:
-    "The effect of the pairs where both facts, or only the first, were found."
-    effect = "help" if r.change_low > 0 else "hurt" if r.change_high < 0 else "make no sure difference"
-    which = "both were" if r.found == "both" else "the first alone was"
-    return (
-        f"Where {which} found, {r.exact_match:.1%} of {r.n} answers are right; the unedited model has "
-        f"{r.exact_before:.1%}, so that the pairs {effect} ({_signed_change(r)})."
-    )
+def _right_and_before(r) -> str:
+    "The shares of right answers with the pairs and without, and the verdict."
+    right = f"{r.exact_match:.1%} of the answers are right, and {r.exact_before:.1%} without the pairs"
+    return f"{right}; {r.verdict.text()}: {r.verdict}"
 
 # %% ../../nbs/11_analysis/07_hops.ipynb #cell-075
+_WHERE = {"all": "With {k:.0f} pairs", "first only": "Where the first alone was found", "both": "Where both were found"}
+
+
 def _summarise_found(table: pd.DataFrame, k: int) -> list[str]:
     "The accuracy by what was found, for the smallest k and for others."
     rows = {r.found: r for r in table[table.k == k].itertuples()}
-    out = []
-    if r := rows.get("all"):
-        right = f"{r.exact_match:.1%} of the answers are exactly right, against {r.exact_before:.1%} without them"
-        out.append(f"With these pairs {right}: {_signed_change(r)}.")
-    out += [_summarise_state(rows[name]) for name in ("first only", "both") if name in rows]
+    out = [f"{_WHERE[name].format(k=k)}, {_right_and_before(rows[name])}." for name in _WHERE if name in rows]
     for r in table[(table.k != k) & (table.found == "both")].itertuples():
-        right = f"{r.exact_match:.1%} are right, against {r.exact_before:.1%} ({_signed_change(r)}"
-        right += f"; {r.cut:.0%} of these prompts were cut)"
-        out.append(f"With {r.k} pairs both were found for {r.n} questions: {right}.")
+        out.append(
+            f"With {r.k} pairs, where both were found, {_right_and_before(r)}; {r.cut:.0%} of the prompts were cut."
+        )
     return out
 
 # %% ../../nbs/11_analysis/07_hops.ipynb #cell-076
