@@ -154,11 +154,12 @@ def _measured_columns(runs, rows: pd.DataFrame, measure: str) -> dict[str, pd.Da
 
 def _cost_columns(runs) -> dict[str, pd.Series]:
     "Seconds per edit, peak memory and refused edits."
-    edited = [r for r in runs if len(r.batches)]
-    if not edited:
-        return {}
+    refused = {name: int(r.batches.refused.sum()) for name, r in labelled_runs(runs) if len(r.batches)}
+    out = {"refused": pd.Series(refused, dtype="Int64")} if refused else {}
+    if not any(len(r.batches) and r.batches.edits.sum() for r in runs):
+        return out
     table = edit_cost(runs)
-    return {"seconds per edit": table.per_edit, "peak memory, MiB": table.peak_memory / 2**20, "refused": table.refused}
+    return {"seconds per edit": table.per_edit, "peak memory, MiB": table.peak_memory / 2**20} | out
 
 # %% ../../nbs/11_analysis/17_leaderboard.ipynb #cell-030
 _BESIDE = "beside the unedited model"
