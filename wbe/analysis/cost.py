@@ -299,12 +299,12 @@ def summarise_health(
 
 # %% ../../nbs/11_analysis/08_cost.ipynb #900c8b25
 def _norm_growth(runs) -> pd.DataFrame:
-    "The norms of matrices with the editor, and relative to before as `value`."
+    "The norms of matrices with the editor, and relative to before as `value`; one that is no number has grown most."
     parts = [r.norms.assign(editor=name) for name, r in labelled_runs(runs) if len(r.norms)]
     if not parts:
         raise BadArgument("no run recorded the norms of matrices that it edited; start runs with --set norms=yes")
     rows = pd.concat(parts, ignore_index=True)
-    return rows.assign(value=rows.norm / rows.before)
+    return rows.assign(value=(rows.norm / rows.before).fillna(np.inf))
 
 # %% ../../nbs/11_analysis/08_cost.ipynb #62555b89
 def norm_table(runs) -> pd.DataFrame:
@@ -321,7 +321,8 @@ def summarise_norms(
 ) -> str:
     "By how much the norms have grown."
     by = table.iloc[:, 2].sort_values(ascending=False)
-    grown = ", ".join(f"{name} {value:.3g} times" for name, value in by.items())
+    write = lambda value: f"{value:.3g} times" if np.isfinite(value) else "is not a number"
+    grown = ", ".join(f"{name} {write(value)}" for name, value in by.items())
     return f"The matrix that grew most, relative to its norm before any edit: {grown}."
 
 # %% ../../nbs/11_analysis/08_cost.ipynb #4713d18f
