@@ -25,7 +25,7 @@ from .tables import mean_by, runs_by_protocol, text_measure, verdicts_by
 from .timesteps import ability_table
 from ..benchmark.reader import fetch_dataset
 from ..metrics.answers import MEASURES, normalised_matches
-from ..metrics.intervals import bootstrap_interval
+from ..metrics.intervals import Interval, bootstrap_interval
 from ..records import question_columns
 from ..runs.plan import SCHEDULES
 from ..runs.records import left_out_line, reached_end, short_model_name
@@ -109,10 +109,20 @@ def _axis_columns(rows: pd.DataFrame, measure: str) -> dict[str, pd.DataFrame]:
 
 
 def _at_end(runs, rows: pd.DataFrame) -> pd.DataFrame:
-    "The rows of updates after the last timestep, of runs that have ended."
+    "The rows of updates of earlier timesteps after the last one, of runs that have ended; of one timestep, its own."
     ended = {name for name, r in labelled_runs(runs) if reached_end(r)} or set(rows.editor)
     rows = rows[rows.moment.isin(["current", "past"]) & (rows.axis == "update") & rows.editor.isin(ended)]
-    return rows[rows.scored_at == rows.scored_at.max()]
+    last = rows[rows.scored_at == rows.scored_at.max()]
+    earlier = last[last.moment == "past"]
+    return earlier if len(earlier) else last
+
+
+def _unedited_on(asked: pd.DataFrame, rows: pd.DataFrame, measure: str) -> Interval:
+    "The unedited model on the questions that some rows ask, each once."
+    asked = asked.drop_duplicates(question_columns(asked))
+    asked = asked.assign(before=match_unedited(asked, rows[rows.moment == "before"], measure).astype(float))
+    known = asked[asked.before.notna()]
+    return bootstrap_interval(known.before, known.subject_id, share=True)
 
 # %% ../../nbs/11_analysis/17_leaderboard.ipynb #cell-026
 def _measure_columns(rows: pd.DataFrame, shown: str) -> dict[str, pd.DataFrame]:
@@ -165,10 +175,9 @@ def _cost_columns(runs) -> dict[str, pd.Series]:
 _BESIDE = "beside the unedited model"
 
 
-def _end_verdicts(runs, rows: pd.DataFrame, measure: str) -> pd.Series:
+def _end_verdicts(end: pd.DataFrame, rows: pd.DataFrame, measure: str) -> pd.Series:  # end: of `_at_end`
     "The verdicts on updates at the end beside the unedited model, on the same questions."
-    end = _at_end(runs, rows)
-    before = match_unedited(end, rows[(rows.moment == "before") & (rows.axis == "update")], measure)
+    before = match_unedited(end, rows[rows.moment == "before"], measure)
     return verdicts_by(end.assign(difference=end[measure].astype(float) - before), ["editor"])
 
 
@@ -187,13 +196,14 @@ def _leaderboard_table(runs) -> pd.DataFrame:  # runs: with one protocol
     for title, column in columns.items():
         for part, end in (("value", ""), ("low", ", low"), ("high", ", high")):
             out[f"{title}{end}"] = column[part].reindex(edited)
-    verdicts = _end_verdicts(runs, rows[rows.editor.isin(edited)], measure)
+    end, now = _at_end(runs, rows), rows[(rows.moment == "current") & (rows.axis == "update")]
+    verdicts = _end_verdicts(end[end.editor.isin(edited)], rows, measure)
     out[_BESIDE] = [f"{verdicts[n].text()}: {verdicts[n]}" if n in verdicts else "" for n in edited]
     for title, values in _cost_columns(runs).items():
         out[title] = values.reindex(edited)
-    before = rows[(rows.moment == "before") & (rows.axis == "update")].drop_duplicates(question_columns(rows))
-    unedited = bootstrap_interval(before[measure].astype(float), before.subject_id, share=True)
-    out.attrs |= dict(checks=checks, failed=failed, measure=measure, unedited=unedited)
+    unedited = [_unedited_on(asked, rows, measure) for asked in (now, end) if len(asked)]
+    kept = "of earlier timesteps" if (end.moment == "past").any() else "of the last timestep, no other was asked again"
+    out.attrs |= dict(checks=checks, failed=failed, measure=measure, unedited=unedited, kept=f"updates {kept}")
     return out.sort_values("update, at the end", ascending=False, kind="stable")
 
 # %% ../../nbs/11_analysis/17_leaderboard.ipynb #cell-035
@@ -281,15 +291,15 @@ def _group_name(runs) -> str:
 def _draw_kept(board: pd.DataFrame):
     "Draw what each run has learnt, right after its edits, against what it has kept at the end."
     fig, ax = style.new_figure(6, 4.6, grid="both")
-    measure, unedited = tables.metric_label(board.attrs["measure"]), board.attrs["unedited"].value
+    measure = tables.metric_label(board.attrs["measure"])
     for name, r in board.iterrows():
         x, y, colour = r["update"], r["update, at the end"], style.look(name).colour
         ax.plot([r["update, low"], r["update, high"]], [y, y], color=colour, lw=1, alpha=0.7)
         ax.plot([x, x], [r["update, at the end, low"], r["update, at the end, high"]], color=colour, lw=1, alpha=0.7)
         ax.plot([x], [y], style.look(name).marker, color=colour, ms=6, mew=0)
-    for line in (ax.axhline, ax.axvline):
-        line(unedited, color=style.GREY, ls=(0, (1, 1.5)), lw=1.4)
-    ax.set(xlabel=f"learnt: {measure}, right after the edits", ylabel="kept: after the last timestep")
+    for line, unedited in zip((ax.axvline, ax.axhline), board.attrs["unedited"]):
+        line(unedited.value, color=style.GREY, ls=(0, (1, 1.5)), lw=1.4)
+    ax.set(xlabel=f"learnt: {measure}, right after the edits", ylabel=f"at the end: {board.attrs['kept']}")
     style.percent_axis(ax, "x")
     style.percent_axis(ax)
     label_points(ax, board["update"], board["update, at the end"], board.index)
@@ -311,8 +321,8 @@ def _board_html(n: int, board: pd.DataFrame, alarms: list[str]) -> str:
     measure, fig = MEASURES[board.attrs["measure"]].name, _draw_kept(board)
     alt = "What each run has learnt right after its edits, against what it has kept at the end."
     image = _image_html(style.figure_svg(fig), dict(alt=alt))
-    r = board.attrs["unedited"]
-    before = f"The unedited model (dotted): {tables.format_percent(r.value, r.low, r.high)} of updates, n = {r.n:,}."
+    shares = [f"{tables.format_percent(*r[:3])} of {r.n:,} updates" for r in board.attrs["unedited"]]
+    before = f"The unedited model (dotted): {shares[0]}, and {shares[1]} at the end. At the end: {board.attrs['kept']}."
     caption, few = _CAPTION.format(measure.capitalize()), [c for c in _FIRST_COLUMNS if c in shown]
     table = _table_part(shown[few], f"leaderboard-{n}", caption, {c: formats[c] for c in few if c in formats})
     every = _table_part(shown, f"leaderboard-{n}-all", f"All columns. {caption}", formats)
