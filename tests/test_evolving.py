@@ -19,10 +19,11 @@ from shared_cells import shared
 from wbe.benchmark.evolving import EvolvingQuestion
 from wbe.benchmark.evolving_series import evolve_benchmark, evolving_table
 from wbe.benchmark.reader import Benchmark
+from wbe.benchmark.release import retired_probes
 from wbe.benchmark.validator import validate_benchmark
 from wbe.records import read_table
 from wbe.texts import split_sentences
-from wbe.wikipedia.texts import write_wiki_texts
+from wbe.wikipedia.texts import SourceText, write_wiki_texts
 from wbe.world.files import World
 
 check_release = shared("06_benchmark/09_release.ipynb", "wbe.benchmark.release").check_release
@@ -289,6 +290,18 @@ def test_from_passages_by_a_model_without_wikidata(dumps, tmp_path, monkeypatch)
         (tmp_path / "b" / "work" / bench.timesteps[0] / "questions" / "questions.manifest.json").read_text()
     )
     assert counts["counts"]["supported, by the model"] > 0
+    articles = read_table(tmp_path / "b" / "release" / "wiki_articles_20240301.parquet", SourceText).to_pylist()
+    now, gone = (
+        {a["title"]: a["text"] for a in articles},
+        retired_probes(tmp_path / "b" / "release", bench.timesteps[1]),
+    )
+    outdated = set()
+    for i, edit in zip(bench[0].edit_ids, bench[0].edits.to_pylist()):
+        row = next(r for r in rows if (r["subject"], r["question"]) == (edit["subject"], edit["update"]))
+        said = [s.strip() for s in split_sentences(row["passage"]) if edit["ans"] in s]
+        if not any(s in now[row["title"]] for s in said):
+            outdated.add((i, "update"))
+    assert gone == outdated and 0 < len(gone) < len(bench[0])
 
 
 def test_editors_and_text_learners_read_it_without_a_folder_of_texts(calm, tmp_path):

@@ -79,10 +79,13 @@ def _changed_passages(fact: dict, article: ChangedText | None) -> dict | str:
     "The category and the passages of a changed fact, or why the text does not state it."
     if article is None:
         return "article not in the changed set"
-    passage = _with_name(article.updated, *_stated_names(fact["object_id"], fact["object"], fact.get("object_aliases")))
+    names = _stated_names(fact["object_id"], fact["object"], fact.get("object_aliases"))
+    passage = _with_name(article.updated, *names)
     if passage is None:
         return "not stated in the update"
     if fact["tag"] != "update":
+        if _with_name([*article.unmodified, *article.outdated], *names):
+            return "named before the update, too"
         return dict(category="new", passage=passage, outdated_passage=None)
     earlier = fact.get("previous_id"), fact["previous"], fact.get("previous_aliases")
     before = _with_name(article.outdated, *_stated_names(*earlier)) if fact["previous"] else None

@@ -19,13 +19,14 @@ from .evolving import ask_facts, ask_passages, benchmark_rows, changed_facts
 from .evolving import changed_passages, evolving_facts, filter_questions, split_unchanged
 from .evolving import unchanged_facts_in, unchanged_passages
 from .questions import BenchmarkRow
+from .reader import edit_ids
 from .release import WIKIDATA_SOURCE, Release, add_timestep, finish_release
 from .series import Series, SeriesStep, _build_facts, _copy_whole
 from .series import _no_log, _Work, find_retired, public_writer, write_lasting_facts
 from ..engine import ENGINES
 from ..records import BadArgument, Fact, check_choice, check_least, patch, read_table, to_table
 from ..store import Manifest, Stage, StoreError, lock, make_folder, stored_rows, write_table
-from ..texts import package_text, stable_hash
+from ..texts import package_text, split_sentences, stable_hash
 from ..wikidata.build import check_pair
 from ..wikidata.entities import FALLBACK
 from ..wikidata.filters import ENDED
@@ -105,7 +106,7 @@ def _step_questions(series: _EvolvingSeries, step: SeriesStep, writer, work: _Wo
 def _write_step_questions(series: _EvolvingSeries, step: SeriesStep, writer, work: _Work, checker=None) -> Path:
     "Write the new and edited questions of a timestep; the file of the benchmark's rows."
     facts = step.facts if series.settings["source"] == "facts" else []
-    params = dict(writer=writer.key(), checker=checker and checker.key(), version=1)
+    params = dict(writer=writer.key(), checker=checker and checker.key(), version=2)
     out = step.work / "questions"
     stage = Stage(out, "questions", params, [step.work / "changed.parquet", *facts])
     if stage.done:
@@ -191,6 +192,34 @@ def _write_unchanged(series: _EvolvingSeries, writer, checker=None, work: _Work 
     if s["source"] == "facts":
         _copy_whole(out / "lasting_facts.parquet", series.folder / "lasting_facts.parquet")
 
+# %% ../../nbs/06_benchmark/16_evolving_series.ipynb #6e25c4cb
+def _states(article: dict, passage: str, answer: str) -> bool:
+    "Whether the newer version of a changed article has a sentence of a passage with the answer."
+    text = "\n".join(article["paragraphs"])
+    return any(answer in sentence and sentence.strip() in text for sentence in split_sentences(passage))
+
+
+def _retired_passages(series: _EvolvingSeries) -> list[dict]:  # with the fields of RETIRED_FIELDS and an edit's id
+    "The questions from passages whose answer a later timestep's article does not state any more."
+    out, held = [], {}  # of each question: where its answer stands
+    for step in series.steps:
+        compared, titles = WikipediaComparison(step.work / "compared").path, {t for t, *_ in held.values()}
+        rows = stored_rows(compared, ["title", "previous_title", "paragraphs"])
+        changed = {row["previous_title"]: row for row in rows if row["previous_title"] in titles}
+        for (id, asked_in), (title, passage, answer) in list(held.items()):
+            if (article := changed.get(title)) and _states(article, passage, answer):
+                held[id, asked_in] = article["title"], passage, answer
+            elif article:
+                named = dict.fromkeys(("subject_id", "relation_id", "object_id"), "")
+                out.append(named | dict(timestep=asked_in, axes=["update"], since=step.name, edit_id=id))
+                del held[id, asked_in]
+        edits = read_table(step.work / "questions" / "questions.parquet", BenchmarkRow)
+        asked = read_table(step.work / "questions" / "asked.parquet", EvolvingQuestion).to_pylist()
+        places = {(r["subject"], r["question"], r["answer"]): (r["title"], r["passage"], r["answer"]) for r in asked}
+        keys = zip(*(edits[c].to_pylist() for c in ("subject", "update", "ans")))
+        held |= {(id, step.name): places[key] for id, key in zip(edit_ids(edits, step.name), keys)}
+    return out
+
 # %% ../../nbs/06_benchmark/16_evolving_series.ipynb #cell-039
 _CARD_SECTION = package_text("benchmark/card_evolving.md")
 
@@ -213,7 +242,7 @@ def _complete_evolving(series: _EvolvingSeries, writer, checker=None, work: _Wor
         add_timestep(questions, step.old, step.new, release)
     work.log("what no month changed")
     _write_unchanged(series, writer, checker, work)
-    retired = find_retired(series, **work.use) if s["source"] == "facts" else ()
+    retired = find_retired(series, **work.use) if s["source"] == "facts" else _retired_passages(series)
     about = dict(source=WIKIDATA_SOURCE, language=s["language"], more=_CARD_SECTION)
     return finish_release(release, s["title"], retired, **about)
 

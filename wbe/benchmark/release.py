@@ -312,7 +312,7 @@ def finish_release(
 ) -> Release:
     "Write the card, the description, the retired questions and the checksums of a release."
     out = Path(out)
-    rows = [{k: r[k] for k in RETIRED_FIELDS} for r in retired]
+    rows = [{k: r[k] for k in (*RETIRED_FIELDS, "edit_id") if k in r} for r in retired]
     write_json_rows(out / "retired.json", sorted(rows, key=lambda r: list(r.values())))
     write_text(out / "README.md", _dataset_card(out, title, source, language, left_out, namesakes, more))
     croissant = json.dumps(_croissant_metadata(out, title, source, language), indent=1, ensure_ascii=False)
@@ -330,7 +330,8 @@ def retired_probes(
     rows = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
     key = ("subject_id", "relation_id", "object_id", "timestep")
     gone = [r for r in rows if r["since"] <= at]
-    return {(edit_id(*(r[k] for k in key)), axis) for r in gone for axis in r["axes"]}
+    ids = (r.get("edit_id") or edit_id(*(r[k] for k in key)) for r in gone)
+    return {(id, axis) for id, r in zip(ids, gone) for axis in r["axes"]}
 
 # %% ../../nbs/06_benchmark/09_release.ipynb #53427572
 def copy_with_statements(
