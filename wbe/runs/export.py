@@ -78,19 +78,19 @@ def _scores_table(run: Run) -> str:
 _CARD = package_text("runs/card.md")
 
 # %% ../../nbs/10_runs/12_export.ipynb #cell-017
-def _model_card(run: Run) -> str:
+def _model_card(run: Run, now: dict) -> str:  # now: what its checkpoint says
     "The text of a model card for the exported model of a run."
-    config, plan = run.config, run.config["plan"]
-    name, steps = plan["model"], config["timesteps"]
-    refused = int(run.batches.refused.sum()) if len(run.batches) else 0
+    config, plan, batches = run.config, run.config["plan"], run.batches
+    name, made = plan["model"], batches[batches.edits_done <= now["edits_done"]]
+    refused = int(made.refused.sum())
     return _CARD.format(
         front=f"base_model: {name}\n" if name.count("/") == 1 and not Path(name).exists() else "",
         model=Path(name).name,
         editor=run.editor,
-        edits=int(run.batches.edits.sum()) if len(run.batches) else 0,
+        edits=int(made.edits.sum()),
         benchmark=config["benchmark"]["name"],
-        first=steps[0],
-        last=steps[-1],
+        first=config["timesteps"][0],
+        last=f"{now['timestep']}, unfinished" if run.missing else now["timestep"],
         version=versions()["wbe"],
         refused=f"{refused:,} further edits were refused." if refused else "",
         protocol=config["protocol"] if isinstance(config["protocol"], str) else plan_settings(plan)["protocol"],
@@ -105,12 +105,12 @@ def export_run(
     out: Path,  # the new folder
 ) -> Path:
     "Write the edited model of a run as a Hugging Face checkpoint with a model card."
-    _check_exportable(run)
+    now = _check_exportable(run)
     with new_folder(out) as folder:
         lm = restored_model(run)
         lm.model.save_pretrained(folder)
         lm.tokenizer.save_pretrained(folder)
-        write_text(folder / "README.md", _model_card(run))
+        write_text(folder / "README.md", _model_card(run, now))
     return Path(out)
 
 # %% ../../nbs/10_runs/12_export.ipynb #b53f1540
