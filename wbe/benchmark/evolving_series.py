@@ -204,7 +204,7 @@ def _retired_passages(series: _EvolvingSeries) -> list[dict]:  # with the fields
     out, held = [], {}  # of each question: where its answer stands
     for step in series.steps:
         compared, titles = WikipediaComparison(step.work / "compared").path, {t for t, *_ in held.values()}
-        rows = stored_rows(compared, ["title", "previous_title", "paragraphs"])
+        rows = stored_rows(compared, ["title", "previous_title", "paragraphs"]) if held else ()
         changed = {row["previous_title"]: row for row in rows if row["previous_title"] in titles}
         for (id, asked_in), (title, passage, answer) in list(held.items()):
             if (article := changed.get(title)) and _states(article, passage, answer):

@@ -303,7 +303,7 @@ def _checksums(release: Path) -> str:
 def finish_release(
     out,  # folder of the release
     title: str = "WikiBigEdit, extended by wbe",
-    retired=(),  # dicts with the fields of RETIRED_FIELDS
+    retired=(),  # dicts with the fields of RETIRED_FIELDS, and `edit_id` where rows have no ids
     source: str = WIKIDATA_SOURCE,  # what the snapshots are of
     language: str = "en",
     left_out: dict | None = None,  # how many changes each filter removed, and `namesakes`, for the card

@@ -128,7 +128,7 @@ def _without_nested(text: str, tables: bool = False) -> str:
     if "{{{" in text:
         text = _ARGUMENT.sub("", text)
     if "-{" in text:  # text in two scripts: the first; a rule for other places shows nothing
-        text = _VARIANTS.sub(lambda m: "" if set(m[1] or "") & set("HT-") else m[2], text)
+        text = _VARIANTS.sub(lambda m: "" if {*(m[1] or "").split(";")} & {*"HT-"} else m[2], text)
     if tables:
         text = _boxes_as_tables(text)
     if "{{" in text:
