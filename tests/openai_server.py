@@ -11,7 +11,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 # Outcomes that a plan can name: right, 429, 429:SECONDS (with Retry-After), quota, 401, 404, 400, 500, late,
 # cut (the connection closes halfway), malformed (the text is no JSON), broken (the HTTP body is no JSON), empty,
 # nothing (no choices), refusing, filtered, wrong (another item), statement (no question), long (out of tokens),
-# spent (out of tokens before the text begins), breaks (an error in the middle of a stream)
+# spent (out of tokens before the text begins), breaks (an error in the middle of a stream),
+# reported (status 200 and an error in the body)
 
 
 class FaultyServer:
@@ -327,6 +328,8 @@ class _Handler(BaseHTTPRequestHandler):
         if what in ("400", "401", "404", "500"):
             # real servers repeat keys in such messages
             return self.fail(int(what), f"Incorrect: {self.headers.get('Authorization')}")
+        if what == "reported":
+            return self.reply(200, dict(error=dict(code=502, message="the model is overloaded")))
         whole = s.complete(body, what)
         data = json.dumps(whole).encode()
         if what == "late":

@@ -611,6 +611,17 @@ def test_unchecked_page_instead_of_the_file(server, mirror, tmp_path):
     assert visible(tmp_path) == []
 
 
+@pytest.mark.parametrize("verify", [True, False])
+def test_a_page_does_not_take_the_place_of_what_has_arrived(verify, server, mirror, tmp_path):
+    server.site.put("json.gz", content(1))
+    server.faults = [{"cut": 70_000}] + [{"body": b"<html>Sign in", "no_ranges": True}] * 9
+    with pytest.raises(FetchError, match="in place of a .gz file came something that begins with b'<html>Sign in'"):
+        get(tmp_path, mirror, verify=verify)
+    assert (tmp_path / (name() + ".part")).stat().st_size == 70_000
+    server.faults, server.seen = [], []
+    assert get(tmp_path, mirror, verify=verify).read_bytes() == content(1)
+
+
 # the file changes
 
 

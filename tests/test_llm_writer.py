@@ -21,7 +21,7 @@ from wbe.benchmark.questions import write_checked
 from wbe.records import BadArgument, MissingPackage
 from wbe.writers.base import Hop, Request, parse_writer, parse_writers
 from wbe.writers.checks import first_failed_check
-from wbe.writers.ledger import WriterError
+from wbe.writers.ledger import AnswerCache, WriterError
 from wbe.writers.llm import OpenAIWriter
 
 HERE = Path(__file__).parent
@@ -102,6 +102,26 @@ def test_nothing_is_lost_and_nothing_asked_twice(tmp_path):
         assert [t.text for t in writer(server, tmp_path).write(requests)] == [t.text for t in texts]
         repeated = {text.split("subject: ")[1].split("\n")[0] for text in server.asked - before}
         assert repeated == {requests[7].subject, requests[17].subject}  # only temporary errors are asked again
+
+
+def test_an_error_with_status_200_is_a_failure_of_the_server(tmp_path):
+    with FaultyServer({"Town 1.": ["reported"] * 2, "Town 2.": "reported!"}) as server:
+        w = writer(server, tmp_path, retries=2)
+        texts = list(w.write(towns(3)))
+        assert [t.error for t in texts] == [None, None, "502: the model is overloaded"]
+        assert billed(server) == pytest.approx(w.stats.dollars)  # nothing for what failed
+        server.plan.clear()
+        assert list(writer(server, tmp_path).write(towns(3)))[2].text  # and it is asked again
+
+
+def test_the_call_of_a_killed_process_is_not_waited_for_for_ever(tmp_path):
+    with FaultyServer() as server:
+        w, (request,) = writer(server, tmp_path, timeout=0.3), towns(1)
+        key = w._request_key(request)
+        other = AnswerCache(tmp_path / "texts.sqlite")  # its process lives, and will never settle the call
+        other.begin(key, 0.1)
+        (text,) = w.write([request])
+        assert text.text and server.asked.total() == 1
 
 
 def test_a_second_run_asks_nothing(tmp_path):

@@ -13,6 +13,7 @@ import os
 import time
 from dataclasses import asdict, replace
 from datetime import date
+from itertools import chain
 from pathlib import Path
 
 from ..texts import parse_date
@@ -161,6 +162,20 @@ def _check_answer(dump: Dump, partial: _PartialFile, response):
         raise FetchError(f"{dump.url}: {text}; use another mirror")
 
 # %% ../../nbs/04_wikidata/02_transfer.ipynb #cell-043
+_FIRST_BYTES = {"gz": b"\x1f\x8b", "bz2": b"BZh"}
+
+
+def _checked_beginning(dump: Dump, blocks):
+    "The blocks of a whole file, from its beginning; an error for a page in its place, like one to sign in."
+    blocks, head = iter(blocks), b""
+    while len(head) < 3 and (block := next(blocks, None)) is not None:
+        head += block
+    ending = dump.name.rsplit(".", 1)[-1]
+    if not head.startswith(_FIRST_BYTES[ending]):
+        raise TransientError(f"in place of a .{ending} file came something that begins with {head[:20]!r}")
+    return chain([head], blocks)
+
+
 def _request_rest(dump: Dump, partial: _PartialFile, bar, timeout: float = 60.0):
     "Ask once for what is missing of a dump, and append what comes."
     partial.hash_existing(bar)
@@ -169,12 +184,15 @@ def _request_rest(dump: Dump, partial: _PartialFile, bar, timeout: float = 60.0)
     headers = _range_headers(partial, dump.url)
     with open_url(dump.url, headers, timeout=timeout, allowed=(404, 410, 416)) as response:
         _check_answer(dump, partial, response)
+        blocks = response_blocks(response)
+        if partial.size and not content_span(response)[0]:
+            blocks = _checked_beginning(dump, blocks)  # what has arrived is thrown away for a dump only
         partial.start(dump.url, response)
         length = partial.note.get("length")
         check_disk_space(partial.path.parent, (length or 0) - partial.size)
         _set_bar(bar, partial.size, length)
         try:
-            partial.append(response_blocks(response), bar)
+            partial.append(blocks, bar)
         except TransientError as e:
             raise TransientError(f"{e} at {_position(partial)}", e.wait) from None
     if length is not None and partial.size > length:
@@ -189,9 +207,6 @@ def _position(partial: _PartialFile) -> str:
     return format_bytes(partial.size) + (f" of {format_bytes(length)}" if length else "")
 
 # %% ../../nbs/04_wikidata/02_transfer.ipynb #cell-048
-_FIRST_BYTES = {"gz": b"\x1f\x8b", "bz2": b"BZh"}
-
-
 def _content_fault(
     path: Path,
     name: str,  # of the dump; its end says how it is compressed

@@ -170,6 +170,14 @@ def _reply_text(data: dict) -> str | None:  # data: the server's reply
         return None
 
 # %% ../../nbs/03_writers/07_endpoint.ipynb #2a23e05e
+def _reported_failure(error) -> CallOutcome:
+    "The outcome of a call that failed, says a reply with status 200: some gateways pass on an error in this way."
+    error = error if isinstance(error, dict) else dict(message=error)
+    code, everyone = error.get("code"), str(error.get("code")) == "429"
+    message = redact_key(error.get("message") or error)
+    return CallOutcome(CachedAnswer(None, f"{code or 'error'}: {message}"), billed=False, everyone=everyone)
+
+
 def _parse_completion(
     data: dict,  # the server's reply
     prompt_item: str,  # must be repeated in the answer
@@ -186,6 +194,8 @@ def _parse_completion(
         choice = data["choices"][0]
         message, reason = choice["message"] or {}, choice.get("finish_reason")
     except (LookupError, TypeError):
+        if data.get("error"):
+            return _reported_failure(data["error"])
         return bad("empty answer: the server sent no choices")
     if message.get("refusal"):
         return bad(f"refused: {redact_key(message['refusal'])}", final=True)
@@ -537,14 +547,20 @@ def is_cached(
 
 # %% ../../nbs/03_writers/07_endpoint.ipynb #cell-044
 @patch
-def _attempt(self: Endpoint, key: str, prompt: ChatPrompt, last: bool) -> CallOutcome | CachedAnswer | None:
+def _attempt(
+    self: Endpoint,
+    key: str,
+    prompt: ChatPrompt,
+    last: bool,  # no other attempt follows
+    wait: bool = True,  # for another process that is asking
+) -> CallOutcome | CachedAnswer | None:
     "The outcome of one attempt, or the cached answer, or None if another process is asking."
     body = self._body(prompt)
     most, call, outcome, dollars = self._cost_bound(body, prompt.version), None, None, 0.0
     self._limit.reserve(most)
     try:
         self._limiter.acquire()
-        call = self._cache.begin(key, most, again=self.retry_failed)
+        call = self._cache.begin(key, most, again=self.retry_failed, wait=wait)
         if not isinstance(call, int):
             return call
         dollars = most  # until the outcome is known
@@ -583,13 +599,16 @@ def _check_server(self: Endpoint, outcome: CallOutcome):
         raise WriterError(f"{self!r}: {failed}. {remedy}")
 
 # %% ../../nbs/03_writers/07_endpoint.ipynb #cell-051
+_PATIENCE = 3  # times the timeout; a killed process's number may be another's by now, as in a container
+
+
 @patch
 def _ask(self: Endpoint, key: str, request: Request) -> CachedAnswer:
     "Ask until there is an answer, or there is none for good."
-    prompt, failed = self._prompt(request), 0
+    prompt, failed, waited = self._prompt(request), 0, 0.0
     while True:
         try:
-            got = self._attempt(key, prompt, last=failed >= self.retries)
+            got = self._attempt(key, prompt, last=failed >= self.retries, wait=waited < _PATIENCE * self.timeout)
         except OverBudget as e:
             return CachedAnswer(None, str(e))
         if isinstance(got, CachedAnswer):
@@ -598,6 +617,7 @@ def _ask(self: Endpoint, key: str, request: Request) -> CachedAnswer:
             return got
         if got is None:  # another process is asking
             self._limiter.sleep(0.2)
+            waited += 0.2
         elif got.fatal:
             kept = f"What has been written so far is kept in {self._cache.path}"
             raise WriterError(f"{self!r}: {got.answer.error}. {kept}")

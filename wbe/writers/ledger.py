@@ -263,6 +263,7 @@ def begin(
     most: float,  # dollars that the call may cost
     state: str = CALL_SENT,
     again: bool = False,  # ignore a cached failure
+    wait: bool = True,  # for another process that is asking
 ) -> int | CachedAnswer | None:
     "The row of a call that may be made now, or the cached answer, or None if another process is asking."
     with self._open(write=True) as db:
@@ -272,7 +273,7 @@ def begin(
         if answer and not (again and answer[0] is None):
             return CachedAnswer(*answer)
         others = "SELECT host, pid, run FROM calls WHERE key = ? AND state = ?"
-        for host, pid, run in db.execute(others, (key, CALL_SENT)):
+        for host, pid, run in db.execute(others, (key, CALL_SENT)) if wait else ():
             if run != self.run and host == platform.node() and process_is_running(pid):
                 return None
         row = (key, state, most, platform.node(), os.getpid(), self.run, self.job)
