@@ -230,12 +230,24 @@ def _column_pairs(values: list, answers: list) -> Iterator[_NestedPair]:
 _NATURAL_QUESTION = "nq question: "  # how zsRE marks its locality questions
 
 # %% ../../nbs/06_benchmark/11_own.ipynb #cell-024
+def _columns_by_number(questions: list[str], answers: list[str]) -> tuple[list, list]:
+    "The columns of an axis so that those with one number (locality 2, loc_ans_2) stand at one place; None for none."
+    if min(len(questions), len(answers)) < 2:
+        return questions, answers
+    numbered = [{int((re.findall(r"\d+$", c) or [1])[0]): c for c in names} for names in (questions, answers)]
+    if [len(questions), len(answers)] != [len(d) for d in numbered]:
+        return questions, answers
+    numbers = list(dict.fromkeys([*numbered[0], *numbered[1]]))
+    return tuple([d.get(n) for n in numbers] for d in numbered)
+
+
 def _row_probes(data: dict, match: ColumnMatch, answer: str | None) -> Iterator[tuple[str, str | None, str | None]]:
     "The questions of a row beside that of its edit."
     for axis in (name for name in ASKED_AXES if name != "update"):
         of = AXES[axis]
         fields = of.columns if of.own_answer else (of.question, None)
-        values, answers = ([data.get(c) for c in match.fields.get(f, ())] for f in fields)
+        columns = _columns_by_number(*(match.fields.get(f, []) for f in fields))
+        values, answers = ([data.get(c) for c in names] for names in columns)
         for group, question, own in _column_pairs(values, answers):
             question = question and question.removeprefix(_NATURAL_QUESTION)
             asks = "rephrase" if axis == "multi-hop" and group.casefold() == "subject_aliasing" else axis
@@ -328,13 +340,18 @@ class _RowsTimestep(Timestep):
     @property
     def digest(self) -> str:
         "A hash of the edits and the questions."
-        names = [n for n in (*EDIT_FIELDS, "previous") if n in self.edits.column_names]
+        further = sorted(n for n in _LISTS & {*self.edits.column_names} if self.edits[n].null_count < len(self.edits))
+        names = [n for n in (*EDIT_FIELDS, "previous", *further) if n in self.edits.column_names]
         others = [(p.edit, p.axis, p.question, p.answer) for p in self.extra_probes]
         content = [self.edits.select(names).to_pylist(), self.edit_ids, others]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 # %% ../../nbs/06_benchmark/11_own.ipynb #cell-039
-_LISTS = {"previous_aliases", *(AXES[a].of_answer(what) for a in ASKED_AXES for what in ("aliases", "classes"))}
+_LISTS = {
+    "previous_aliases",
+    "statement_paraphrases",
+    *(AXES[a].of_answer(what) for a in ASKED_AXES for what in ("aliases", "classes")),
+}
 
 
 def _unread_columns(data: list[dict], match: ColumnMatch) -> dict:
@@ -366,19 +383,33 @@ def _safe_timestep_name(text: str) -> str:
     return "".join(c if c.isalnum() or c in "-._ " else "-" for c in text).strip("-. ")[:80] or "rows"
 
 # %% ../../nbs/06_benchmark/11_own.ipynb #cell-045
+def _numbers_in_order(names: dict[str, list[int]]) -> list[tuple]:
+    "The ways to read names of numbers, each as their order: 1.9, 1.10; 2024-9; 15-01-2024 or 01/15/2024; 03.02.24."
+    ways = dict(as_is=list, day_first=lambda p: [p[-1], *p[-2::-1]], month_first=lambda p: [p[-1], *p[:-1]])
+    if all(len(p) > 1 and max(p[:-1]) < 32 and p[-1] > 999 for p in names.values()):
+        del ways["as_is"]
+    elif not all(re.fullmatch(r"\d\d?([-/])\d\d?\1\d\d?|\d\d\.\d\d\.\d\d", n) for n in names):
+        return [tuple(sorted(names, key=names.get))]
+    elif not all("-" in n for n in names):  # 24-02-01 may begin with the year, 24/02/01 does not
+        del ways["as_is"]
+    read = [{n: way(p) for n, p in names.items()} for way in ways.values()]
+    is_date = lambda p: 1 <= p[1] <= 12 and len(p) < 4 and all(1 <= day <= 31 for day in p[2:])
+    read = [keys for keys in read if all(map(is_date, keys.values()))]
+    return list(dict.fromkeys(tuple(sorted(names, key=keys.get)) for keys in read))
+
+
 def _timestep_order(names: list[str]) -> list[str]:
     "The names of timesteps in their order."
-    with suppress(ValueError):  # 2, 10; 1.9, 1.10; 2024-9, 2024-10; 15-01-2024; 01/15/2024
-        parts = {n: [*map(int, re.split(r"[-_/.]", n))] for n in names}
-        if all(len(p) > 1 and p[-1] > 999 for p in parts.values()):
-            month_first = any(n > 12 for p in parts.values() for n in p[1:-1])
-            if month_first and any(p[0] > 12 for p in parts.values()):
-                return names
-            parts = {n: [p[-1], *(p[:-1] if month_first else p[-2::-1])] for n, p in parts.items()}
-        return sorted(names, key=parts.get)
-    with suppress(ValueError):
-        return sorted(names, key=float)
-    return names
+    numbers = {n: [*map(int, re.split(r"[-_/.]", n))] for n in names if re.fullmatch(r"\d+([-_/.]\d+)*", n)}
+    if len(numbers) < len(names):
+        with suppress(ValueError):
+            return sorted(names, key=float)
+        return names
+    ways = _numbers_in_order(numbers)
+    if len(ways) < 2 or tuple(names) in ways:  # the order of the rows says which one is meant
+        return list(ways[0]) if len(ways) == 1 else names
+    dates = ", ".join(names[:3])
+    raise BadArgument(f"timesteps like {dates}: is the day, the month or the year first? Write them like 2024-02-01")
 
 # %% ../../nbs/06_benchmark/11_own.ipynb #cell-047
 def _by_timestep(rows: list, name: str) -> dict[str, list]:
@@ -456,6 +487,8 @@ _NESTED_FORMS = tuple(f for f in FORMAT_FIELDS if f != "wikibigedit")  # forms t
 
 def published_form(path) -> str | None:
     "The published form of a file's first row; None for a table."
+    if Path(path).suffix.lower() in (".csv", ".tsv"):  # columns alone: they are matched by their names
+        return None
     first = next((r.data for r in islice(table_rows(path), 5) if r.data is not None), None) or {}
     return next((form for form in _NESTED_FORMS if set(FORMAT_FIELDS[form]) <= first.keys()), None)
 
@@ -499,7 +532,7 @@ def _open_place(where, revision: str | None, given: dict) -> Benchmark:
         return _published_benchmark(load_published(where, revision=revision))
     if files is None or (parse_timestep_name(files[0]) and not given):
         bench = Benchmark.load(files[0] if files else path)
-    elif not given and files[0].suffix.lower() not in (".csv", ".tsv") and published_form(files[0]):
+    elif not given and published_form(files[0]):
         bench = _published_benchmark(load_published(files[0]), files[0])
     else:
         bench = _rows_benchmark(table_rows(files[0]), files[0].name, given, files[0])

@@ -48,6 +48,10 @@ def _missing_column(table, name: str, path):
 def _text_column(column, name: str, path):
     "A field of a table as text; an empty text of a probe is no probe."
     kind, text = column.type, pa.string()
+    if pa.types.is_dictionary(kind):  # pandas' categories
+        column, kind = column.cast(kind.value_type), kind.value_type
+    if pa.types.is_floating(kind) and pc.all(column.is_null(nan_is_null=True)).as_py():  # pandas' column without values
+        column, kind = pa.nulls(len(column)), pa.null()
     if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_null(kind)):
         raise SchemaError(f"{path}: field {name!r} holds {kind}, expected text")
     column = column.cast(text)
@@ -86,7 +90,7 @@ def _askable_rows(path, rows: list[JsonRow], aside: list | None) -> list[JsonRow
 def _set_nulls_aside(table, aside: list):
     "The rows of a table with all required fields; the others are added to `aside`. All of them, if none has."
     names = [n for n in REQUIRED_FIELDS if n in table.column_names]
-    lacking = {n: set(pc.indices_nonzero(table[n].is_null()).to_pylist()) for n in names}
+    lacking = {n: set(pc.indices_nonzero(table[n].is_null(nan_is_null=True)).to_pylist()) for n in names}
     bad = set().union(*lacking.values())
     if not bad or len(bad) == len(table):
         return table

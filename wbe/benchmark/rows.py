@@ -378,7 +378,7 @@ def _delimiter(text: str) -> str:
 # %% ../../nbs/06_benchmark/04_rows.ipynb #a77607bd
 def _csv_lines(text: str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     "The cells of each row, with the line where the row begins; rows without any text are left out."
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True, skipinitialspace=True)
     begin = 1
     for cells in reader:
         if any(c.strip() for c in cells):

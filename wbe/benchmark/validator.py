@@ -6,6 +6,8 @@
 __all__ = ['FAULTS', 'Finding', 'ValidationReport', 'validate_benchmark', 'validate_source']
 
 # %% ../../nbs/06_benchmark/12_validator.ipynb #cell-002
+import hashlib
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -14,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .own import FIELD_MEANINGS, ColumnMatch, ReadRow
-from .own import find_data_file, match_columns, parse_column_map, published_form, read_row
+from .own import _timestep_order, find_data_file, match_columns, parse_column_map, published_form, read_row
 from .published import load_published
 from .reader import EDIT_FIELDS, REQUIRED_FIELDS
 from .reader import edit_id, fetch_dataset, parse_timestep_name, timestep_files
@@ -41,9 +43,10 @@ def _field_fault(row: dict, name: str) -> tuple[str, str, str] | None:  # kind, 
 def _half_probes(row: dict, bad) -> Iterator[tuple]:
     "The probes with a question and no answer, or an answer and no question."
     for question, answer in (axis.columns for axis in AXES.values() if axis.own_answer):
-        has = [bool((row.get(n) or "").strip()) if n not in bad else None for n in (question, answer)]
-        if None not in has and has[0] != has[1]:
-            if row.get(question):
+        texts = [row.get(n) if isinstance(row.get(n), str) else "" for n in (question, answer)]  # NaN is empty
+        has = [bool(text.strip()) for text in texts]
+        if not {question, answer} & set(bad) and has[0] != has[1]:
+            if has[0]:
                 yield "half a probe", answer, f"no answer to {row[question]!r}"
             else:
                 yield "half a probe", question, f"no question for {row[answer]!r}"
@@ -207,15 +210,17 @@ def _edit_id_faults(row: dict, timestep: str | None) -> Iterator[tuple[str, str,
             yield "other edit_id", "edit_id", f"{given!r}, expected {right!r}"
 
 # %% ../../nbs/06_benchmark/12_validator.ipynb #cell-041
-def _check_file(report: ValidationReport, path: Path, timestep: str | None):  # timestep: its name, if it is one
-    "Check every row of a file."
-    fields, late, earlier, n = set(), [], {}, 0
+def _check_file(report: ValidationReport, path: Path, timestep: str | None) -> str:  # timestep: its name, if it is one
+    "Check every row of a file; returns a hash of the texts and lists in it."
+    fields, late, earlier, n, digest = set(), [], {}, 0, hashlib.sha256()
     for row in parquet_rows(path) if path.suffix == ".parquet" else json_rows(path):
         if row.kind:
             report.add(row.kind, path.name, row.line, row.number, None, row.message)
         n += row.number is not None
         if row.data is not None:
             fields |= row.data.keys()
+            said = {k: v for k, v in sorted(row.data.items()) if v and isinstance(v, str | list)}
+            digest.update(json.dumps(said, default=str).encode())
             found = [*_row_faults(row.data), *_repeated_facts(earlier, row.data, row.location("").lstrip(", "))]
             found += _edit_id_faults(row.data, timestep)
             late += [(kind, row.line, row.number, name, message) for kind, name, message in found]
@@ -226,6 +231,7 @@ def _check_file(report: ValidationReport, path: Path, timestep: str | None):  # 
     for kind, line, number, name, message in late:
         if not (name in absent and kind in ("missing field", "malformed id", "no tag", "unknown tag")):
             report.add(kind, path.name, line, number, name, message)
+    return digest.hexdigest()
 
 # %% ../../nbs/06_benchmark/12_validator.ipynb #cell-044
 def _check_dates(report: ValidationReport, files: list[Path]):
@@ -264,13 +270,18 @@ def validate_benchmark(
     report = ValidationReport(where, limit, strict)
     steps = {where.stem: {where.suffix: where}} if where.is_file() else timestep_files(where)
     for forms in steps.values():
+        digests = set()
         for file in forms.values():
             name = parse_timestep_name(file)
-            _check_file(report, file, name and name[0])
+            digests.add(_check_file(report, file, name and name[0]))
         rows = {f.name: report.files[f.name] for f in forms.values()}
         if len(set(rows.values())) > 1:
             message = ", ".join(f"{name} has {n} rows" for name, n in rows.items())
             report.add("two forms differ", next(iter(rows)), message=message)
+        elif len(digests) > 1:
+            report.add(
+                "two forms differ", next(iter(rows)), message="some rows have other texts in one than in the other"
+            )
     _check_dates(report, [next(iter(forms.values())) for forms in steps.values()])
     if where.is_dir():
         _check_other_files(report, where, steps)
@@ -316,7 +327,8 @@ def _describe_questions(axes: Counter, timesteps: Counter) -> Iterator[str]:  # 
     if absent := [axis for axis in ASKED_AXES if not axes[axis]]:
         yield f"  none on {', '.join(absent)}: these axes are not asked"
     if len(timesteps) > 1:
-        yield "timesteps: " + ", ".join(f"{name} ({n:,} edits)" for name, n in timesteps.items())
+        order = _timestep_order(list(timesteps))
+        yield "timesteps: " + ", ".join(f"{name} ({timesteps[name]:,} edits)" for name in order)
 
 # %% ../../nbs/06_benchmark/12_validator.ipynb #7e2163eb
 def _check_read_rows(report: ValidationReport, file: str, rows: list[JsonRow], match: ColumnMatch):
@@ -329,8 +341,11 @@ def _check_read_rows(report: ValidationReport, file: str, rows: list[JsonRow], m
         bad += bool(row.reason)
         if not row.reason:
             axes.update(["update", *(axis for axis, *_ in row.probes)])
-            timesteps[row.texts.get("timestep", "")] += 1
-    report.description += _describe_questions(axes, timesteps)
+            timesteps[row.texts.get("timestep", "").strip()] += 1
+    try:
+        report.description += list(_describe_questions(axes, timesteps))
+    except BadArgument as e:  # of dates that can be read in two ways
+        report.add("unclear columns", file, None, None, "timestep", str(e))
     if bad:
         report.description.append(f"{bad:,} of {len(rows):,} rows cannot be asked; a run skips them")
 
