@@ -15,6 +15,7 @@ from wbe.records import BadArgument
 from wbe.runs import mquake
 from wbe.runs.loop import carry_out
 from wbe.runs.mquake import MquakePlan, _find_conflicts, read_instances, summarise_mquake
+from wbe.runs.records import Run
 
 CHAINS = Path(__file__).parents[2] / "shared" / "data" / "mquake_real_120.json"
 
@@ -91,6 +92,42 @@ def test_a_killed_run_continues_with_the_next_group_and_asks_none_twice(chains, 
     resumed = carry_out(plan, tmp_path / "b", toy(), progress=False)
     assert len(scored) == 4  # seven instances in groups of two, each once
     assert resumed.astype(str).equals(whole.astype(str))
+
+
+def refuses(monkeypatch, which, reason="no key of {}"):
+    "Let an editor refuse the edits of some questions."
+    real = mquake.edited
+
+    def edited(lm, made, batches, refused):
+        make = made.edit
+
+        def edit(lm, batch):
+            if bad := [r.question for r in batch if which(r.question)]:
+                raise BadArgument(reason.format(bad[0]))
+            return make(lm, batch)
+
+        monkeypatch.setattr(made, "edit", edit, raising=False)
+        return real(lm, made, batches, refused)
+
+    monkeypatch.setattr(mquake, "edited", edited)
+
+
+def test_an_edit_that_cannot_be_made_leaves_the_others_and_its_chain_is_asked(chains, tmp_path, monkeypatch):
+    monkeypatch.setattr(mquake, "ask", read_context)
+    hparams = dict(form="pair", most=None, which="subject")
+    plan = MquakePlan(chains, editor="prompt", hparams=hparams, k=(1, 3), protocol="zero-shot")
+    refuses(monkeypatch, lambda q: "Person3" in q or "Person5" in q)
+    frame = carry_out(plan, tmp_path / "run", toy(), progress=False)
+    right = frame[frame.k > 0].groupby("case").edit_wise.mean()
+    assert right.to_dict() == {n: float(n not in (3, 5)) for n in range(1, 8)}
+    refused = Run.load(tmp_path / "run").refused
+    assert len(refused) == 4 and set(refused.k) == {1, 3} and "no key of" in refused.reason[0]
+
+
+def test_the_same_reason_twice_before_any_edit_ends_the_run(chains, tmp_path, monkeypatch):
+    refuses(monkeypatch, lambda q: True, "the layer is not there")
+    with pytest.raises(BadArgument, match="the layer is not there"):
+        carry_out(MquakePlan(chains, editor="prompt", protocol="zero-shot"), tmp_path / "run", toy(), progress=False)
 
 
 def test_another_file_or_setting_is_not_continued_and_more_k_are(chains, tmp_path):

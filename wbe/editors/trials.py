@@ -109,12 +109,26 @@ def warm_up_edit(lm: LM, ed: Editor, r: EditRequest) -> float:  # seconds
 
 # %% ../../nbs/09_editors/06_trials.ipynb #d2bbc191
 @contextmanager
-def edited(lm: LM, ed: Editor, batches: Iterable[list[EditRequest]]):
+def edited(
+    lm: LM,
+    ed: Editor,
+    batches: Iterable[list[EditRequest]],
+    refused: list | None = None,  # gets (request, error) of edits that cannot be made; by default that is an error
+):
     "Inside the `with` block, the edits of all batches are made; afterwards the model is as it was."
-    applied = []
+    applied, todo = [], list(batches)
     try:
-        for batch in batches:
-            applied.append(ed.edit(lm, batch).apply(lm))
+        while todo:
+            batch = todo.pop(0)
+            try:
+                applied.append(ed.edit(lm, batch).apply(lm))
+            except (BadArgument, torch.linalg.LinAlgError, FloatingPointError) as e:
+                if refused is None:
+                    raise
+                if len(batch) == 1:
+                    refused.append((batch[0], e))
+                else:
+                    todo[:0] = [batch[: len(batch) // 2], batch[len(batch) // 2 :]]
         yield
     finally:
         for result in reversed(applied):

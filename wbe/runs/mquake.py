@@ -25,7 +25,7 @@ from ..metrics.answers import alias_match, normalise_answer
 from ..records import BadArgument, check_choice, check_least, check_unused, patch
 from .plan import ModelSettings, Plan
 from .study import Part, Study, edit_batches
-from ..store import write_text
+from ..store import logger, write_text
 from ..texts import package_text
 from ..writers.endpoint import split_parameters
 
@@ -375,11 +375,18 @@ def _recall(plan: MquakePlan, folder: Path, lm: LM, instances: list[dict], examp
     return [x for x in instances if x["case_id"] in set(found["kept"])]
 
 # %% ../../nbs/10_runs/09_mquake.ipynb #cell-063
-def _score_group(lm: LM, editor, group: list[dict], plan: MquakePlan, examples: dict = {}) -> list[dict]:
+def _score_group(
+    lm: LM,
+    editor,
+    group: list[dict],
+    plan: MquakePlan,
+    examples: dict = {},
+    refused: list | None = None,  # gets the edits that cannot be made, as in `edited`
+) -> list[dict]:
     "Edit a group of instances, score each of them, and undo the edits."
     requests = [r for x in group for r in requests_from_mquake(x, editor.sees_probes)]
     different = list({(r.question, r.answer, r.probes): r for r in requests}.values())
-    with edited(lm, editor, edit_batches(different, editor.batch)):
+    with edited(lm, editor, edit_batches(different, editor.batch), refused):
         return _score_instances(lm, group, True, plan, examples, editor)
 
 # %% ../../nbs/10_runs/09_mquake.ipynb #cell-069
@@ -404,7 +411,8 @@ def _group_sizes(plan: MquakePlan, instances: list[dict]) -> list[int]:
 class MquakeStudy(Study):
     "Edits of k instances at once; each instance is asked about its edits, its single facts and its chain."
 
-    names = ("instances",)
+    names = ("refused", "instances")
+    last_error = ""  # of an edit that could not be made, before any could
 
     def read(self):
         from wbe.editors.protocol import editor
@@ -433,7 +441,9 @@ class MquakeStudy(Study):
     def ask(self, editor, group: tuple[int, list[dict]]):
         "Score the instances of a group, with the edits of all of them or without any."
         (k, some), how = group, (self.plan, self.examples)
-        rows = _score_group(self.lm, editor, some, *how) if k else _score_instances(self.lm, some, False, *how)
+        refused = []
+        rows = _score_group(self.lm, editor, some, *how, refused) if k else _score_instances(self.lm, some, False, *how)
+        self._note_refused(k, refused)
         together = [x["case_id"] for x in some] if k else []
         pairs = {(c["case"], c["other"]) for c in self.conflicts}
         for row in rows:
@@ -443,6 +453,17 @@ class MquakeStudy(Study):
     def result(self):
         "The rows as a data frame."
         return self.tables["instances"].frame()
+
+# %% ../../nbs/10_runs/09_mquake.ipynb #0b8dd721
+@patch
+def _note_refused(self: MquakeStudy, k: int, refused: list):  # refused: as of `edited`
+    "Keep what could not be edited; its chains are asked all the same. Twice the same reason is that of all edits."
+    for request, error in refused:
+        if str(error) == self.last_error:
+            raise error
+        self.last_error, reason = str(error), f"{type(error).__name__}: {error}"
+        logger.warning("an edit cannot be made, and its chain is asked without it: %s", reason)
+        self.rows["refused"].append(dict(k=k, question=request.question, reason=reason))
 
 # %% ../../nbs/10_runs/09_mquake.ipynb #b1e7baae
 @patch
