@@ -266,7 +266,8 @@ def health_table(
     for name, part in course.groupby("editor", sort=False):
         limit = part.limit.iloc[0]
         broken = broken_after(part.rename(columns=dict(value="perplexity_ratio")), None if limit != limit else limit)
-        rows[name] = {"broken after": broken, "highest": part.value.max(), "at the end": part.value.iloc[-1]}
+        highest = part.value.fillna(np.inf).max()  # what is no number is the worst
+        rows[name] = {"broken after": broken, "highest": highest, "at the end": part.value.iloc[-1]}
     out = pd.DataFrame.from_dict(rows, "index").rename_axis("editor")
     return out.astype({"broken after": "Int64"}).reindex(display_order(rows))
 

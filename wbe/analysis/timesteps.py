@@ -50,7 +50,8 @@ def mean_accuracy(
     now = rows[rows.moment == moment]
     if now.empty:
         raise BadArgument(f"no timestep has been edited and asked yet: {'; '.join(find_gaps(runs, [moment]))}")
-    now = now.assign(before=match_unedited(now, rows[rows.moment == "before"], metric))
+    unedited = match_unedited(now, rows[rows.moment == "before"], metric)
+    now = now.assign(before=np.where(now[metric].notna(), unedited, np.nan))  # of the same questions
     before = now.groupby(by, as_index=False).before.mean()
     table = mean_by(now, by, metric).merge(before, on=by, how="left")
     if not verdicts:

@@ -27,7 +27,7 @@ from .rows import LocatedValue, read_located_rows
 from ..engine import open_engine
 from ..records import BadArgument, check_choice, patch
 from ..store import Manifest, Stage, atomic_write, scratch_folder, stored_rows
-from ..texts import day_text, stable_hash
+from ..texts import _UNITS, day_text, stable_hash
 from ..wikidata.changes import SUBJECT_PROPERTY
 from ..wikidata.rules import POPULATION_PROPERTY, classify, entity_popularity, read_page_views
 from ..writers.properties import kind_of_classes, object_kind
@@ -272,13 +272,16 @@ def _date_in_words(value: str, style: str) -> str:
     return f"{name} {int(day)}, {year}" if style == "published" else f"{int(day)} {name} {year}"
 
 # %% ../../nbs/06_benchmark/18_wikifactdiff.ipynb #0802937a
-def _number_in_words(value: str, names: dict, style: str) -> str:
-    "A quantity without its plus sign, with the label of its unit."
+def _number_in_words(value: str, names: dict, style: str) -> str | None:
+    "A quantity without its plus sign, with the label of its unit; None without the label."
     number, _, unit = value.partition(" ")
+    unit = unit and (names.get(unit) or _UNITS.get(unit))  # None: of what?
+    if unit is None:
+        return None
     number = number.removeprefix("+")
     if style == "grouped" and re.fullmatch(r"-?\d+", number):
         number = f"{int(number):,}"
-    return f"{number} {names.get(unit, '')}".rstrip()
+    return f"{number} {unit}".rstrip()
 
 # %% ../../nbs/06_benchmark/18_wikifactdiff.ipynb #263d8b00
 def _value_in_text(value: str, value_type: str, names: dict[str, str], style: str = "published") -> str | None:
@@ -308,8 +311,10 @@ def _mentioned(e, rules: Path):
     "The ids of all entities of the updates and their neighbours."
     updates, near = e.scan(rules / "updates.parquet"), e.scan(rules / "neighbours.parquet")
     unit = nw.col("value").str.replace_all(r"^\S+ ?", "")
-    quantities = updates.filter(nw.col("value_type") == "quantity").select(id=unit)
-    parts = [updates.select(id=nw.col("subject")), near.select(id=nw.col("neighbour")), quantities]
+    units = [updates.filter(nw.col("value_type") == "quantity").select(id=unit)]
+    unit = nw.col("neighbour_value").str.replace_all(r"^\S+ ?", "")
+    units.append(near.filter(nw.col("neighbour_type") == "quantity").select(id=unit))
+    parts = [updates.select(id=nw.col("subject")), near.select(id=nw.col("neighbour")), *units]
     parts.append(updates.filter(nw.col("value_type") == "item").select(id=nw.col("value")))
     parts.append(near.filter(nw.col("neighbour_type") == "item").select(id=nw.col("neighbour_value")))
     return nw.concat(parts).unique()
@@ -440,7 +445,7 @@ def _use_same_popularity(e, rules: Path, snapshots, views):
         classify(*snapshots, rules, **days, **same, engine=e, views=views)
 
 # %% ../../nbs/06_benchmark/18_wikifactdiff.ipynb #fc9bcd76
-_UPDATES_VERSION = 1  # raised when the same inputs would give another file
+_UPDATES_VERSION = 2  # raised when the same inputs would give another file
 
 
 def write_fact_updates(
@@ -520,7 +525,7 @@ def _with_spellings(row: dict, units: dict[str, str]) -> dict | None:
     if row["value_type"] == "item":
         return row | dict(spellings=()) if row["object"] else None
     first, *others = (_value_in_text(row["value"], row["value_type"], units, style) for style in _STYLES)
-    return row | dict(object=first, spellings=tuple(o for o in others if o != first)) if first.strip() else None
+    return row | dict(object=first, spellings=tuple(o for o in others if o != first)) if (first or "").strip() else None
 
 # %% ../../nbs/06_benchmark/18_wikifactdiff.ipynb #5ec2e807
 def facts_to_verbalise(
