@@ -126,10 +126,12 @@ _SHOWN = ("right after", "just edited", "at the end", "seconds each")
 def _with_intervals(runs: list, metric: str) -> "pd.DataFrame":
     "The mean of each run, axis and moment with its interval, n and subjects; earlier edits after the last timestep."
     from wbe.analysis.tables import labelled_runs, mean_by, pool_scores
+    from wbe.runs.records import reached_end
 
     rows = pool_scores(runs, list(_MOMENTS)).replace(dict(editor={name: run.name for name, run in labelled_runs(runs)}))
     last = rows.groupby("editor").scored_at.transform("max")
-    rows = rows[(rows.moment != "past") | (rows.scored_at == last)]
+    ended = rows.editor.astype(str).map({run.name: reached_end(run) for run in runs})
+    rows = rows[(rows.moment != "past") | ((rows.scored_at == last) & ended)]
     table = mean_by(rows.assign(when=rows.moment.astype(str).map(_MOMENTS)), ["editor", "axis", "when"], metric)
     return table.rename(columns=dict(editor="run")).set_index(["run", "axis", "when"])
 

@@ -100,7 +100,8 @@ def show_text(
     kind: str = "say",  # sentences, one per line; or code: commands; model: a heading, of the next outputs
 ):
     "Show a text."
-    _display({"text/plain": text}, kind=kind)
+    if text:
+        _display({"text/plain": text}, kind=kind)
 
 # %% ../../nbs/11_analysis/14_report.ipynb #cell-017
 def show_missing(lines: Iterable[str]):

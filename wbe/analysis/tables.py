@@ -13,6 +13,7 @@ __all__ = ['NOT_YET', 'VERDICT_COLUMNS', 'format_percent', 'format_cell', 'as_ma
 # %% ../../nbs/11_analysis/02_tables.ipynb #cell-002
 import html
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
@@ -190,10 +191,25 @@ def edits_planned(run) -> int:
     return sum(run.config.get("benchmark", {}).get("edits", {}).values())
 
 # %% ../../nbs/11_analysis/02_tables.ipynb #990a478b
+def _benchmark_of(run) -> tuple:
+    "The name of a run's benchmark, and the digest of its first file: those that follow may be of a longer run."
+    about = run.config.get("benchmark", {})
+    files = about.get("files") or dict(all=about.get("digest"))
+    return about.get("name"), next(iter(files.values()))
+
+
+def _most_planned(runs) -> dict[tuple, int]:  # by benchmark
+    "The largest number of edits that a run of each benchmark makes."
+    most = Counter()
+    for r in runs:
+        most[_benchmark_of(r)] = max(most[_benchmark_of(r)], edits_planned(r))
+    return most
+
+
 def longest_runs(runs) -> list:
-    "The runs with the largest number of planned edits. Only these have comparable means over all timesteps."
-    most = max(map(edits_planned, runs := as_run_list(runs)))
-    return [r for r in runs if edits_planned(r) == most]
+    "The runs with the most planned edits of their benchmark. Only these have comparable means over all timesteps."
+    most = _most_planned(runs := as_run_list(runs))
+    return [r for r in runs if edits_planned(r) == most[_benchmark_of(r)]]
 
 # %% ../../nbs/11_analysis/02_tables.ipynb #887fd92f
 _SHORTER = "it is not compared with the others, and is shown over the edits alone"
@@ -201,9 +217,9 @@ _SHORTER = "it is not compared with the others, and is shown over the edits alon
 
 def describe_shorter_runs(runs) -> list[str]:
     "A sentence for each run that is not one of the longest."
-    planned = {name: edits_planned(r) for name, r in labelled_runs(runs)}
-    most = max(planned.values())
-    return [f"{name}: {n:,} of {most:,} edits; {_SHORTER}" for name, n in planned.items() if n < most]
+    most = _most_planned(as_run_list(runs))
+    planned = [(name, edits_planned(r), most[_benchmark_of(r)]) for name, r in labelled_runs(runs)]
+    return [f"{name}: {n:,} of {whole:,} edits; {_SHORTER}" for name, n, whole in planned if n < whole]
 
 # %% ../../nbs/11_analysis/02_tables.ipynb #0e6ff78d
 def _protocol_of_run(config: dict, edits: bool = True) -> dict:

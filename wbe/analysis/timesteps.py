@@ -109,7 +109,7 @@ def _summarise_axis(axis: str, rows: pd.DataFrame, numbers: bool) -> str:
     "The best editor on an axis, those that are not clearly different from it, and the verdict on each editor."
     beside = {r.editor: r.beside_best for r in rows.itertuples() if getattr(r, "beside_best", None)}
     best, n = rows[~rows.editor.isin(beside)].iloc[0], before_text(rows.n, "{:,}".format)
-    if best.value == 0 and rows.before.max() == 0:
+    if rows.value.max() == 0 and rows.before.max() == 0:
         return f"{axis}: no editor answers any question, and the unedited model answers none (n = {n})."
     same = f"not clearly different from {best.editor}"
     near = [name for name, found in beside.items() if found.kind == "unclear"]
@@ -295,12 +295,14 @@ def summarise_changes(
 ) -> str:
     "Which editors forget, keep or gain after the last timestep, by the change question by question."
     rows = of_editors(table[table.axis == axis])
+    if rows.empty:  # of the unedited model alone nothing is to be said
+        return ""
     still = rows.editor[~rows.at_end].unique()
     last = last_in_time(rows[~rows.editor.isin(still)])
     text = [list_verdicts(zip(last.editor, last.verdict), "right after the edit", numbers)] if len(last) else []
     text += [f"{NOT_YET} {', '.join(still)}"] if len(still) else []
     head = f"{axis}, change of the same questions of earlier timesteps after the last one, in points"
-    return f"{head}: {'; '.join(text) or 'no run was asked'}."
+    return f"{head}: {'; '.join(text)}."
 
 # %% ../../nbs/11_analysis/06_timesteps.ipynb #cell-047
 def ability_table(runs) -> pd.DataFrame:
@@ -360,6 +362,8 @@ def summarise_ability(
     t = table[(table.what == "lasting facts") & (table.metric == "exact_match")]
     before = before_text(t[t.edits_done == 0].groupby("editor").value.first())
     n = before_text(t.n, "{:,}".format)
+    if of_editors(t).empty:
+        return f"Lasting facts: {before} before any edit (n = {n})."
     last, still = changes_at_end(t)
     return (
         f"Lasting facts: {before} before any edit (n = {n}). {list_changes(last.sort_values('value'), before)}{still}."

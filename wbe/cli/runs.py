@@ -664,7 +664,8 @@ def _by_protocol(runs: list, out: TableOutput) -> dict[str, list]:
 # %% ../../nbs/12_app/05_runs.ipynb #f693094c
 def _print_textless(runs: list, table, metric: str, out: TableOutput):
     "Print the axes of which a table has no numbers, since no text was generated."
-    axes = {a for r in runs for a in r.outcomes.axis.unique()} & {*table.columns.unique(0)}
+    asked = [r.outcomes[r.outcomes.moment.isin(["current", "after"])] for r in runs]  # of others nothing is known yet
+    axes = {a for rows in asked for a in rows.axis.unique()} & {*table.columns.unique(0)}
     if dropped := sorted(a for a in axes if table[a].isna().all(axis=None)):
         what = f"no text was generated, so there is no {metric.replace('_', ' ')}"
         out.line(_wrapped(f"{', '.join(dropped)}: {what}; --metric token_accuracy has these."))
@@ -680,6 +681,8 @@ def print_comparison(
     from wbe.runs.records import compare_measures, compare_runs, measure_title
 
     metric, out = metric or _shown_measure(runs), out or TableOutput()
+    if against:
+        check_choice(against, [r.name for r in runs], "run to compare with")
     if len(groups := _by_protocol(runs, out)) > 1:
         for line, part in groups.items():
             out.line(line)

@@ -723,7 +723,7 @@ def _saved_bytes(tensors: dict, settings: dict) -> int:
 # %% ../../nbs/09_editors/02_results.ipynb #cell-121
 def bytes_beside_weights(lm: LM) -> int:
     "The bytes that editors keep beside the weights: results that are no changes of weights, and carried states."
-    leaves = [leaf for e in applied_edits(lm) for leaf in e.leaves()]
+    leaves = {id(leaf): leaf for e in applied_edits(lm) for leaf in e.leaves()}.values()  # a stack and its parts: once
     beside = [e._to_saved() for e in leaves if not e.in_weights]
     carriers = {e.editor for e in leaves if e.carried or (e.in_weights and e.carried_state())} | {*lm.edits.carried}
     states = [carried_state(lm, name) for name in sorted(carriers)]

@@ -216,6 +216,9 @@ def _infer_family(model) -> Family:
         raise ModelError(
             f"a model of type {kind!r} reads texts in both directions; take one that predicts the next token"
         )
+    if config.is_encoder_decoder:
+        known = ", ".join(t for f in FAMILIES.values() if f.seq2seq for t in f.types)
+        raise ModelError(f"a model of type {kind!r} has an encoder and a decoder; of these wbe can ask {known}")
     found = _find_all_parts(model)
     missing = [part for part in _REQUIRED_PARTS if not found.get(part)]
     if missing:

@@ -526,6 +526,16 @@ def _fuse_activations(model) -> int:  # how many were replaced
     return len(slow)
 
 # %% ../../nbs/07_lm/02_models.ipynb #cell-073
+def _with_all_weights(source, model, info: dict):  # info: of transformers
+    "The model, if its files held all of its weights; transformers draws the others at random."
+    if missing := sorted(info["missing_keys"]):
+        first = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
+        raise ModelError(
+            f"{source}: its files lack {len(missing):,} of the model's weights ({first}); are they complete?"
+        )
+    return model
+
+
 def _from_pretrained(source: str, options: dict, model_options: dict) -> tuple:
     "Configuration, model and tokenizer, read by transformers."
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
@@ -537,7 +547,8 @@ def _from_pretrained(source: str, options: dict, model_options: dict) -> tuple:
         return _from_gguf(Path(source), model_options)
     config = AutoConfig.from_pretrained(source, **options)
     kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-    model = kind.from_pretrained(source, config=config, use_safetensors=True, **options, **model_options)
+    files = options | dict(use_safetensors=True, output_loading_info=True)
+    model = _with_all_weights(source, *kind.from_pretrained(source, config=config, **files, **model_options))
     return config, model, AutoTokenizer.from_pretrained(source, **options)
 
 # %% ../../nbs/07_lm/02_models.ipynb #bf693ce9
@@ -560,7 +571,8 @@ def _from_gguf(path: Path, model_options: dict) -> tuple:
     config.dequantised_from = _gguf_origin(path)
     if hasattr(transformers, "GgufConfig"):  # since it exists, packed weights are possible, too
         model_options = model_options | dict(quantization_config=transformers.GgufConfig(dequantize=True))
-    model = transformers.AutoModelForCausalLM.from_pretrained(path.parent, config=config, **options, **model_options)
+    kind, more = transformers.AutoModelForCausalLM, dict(config=config, output_loading_info=True)
+    model = _with_all_weights(path, *kind.from_pretrained(path.parent, **options, **more, **model_options))
     for holder, name in ((model, "hf_quantizer"), (model, "is_quantized"), (model.config, "quantization_config")):
         if name in vars(holder):
             delattr(holder, name)

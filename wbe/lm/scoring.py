@@ -29,6 +29,7 @@ from .models import LM, as_lm
 from .passes import ForcedAnswer
 from .sharing import SHARING_MODES, Generation, greedy_decode, teacher_forced_all
 from .tokens import EncodedItem, QAItem, as_qa_items, encode_items, get_protocol, prompt_notes, stop_tokens
+from .tokens import _without_beginning
 from ..metrics.answers import normalised_matches
 from ..metrics.summary import cutoff_slices, format_summary, summarise, with_outdated_match
 from ..progress import progress_bar
@@ -54,9 +55,19 @@ class _AnswerScore:
     token_log_probabilities: list[float] = col("of each token of the answer")
 
 # %% ../../nbs/07_lm/09_scoring.ipynb #cell-006
-def _answer_score(item: QAItem, c: EncodedItem, row: ForcedAnswer, clean, protocol: str) -> dict:
+def _ends_in_break(lm: LM, c: EncodedItem, row: ForcedAnswer) -> bool:
+    "Whether the arg max at an answer's last token is that token with a line break: Llama 3 and Qwen have '.' so."
+    last = row.argmax[len(c.answer) - 1]
+    if not row.finite or last not in stop_tokens(lm).other:
+        return False
+    texts = [lm.tokenizer.decode([i]) for i in (last, c.answer[-1])]
+    return re.split("[\r\n]", texts[0])[0] == texts[1]
+
+
+def _answer_score(item: QAItem, c: EncodedItem, row: ForcedAnswer, clean, protocol: str, ended=False) -> dict:
     "The scores of one item; `clean` are the tokens that may end an answer; None: it need not end."
     right = [a == b for a, b in zip(c.answer, row.argmax)] if row.finite else [False] * len(c.answer)
+    right[-1] |= ended  # of `_ends_in_break`
     total = math.fsum(row.logps) if row.finite else math.nan
     mean = total / len(c.answer)
     return dict(
@@ -64,7 +75,7 @@ def _answer_score(item: QAItem, c: EncodedItem, row: ForcedAnswer, clean, protoc
         protocol=protocol,
         tokens=len(c.answer),
         token_accuracy=sum(right) / len(right),
-        exact_match=all(right) and (clean is None or row.argmax[-1] in clean),
+        exact_match=all(right) and (clean is None or ended or row.argmax[-1] in clean),
         log_probability=total,
         perplexity=math.exp(min(-mean, 700)) if mean == mean else math.nan,
         finite=row.finite,
@@ -115,8 +126,12 @@ def _greedy_answers(
         for i, text in zip(unfinished, texts):
             out[i] = text
         return out
-    prompts = [items[i].ids[: items[i].prompt_length] + out[i].ids for i in unfinished]
-    lengths = [items[i].prompt_length for i in unfinished]
+    begun = [
+        EncodedItem(items[i].ids[: items[i].prompt_length] + out[i].ids, items[i].prompt_length) for i in unfinished
+    ]
+    if limit := lm.context_length:  # room for the rest of the answer
+        begun = [_without_beginning(lm, c, len(c.ids) + max_tokens - 2 - limit) for c in begun]
+    prompts, lengths = [c.ids for c in begun], [c.prompt_length for c in begun]
     for i, text in zip(unfinished, greedy_decode(lm, prompts, max_tokens - 1, None, on_done, lengths)):
         out[i] = _up_to(max_tokens, replace(text, ids=out[i].ids + text.ids))
     return out
@@ -328,7 +343,8 @@ def score(
     clean, scores = None if open_end else stop_tokens(lm).clean, []
     for x, n in zip(items, which):
         row, text = results[n]
-        scores.append(_answer_score(x, encoded[n], row, clean, protocol.key) | text)
+        ended = _ends_in_break(lm, encoded[n], row)
+        scores.append(_answer_score(x, encoded[n], row, clean, protocol.key, ended) | text)
     _warn_about_nan(lm, scores)
     dtype, seconds = str(lm.dtype).replace("torch.", ""), time.perf_counter() - start
     return Scores(to_table(scores, _AnswerScore), protocol.key, lm.name, lm.revision, dtype, seconds, len(encoded))
@@ -350,7 +366,8 @@ def ask(
     contexts = list(context) if context is not None else [None] * len(questions)
     if len(contexts) != len(questions):
         raise BadArgument(f"{len(questions)} questions, but {len(contexts)} contexts: give one for each")
-    encoded = encode_items(lm, [QAItem(q, "?", c) for q, c in zip(questions, contexts)], protocol, too_long)
+    items = [QAItem(q, "?", c) for q, c in zip(questions, contexts)]
+    encoded = encode_items(lm, items, protocol, too_long, max_tokens - 1)
     prompts = [c.ids[: c.prompt_length] or [lm.model.config.decoder_start_token_id] for c in encoded]
 
     def work(indices: list[int]) -> list[str]:

@@ -12,6 +12,7 @@ import hashlib
 import json
 import re
 from dataclasses import asdict, dataclass, field
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -89,16 +90,37 @@ TEMPLATE_OPTIONS = dict(add_generation_prompt=True, enable_thinking=False, date_
 
 
 def _render_chat(protocol: Protocol, question: str, context, tokenizer) -> str:
-    "The text of a chat, by the tokenizer's template."
+    "The text of a chat, by the tokenizer's template; the instruction stands in the question where it knows no system."
     messages = _chat_messages(protocol, question, context)
     options = dict(TEMPLATE_OPTIONS, tokenize=False)
     try:
-        return tokenizer.apply_chat_template(messages, **options)
+        text = tokenizer.apply_chat_template(messages, **options)
+        if protocol.system in text:
+            return text
     except Exception as e:  # templates raise any error
         if not protocol.system:
             raise BadArgument(f"protocol {protocol.key}: the tokenizer's chat template refuses it: {e}") from e
     first = dict(messages[1], content=f"{protocol.system}\n{messages[1]['content']}")
     return tokenizer.apply_chat_template([first, *messages[2:]], **options)
+
+
+def _chat_join(tokenizer) -> str:
+    "What a chat template puts between the assistant's turn and its text: nothing, or a space."
+    return _join_of_template(tokenizer, str(tokenizer.chat_template))
+
+
+@lru_cache(maxsize=8)
+def _join_of_template(tokenizer, template: str) -> str:  # template: that of the tokenizer now
+    asked = [dict(role="user", content="Who?")]
+    options = dict(TEMPLATE_OPTIONS, tokenize=False)
+    try:
+        text = tokenizer.apply_chat_template(asked, **options)
+        said = [*asked, dict(role="assistant", content="Zoë")]
+        whole = tokenizer.apply_chat_template(said, **options | dict(add_generation_prompt=False))
+    except Exception:  # templates raise any error
+        return ""
+    found = re.match("( *)Zoë", whole[len(text) :]) if whole.startswith(text) else None
+    return found[1] if found else ""
 
 # %% ../../nbs/07_lm/05_tokens.ipynb #ef592193
 @patch
@@ -118,7 +140,7 @@ def render(
             f"protocol {self.key} needs the tokenizer's chat template, and this tokenizer has none; "
             "use another, for instance paper"
         )
-    return RenderedPrompt(_render_chat(self, question, context, tokenizer), "", special=False)
+    return RenderedPrompt(_render_chat(self, question, context, tokenizer), _chat_join(tokenizer), special=False)
 
 # %% ../../nbs/07_lm/05_tokens.ipynb #96f340dd
 _WORKED_EXAMPLES = (
@@ -355,12 +377,25 @@ def _check_no_specials(lm: LM, items: list[QAItem], encoded: list[EncodedItem]):
             )
 
 # %% ../../nbs/07_lm/05_tokens.ipynb #cell-031
-def _truncate_prompt(lm: LM, c: EncodedItem, too_long: str, where: str) -> EncodedItem:
+def _without_beginning(
+    lm: LM,
+    c: EncodedItem,
+    over: int,  # tokens to leave out, as far as the prompt has so many
+) -> EncodedItem:
+    "An item without the first tokens of its prompt, but for the special ones that open every prompt."
+    if over <= 0:
+        return c
+    kept, specials = _leading_specials(lm.tokenizer), set(lm.tokenizer.all_special_ids)
+    first = next((n for n in range(kept) if c.ids[n] not in specials), kept)
+    over = min(over, c.prompt_length - first - 1)
+    return EncodedItem(c.ids[:first] + c.ids[first + over :], c.prompt_length - over) if over > 0 else c
+
+
+def _truncate_prompt(lm: LM, c: EncodedItem, too_long: str, where: str, room: int) -> EncodedItem:
     "An item without the beginning of its prompt, so that it fits; an error unless that was asked for."
-    limit, kept = lm.context_length, _leading_specials(lm.tokenizer)
-    specials = set(lm.tokenizer.all_special_ids)
-    over, first = len(c.ids) - limit, next((n for n in range(kept) if c.ids[n] not in specials), kept)
-    if len(c.answer) + first + 1 > limit:
+    limit = lm.context_length
+    shorter = _without_beginning(lm, c, len(c.ids) - limit)
+    if len(shorter.ids) > limit:
         raise BadArgument(
             f"{where}: the answer alone has {len(c.answer)} tokens and {lm.name} takes {limit}; leave the item out"
         )
@@ -369,10 +404,10 @@ def _truncate_prompt(lm: LM, c: EncodedItem, too_long: str, where: str) -> Encod
             f"{where}: {len(c.ids)} tokens with the answer, and {lm.name} takes {limit}; shorten it, "
             "or pass too_long='truncate' to leave out the beginning of such prompts"
         )
-    return EncodedItem(c.ids[:first] + c.ids[first + over :], c.prompt_length - over)
+    return _without_beginning(lm, c, len(c.ids) + room - limit)
 
 # %% ../../nbs/07_lm/05_tokens.ipynb #cell-032
-def _fit_context(lm: LM, items: list[QAItem], encoded: list[EncodedItem], too_long: str) -> list[EncodedItem]:
+def _fit_context(lm: LM, items: list, encoded: list[EncodedItem], too_long: str, room: int = 0) -> list:
     "Items that fit into the model's context."
     limit, out = lm.context_length, []
     for n, (x, c) in enumerate(zip(items, encoded)):
@@ -383,7 +418,8 @@ def _fit_context(lm: LM, items: list[QAItem], encoded: list[EncodedItem], too_lo
             raise BadArgument(
                 f"{where}: the prompt has no tokens, so that nothing predicts the answer; use another protocol"
             )
-        out.append(_truncate_prompt(lm, c, too_long, where) if limit and len(c.ids) > limit else c)
+        free = room if too_long == "truncate" and c.source is None else 0
+        out.append(_truncate_prompt(lm, c, too_long, where, free) if limit and len(c.ids) + free > limit else c)
     return out
 
 # %% ../../nbs/07_lm/05_tokens.ipynb #cell-035
@@ -392,6 +428,7 @@ def encode_items(
     items,  # QAItems, dicts or tuples (question, answer)
     protocol="paper",  # a protocol, or its name
     too_long: str = "error",  # error, or truncate: leave out the beginning of prompts that do not fit
+    room: int = 0,  # with truncate: so many tokens must fit after each item
 ) -> list[EncodedItem]:
     "Items as tokens, in the prompt format of a protocol."
     items, protocol = as_qa_items(items), get_protocol(protocol)
@@ -405,7 +442,7 @@ def encode_items(
     encoded = encode(lm.tokenizer, prompts, [x.answer.strip() for x in items])
     if not protocol.chat:
         _check_no_specials(lm, items, encoded)
-    return _fit_context(lm, items, encoded, too_long)
+    return _fit_context(lm, items, encoded, too_long, room)
 
 # %% ../../nbs/07_lm/05_tokens.ipynb #c0521e9a
 def prompt_digest(
@@ -416,6 +453,7 @@ def prompt_digest(
     found, _, _ = tokenize_texts(lm.tokenizer, ["Q: Who leads Åland? A: Zoë"], True, False)
     if get_protocol(protocol).chat:
         found += [lm.tokenizer.chat_template, lm.tokenizer.bos_token, lm.tokenizer.eos_token]
+        found += [join] if (join := _chat_join(lm.tokenizer)) else []
     return hashlib.sha256(json.dumps(found).encode()).hexdigest()[:16]
 
 # %% ../../nbs/07_lm/05_tokens.ipynb #cell-050

@@ -26,8 +26,15 @@ from ..store import StoreError, new_folder, versions, write_text
 from ..texts import one_line, package_table, package_text
 
 # %% ../../nbs/10_runs/12_export.ipynb #cell-008
+def _require_run(run: Run):
+    "Raise an error if a folder holds something else."
+    if "plan" not in run.config:
+        raise BadArgument(f"{run.folder}: it holds no run, so there is nothing to export")
+
+
 def _check_exportable(run: Run) -> dict:  # what the last checkpoint says
     "Raise an error if a run has no weights that could be exported."
+    _require_run(run)
     plan, checkpoint = run.config["plan"], Checkpoint(run.folder / "state")
     if run.editor == "none":
         raise BadArgument(f"{run.name}: it has no editor, so its model is {plan['model']} itself")
@@ -91,7 +98,7 @@ def _model_card(run: Run, now: dict) -> str:  # now: what its checkpoint says
         benchmark=config["benchmark"]["name"],
         first=config["timesteps"][0],
         last=f"{now['timestep']}, unfinished" if run.missing else now["timestep"],
-        version=versions()["wbe"],
+        version=config.get("versions", versions())["wbe"],
         refused=f"{refused:,} further edits were refused." if refused else "",
         protocol=config["protocol"] if isinstance(config["protocol"], str) else plan_settings(plan)["protocol"],
         scores=_scores_table(run),
@@ -119,6 +126,7 @@ def export_moments(
     out: Path,  # the new folder
 ) -> Path:
     "Write the second moments that a run's editor uses, from the cache or computed anew."
+    _require_run(run)
     plan = RunPlan.from_config(run.config["plan"])
     editor = plan_editor(plan)
     if not isinstance(editor, KeyValueEditor):

@@ -25,7 +25,7 @@ from .embed import PAPER_EMBEDDER, _is_sentence_model, check_embedder, embedder
 from .index import INDEX_CLASSES, top_k, vector_index
 from ..protocol import Editor, HParams, hp
 from ..requests import EditRequest, SubjectIndex
-from ..results import AttachedEdit, EditResult
+from ..results import AttachedEdit
 from ...lm.models import LM
 from ...lm.tokens import QAItem
 from ...records import AXES, BadArgument, Probe, check_choice, install_command, patch
@@ -63,13 +63,24 @@ def with_context(
     return QAItem(x.question, x.answer, [*more, *own] or None, x.id)
 
 # %% ../../../nbs/09_editors/memory/04_retrieval.ipynb #ba1609a6
+class _LatestFacts:
+    "Puts the facts of all edits in front of questions, by the rules of the last one."
+
+    def __init__(self):
+        self.facts, self.rules = [], []  # the facts of all edits, and the edits with these facts
+
+    def __call__(self, items: list[QAItem]) -> list[QAItem]:
+        return [with_context(x, self.rules[-1].context_for(x.question)) for x in items]
+
+
 @dataclass
-class PromptEdit(EditResult):
+class PromptEdit(AttachedEdit):
     "Facts in front of questions."
 
     facts: list = field(default_factory=list, repr=False)  # EditRequests
     kind: ClassVar[str] = "prompt"
     in_forward: ClassVar[bool] = False
+    is_item_hook: ClassVar[bool] = True
 
     def context_for(self, question: str) -> list:
         "The facts for a question, as its context."
@@ -78,15 +89,16 @@ class PromptEdit(EditResult):
             facts = [r for r in facts if mentions(question, r.subject)]
         return [format_fact(r, self.hparams.get("form", "statement")) for r in (facts[-most:] if most else facts)]
 
-    def _add_facts(self, items: list[QAItem]) -> list[QAItem]:
-        return [with_context(x, self.context_for(x.question)) for x in items]
+    def _new_shared(self, lm: LM, settings: dict) -> _LatestFacts:
+        return _LatestFacts()
 
-    def _attach(self, lm: LM, remember: bool):
-        self._hook = self._add_facts  # one object, which `_detach` can find
-        lm.item_hooks.append(self._hook)
+    def _put(self, latest: _LatestFacts):
+        latest.facts += self.facts
+        latest.rules.append(replace(self, facts=latest.facts))
 
-    def _detach(self, lm: LM):
-        lm.item_hooks.remove(self._hook)
+    def _take_back(self, latest: _LatestFacts, old: None):
+        latest.rules.pop()
+        del latest.facts[len(latest.facts) - len(self.facts) :]
 
     def _to_saved(self) -> tuple[dict, dict]:
         return {}, dict(facts=[asdict(r) for r in self.facts])

@@ -30,7 +30,7 @@ from ...lm.models import LM
 from ...lm.tokens import get_protocol
 from ...progress import progress_bar
 from ...records import BadArgument, patch
-from ...store import explain_read_errors, make_folder, sha256_of, write_text
+from ...store import explain_read_errors, logger, make_folder, sha256_of, write_text
 from ...texts import one_line, package_text
 
 # %% ../../../nbs/09_editors/weights/02_moments.ipynb #cell-005
@@ -417,7 +417,8 @@ class KeyValueEditor(Editor):
         **more,
     ):
         super().__init__(*args, **more)
-        self.corpus, self.cache, self.said = corpus, cache, False  # said: whether the run was warned about its moments
+        self.corpus, self.cache, self.said = corpus, cache, False  # said: whether the run was told of its moments
+        self.warned = False  # whether of too few keys
 
     def check_installed(self):
         if isinstance(self.corpus, (str, os.PathLike)) and not _moments_file(self.corpus):
@@ -483,4 +484,10 @@ def moments(
         about = next(iter(found.values()))
         tqdm.write(f"second moments of layers {layers}: {about.count:,} keys, from {about.about['corpus']}")
         self.said = True
+    few = next((m for m in found.values() if m.count < len(m.total)), None)
+    if few is not None and not self.warned:
+        logger.warning(
+            "%s: %r: fewer keys than directions, so their ridge decides; give a larger corpus", self.name, few
+        )
+        self.warned = True
     return found
