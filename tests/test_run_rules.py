@@ -134,6 +134,33 @@ def test_a_run_that_grows_loses_no_timestep_and_makes_no_edit_by_which_it_was_tu
         grown(tmp_path / "tuned", [(1, 3)], **tuned)
 
 
+def test_a_repeated_run_keeps_the_machine_and_the_versions_that_made_it(tmp_path, monkeypatch):
+    from wbe.runs import study
+
+    def versions(n):
+        monkeypatch.setattr(study, "versions", lambda: dict(wbe=n))
+        return dict(wbe=n)
+
+    first, second = versions("1"), None
+    whole = grown(tmp_path / "run", [(1, 1)]).config
+    second = versions("2")
+    assert grown(tmp_path / "run", [(1, 1)]).config == whole  # nothing was done
+    more = grown(tmp_path / "run", [(1, 3)]).config
+    assert (more["versions"], [e["versions"] for e in more["earlier"]]) == (second, [first])
+    assert grown(tmp_path / "run", [(1, 3)]).config["earlier"] == more["earlier"]
+
+
+def test_means_of_earlier_edits_at_the_end_are_of_runs_that_came_to_it(tmp_path):
+    from wbe.api import compare
+
+    toy_runs.write(toy_runs.made_up("rag", timesteps=3, edits=4, sample=2), tmp_path / "whole")
+    run = toy_runs.made_up("rag", timesteps=3, edits=4, sample=2)
+    run.scores = run.scores[run.scores.scored_at < 3]
+    toy_runs.write(run, tmp_path / "stopped")
+    when = compare(tmp_path, intervals=True).reset_index().groupby("run").when.agg(set)
+    assert "earlier edits" in when["whole"] and "earlier edits" not in when["stopped"]
+
+
 def test_a_run_that_grows_asks_the_lasting_facts_that_it_asked_first(tmp_path, monkeypatch):
     asked, score, file = [], moments.score, tmp_path / "facts.parquet"
     monkeypatch.setattr(moments, "score", lambda lm, x, *how, **more: asked.append(x) or score(lm, x, *how, **more))

@@ -74,13 +74,13 @@ class BenchmarkStudy(Study):
             raise BadArgument(f"{self.folder}: hyper-parameters were chosen {what}; choose another name (--name)")
         self.finished = bool(same_end and old["finished"] and not Run.load(self.folder).missing)
         more = dict(tuned=old["tuned"]) if "tuned" in old else {}
-        made = {k: old[k] for k in ("versions", "hardware") if k in old}
+        made, earlier = {k: old[k] for k in ("versions", "hardware") if k in old}, old.get("earlier", [])
         if self.finished:  # nothing is done, so that it stays the work of that machine
-            more |= made | dict(
-                plan=new["plan"] | {k: old["plan"][k] for k in ("device", "threads") if k in old["plan"]}
-            )
-        elif made != {k: new[k] for k in made} or "earlier" in old:
-            more |= dict(earlier=[*old.get("earlier", []), made])
+            where = {k: old["plan"][k] for k in ("device", "threads") if k in old["plan"]}
+            more |= made | dict(plan=new["plan"] | where)
+        elif made != {k: new[k] for k in made}:
+            earlier = [*earlier, made]
+        more |= dict(earlier=earlier) if earlier else {}
         return new | dict(started=old["started"], finished=old["finished"] if same_end else None) | more
 
 # %% ../../nbs/10_runs/07_loop.ipynb #90b83788
