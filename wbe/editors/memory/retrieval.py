@@ -25,7 +25,7 @@ from .embed import PAPER_EMBEDDER, _is_sentence_model, check_embedder, embedder
 from .index import INDEX_CLASSES, top_k, vector_index
 from ..protocol import Editor, HParams, hp
 from ..requests import EditRequest, SubjectIndex
-from ..results import AttachedEdit, EditResult
+from ..results import AttachedEdit
 from ...lm.models import LM
 from ...lm.tokens import QAItem
 from ...records import AXES, BadArgument, Probe, check_choice, install_command, patch
