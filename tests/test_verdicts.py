@@ -88,5 +88,6 @@ def test_the_estimate_of_a_sweep_is_the_measured_rate_times_the_work(tmp_path):
     from wbe.runs.sweep import estimate_sweep
 
     table = estimate_sweep(tmp_path / "s.toml", [rome]).set_index("run")
+    assert list(estimate_sweep(tmp_path / "s.toml", [rome], "2/2").run) == list(table.index)[1::2]
     assert table.hours["rome"] == pytest.approx(hours)
     assert pd.isna(table.hours["prompt"])

@@ -338,14 +338,14 @@ def _run(
     _carry_out(plan, runs / (name or plan.name), more, out)
 
 # %% ../../nbs/12_app/05_runs.ipynb #598761eb
-def _print_estimate(file: Path, measured: list[Path] | None, out: TableOutput):
+def _print_estimate(file: Path, measured: list[Path] | None, part: str | None, out: TableOutput):
     "The estimated cost of a sweep, and what it rests on."
     from wbe.progress import format_duration
     from wbe.runs.records import load_runs
     from wbe.runs.sweep import estimate_sweep, read_sweep
 
     folders = measured or [p for p in [read_sweep(file)[0]] if p.is_dir()]
-    table = estimate_sweep(file, [r for f in folders for r in load_runs(f)])
+    table = estimate_sweep(file, [r for f in folders for r in load_runs(f)], part)
     out.frame("estimate", table, floats=".3g")
     known = table.hours.notna()
     total = format_duration(3600 * table.hours[known].sum())
@@ -389,7 +389,7 @@ def _sweep(
         write_text(copy, text)
         return out.line(f"The sweep: {copy}")
     if estimate:
-        return _print_estimate(file, [Path(m) for m in measured], out)
+        return _print_estimate(file, [Path(m) for m in measured], part, out)
     states = run_sweep(file, jobs, part=part)
     out.table("runs", ("run", "state"), states.items())
     out.line(f"Compare them:  wbe compare {read_sweep(file)[0]}")

@@ -309,10 +309,12 @@ def _planned_work(plan: RunPlan) -> tuple[int, int]:
 def estimate_sweep(
     path: Path,  # of the sweep file
     measured: list[Run],  # runs on the same hardware; a few edits are enough
+    part: str | None = None,  # see `_parse_part`; all runs by default
 ):  # a frame: run, edits, questions, seconds per edit, seconds per question, hours
     "How long each run of a sweep will take; without a number where its editor or model was not measured."
     (per_edit, per_question), work, rows = _measured_rates(measured), {}, []
-    for name, plan in read_sweep(path)[1].items():
+    first, step = _parse_part(part)
+    for name, plan in list(read_sweep(path)[1].items())[first - 1 :: step]:
         some = "none" if plan.editor == "none" else "some"  # editors and models do not change what is asked
         same = repr(replace(plan, editor=some, hparams={}, model=""))
         work[same] = work.get(same) or _planned_work(plan)
