@@ -112,11 +112,12 @@ def refuses(monkeypatch, which, reason="no key of {}"):
     monkeypatch.setattr(mquake, "edited", edited)
 
 
-def test_an_edit_that_cannot_be_made_leaves_the_others_and_its_chain_is_asked(chains, tmp_path, monkeypatch):
+@pytest.mark.parametrize("reason", ["no key of {}", "no key of any"])  # of one edit, under several k: the same reason
+def test_an_edit_that_cannot_be_made_leaves_the_others_and_its_chain_is_asked(chains, tmp_path, monkeypatch, reason):
     monkeypatch.setattr(mquake, "ask", read_context)
     hparams = dict(form="pair", most=None, which="subject")
     plan = MquakePlan(chains, editor="prompt", hparams=hparams, k=(1, 3), protocol="zero-shot")
-    refuses(monkeypatch, lambda q: "Person3" in q or "Person5" in q)
+    refuses(monkeypatch, lambda q: "Person3" in q or "Person5" in q, reason)
     frame = carry_out(plan, tmp_path / "run", toy(), progress=False)
     right = frame[frame.k > 0].groupby("case").edit_wise.mean()
     assert right.to_dict() == {n: float(n not in (3, 5)) for n in range(1, 8)}

@@ -191,9 +191,9 @@ def edits_planned(run) -> int:
     return sum(run.config.get("benchmark", {}).get("edits", {}).values())
 
 # %% ../../nbs/11_analysis/02_tables.ipynb #990a478b
-def _benchmark_of(run) -> tuple:
+def _benchmark_of(config: dict) -> tuple:
     "The name of a run's benchmark, and the digest of its first file: those that follow may be of a longer run."
-    about = run.config.get("benchmark", {})
+    about = config.get("benchmark", {})
     files = about.get("files") or dict(all=about.get("digest"))
     return about.get("name"), next(iter(files.values()))
 
@@ -202,14 +202,14 @@ def _most_planned(runs) -> dict[tuple, int]:  # by benchmark
     "The largest number of edits that a run of each benchmark makes."
     most = Counter()
     for r in runs:
-        most[_benchmark_of(r)] = max(most[_benchmark_of(r)], edits_planned(r))
+        most[_benchmark_of(r.config)] = max(most[_benchmark_of(r.config)], edits_planned(r))
     return most
 
 
 def longest_runs(runs) -> list:
     "The runs with the most planned edits of their benchmark. Only these have comparable means over all timesteps."
     most = _most_planned(runs := as_run_list(runs))
-    return [r for r in runs if edits_planned(r) == most[_benchmark_of(r)]]
+    return [r for r in runs if edits_planned(r) == most[_benchmark_of(r.config)]]
 
 # %% ../../nbs/11_analysis/02_tables.ipynb #887fd92f
 _SHORTER = "it is not compared with the others, and is shown over the edits alone"
@@ -218,7 +218,7 @@ _SHORTER = "it is not compared with the others, and is shown over the edits alon
 def describe_shorter_runs(runs) -> list[str]:
     "A sentence for each run that is not one of the longest."
     most = _most_planned(as_run_list(runs))
-    planned = [(name, edits_planned(r), most[_benchmark_of(r)]) for name, r in labelled_runs(runs)]
+    planned = [(name, edits_planned(r), most[_benchmark_of(r.config)]) for name, r in labelled_runs(runs)]
     return [f"{name}: {n:,} of {whole:,} edits; {_SHORTER}" for name, n, whole in planned if n < whole]
 
 # %% ../../nbs/11_analysis/02_tables.ipynb #0e6ff78d
@@ -229,7 +229,7 @@ def _protocol_of_run(config: dict, edits: bool = True) -> dict:
     of_model = {k: model.get(k) for k in ("fingerprint", "numbers", "quant")}
     asked = asked_settings(config) | dict(kind=config.get("kind") or "timesteps")
     what = dict(benchmark=files, edits=bench.get("edits"), timesteps=config.get("timesteps"))
-    what = what if edits else dict(benchmark=(bench.get("name"), next(iter(files.values()))))
+    what = what if edits else dict(benchmark=_benchmark_of(config))
     return what | dict(model=of_model, prompts=config.get("protocol"), asked=asked)
 
 # %% ../../nbs/11_analysis/02_tables.ipynb #4cde7881

@@ -130,7 +130,8 @@ def _greedy_answers(
         EncodedItem(items[i].ids[: items[i].prompt_length] + out[i].ids, items[i].prompt_length) for i in unfinished
     ]
     if limit := lm.context_length:  # room for the rest of the answer
-        begun = [_without_beginning(lm, c, len(c.ids) + max_tokens - 2 - limit) for c in begun]
+        rest = min(max_tokens - 2, limit // 2)
+        begun = [_without_beginning(lm, c, len(c.ids) + rest - limit) for c in begun]
     prompts, lengths = [c.ids for c in begun], [c.prompt_length for c in begun]
     for i, text in zip(unfinished, greedy_decode(lm, prompts, max_tokens - 1, None, on_done, lengths)):
         out[i] = _up_to(max_tokens, replace(text, ids=out[i].ids + text.ids))

@@ -418,7 +418,7 @@ def _fit_context(lm: LM, items: list, encoded: list[EncodedItem], too_long: str,
             raise BadArgument(
                 f"{where}: the prompt has no tokens, so that nothing predicts the answer; use another protocol"
             )
-        free = room if too_long == "truncate" and c.source is None else 0
+        free = min(room, (limit or 0) // 2) if too_long == "truncate" and c.source is None else 0
         out.append(_truncate_prompt(lm, c, too_long, where, free) if limit and len(c.ids) + free > limit else c)
     return out
 
@@ -428,7 +428,7 @@ def encode_items(
     items,  # QAItems, dicts or tuples (question, answer)
     protocol="paper",  # a protocol, or its name
     too_long: str = "error",  # error, or truncate: leave out the beginning of prompts that do not fit
-    room: int = 0,  # with truncate: so many tokens must fit after each item
+    room: int = 0,  # with truncate: so many tokens must fit after each item, at most half of all
 ) -> list[EncodedItem]:
     "Items as tokens, in the prompt format of a protocol."
     items, protocol = as_qa_items(items), get_protocol(protocol)

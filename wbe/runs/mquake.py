@@ -412,7 +412,7 @@ class MquakeStudy(Study):
     "Edits of k instances at once; each instance is asked about its edits, its single facts and its chain."
 
     names = ("refused", "instances")
-    last_error = ""  # of an edit that could not be made, before any could
+    edited, last_error = False, ""  # whether any edit was made; the message of the last one that could not be
 
     def read(self):
         from wbe.editors.protocol import editor
@@ -428,9 +428,6 @@ class MquakeStudy(Study):
         self.conflicts = _find_conflicts(self.instances)
         self.examples = _relation_examples(self.instances, plan.seed)  # facts of all instances of the file
 
-    def load(self) -> LM:
-        return _endpoint_model(self.plan, self.folder) if self.plan.endpoint else super().load()
-
     def config(self) -> dict:
         "All that describes a run."
         hparams = asdict(self.editor.check_for(self.lm)) if self.editor else {}
@@ -443,7 +440,7 @@ class MquakeStudy(Study):
         (k, some), how = group, (self.plan, self.examples)
         refused = []
         rows = _score_group(self.lm, editor, some, *how, refused) if k else _score_instances(self.lm, some, False, *how)
-        self._note_refused(k, refused)
+        self._note_refused(k, some, refused)
         together = [x["case_id"] for x in some] if k else []
         pairs = {(c["case"], c["other"]) for c in self.conflicts}
         for row in rows:
@@ -456,10 +453,17 @@ class MquakeStudy(Study):
 
 # %% ../../nbs/10_runs/09_mquake.ipynb #0b8dd721
 @patch
-def _note_refused(self: MquakeStudy, k: int, refused: list):  # refused: as of `edited`
-    "Keep what could not be edited; its chains are asked all the same. Twice the same reason is that of all edits."
+def load(self: MquakeStudy) -> LM:
+    return _endpoint_model(self.plan, self.folder) if self.plan.endpoint else Study.load(self)
+
+
+@patch
+def _note_refused(self: MquakeStudy, k: int, group: list[dict], refused: list):  # refused: as of `edited`
+    "Keep what could not be edited; its chains are asked all the same. Twice the same reason before any edit is fatal."
+    wanted = {(r.question, r.answer) for x in group for r in requests_from_mquake(x)} if k else set()
+    self.edited |= len(wanted - {(r.question, r.answer) for r, _ in refused}) > 0
     for request, error in refused:
-        if str(error) == self.last_error:
+        if not self.edited and str(error) == self.last_error:
             raise error
         self.last_error, reason = str(error), f"{type(error).__name__}: {error}"
         logger.warning("an edit cannot be made, and its chain is asked without it: %s", reason)

@@ -173,9 +173,8 @@ def _reply_text(data: dict) -> str | None:  # data: the server's reply
 def _reported_failure(error) -> CallOutcome:
     "The outcome of a call that failed, says a reply with status 200: some gateways pass on an error in this way."
     error = error if isinstance(error, dict) else dict(message=error)
-    code, everyone = error.get("code"), str(error.get("code")) == "429"
-    message = redact_key(error.get("message") or error)
-    return CallOutcome(CachedAnswer(None, f"{code or 'error'}: {message}"), billed=False, everyone=everyone)
+    text = f"{error.get('code') or 'error'}: {redact_key(error.get('message') or error)}"
+    return CallOutcome(CachedAnswer(None, text), billed=False)
 
 
 def _parse_completion(
