@@ -235,7 +235,10 @@ class Lines:
         if self.code:
             moments = second_moments(self.lm, layers, self.texts, len(self.texts), progress=False)
             for n in layers:
-                key = (self.other.model.config._name_or_path, self.paths["rewrite_module_tmp"].format(n))
+                key = (
+                    self.other.model.config._name_or_path.replace("/", "_"),
+                    self.paths["rewrite_module_tmp"].format(n),
+                )
                 module.COV_CACHE[key] = moments[n].regular(1e-2).float()
             h = module.MEMITHyperParams(
                 layers=layers,
