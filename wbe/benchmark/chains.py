@@ -25,6 +25,7 @@ from ..store import Manifest, Stage, scratch_folder, write_table
 from ..wikidata.rules import entity_popularity
 from ..writers.base import Hop, Request, Writer
 from ..writers.checks import first_failed_check
+from ..writers.ledger import need_all_asked
 from ..writers.properties import object_kind
 from ..writers.templates import TemplateWriter, cloze_statement
 
@@ -328,7 +329,7 @@ def _chain_requests(c: Chain, names: dict) -> list[Request]:  # names: Q-id -> l
 def _chain_questions(chains: list[Chain], names: dict, writer: Writer) -> list[list[str]]:
     "For each chain its good wordings, up to three."
     requests = [r for c in chains for r in _chain_requests(c, names)]
-    texts = [t.text for t in writer.write(requests)]
+    texts = [t.text for t in need_all_asked(writer.write(requests))]
     good = [None if first_failed_check(r, text) else text for r, text in zip(requests, texts, strict=True)]
     parts = (good[n : n + _CHAIN_WORDINGS] for n in range(0, len(good), _CHAIN_WORDINGS))
     return [list(dict.fromkeys(filter(None, part))) for part in parts]
@@ -358,7 +359,7 @@ def _hop_request(hop: tuple) -> Request:  # hop: of `_labelled_path`
 def _hop_questions(chains: list[Chain], writer: Writer) -> dict[tuple, str]:
     "The questions about the facts of some chains; facts that the writer cannot ask about are left out."
     hops = list(dict.fromkeys(hop for c in chains for hop in _facts_of(c)))
-    texts = writer.write(map(_hop_request, hops))
+    texts = need_all_asked(writer.write(map(_hop_request, hops)))
     return {hop: t.text for hop, t in zip(hops, texts, strict=True) if t.text}
 
 

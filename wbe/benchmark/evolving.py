@@ -28,6 +28,7 @@ from ..wikipedia.pages import WikipediaSnapshot
 from ..wikipedia.texts import SourceText, snapshot_articles
 from ..writers.base import Hop, Request, Writer
 from ..writers.judge import FactCheck, PassageRequest, pair_fault, read_pair, read_twice
+from ..writers.ledger import need_all_asked
 from ..writers.properties import object_kind
 
 # %% ../../nbs/06_benchmark/15_evolving.ipynb #cell-006
@@ -248,7 +249,7 @@ def ask_passages(
 ) -> tuple[list[EvolvingQuestion], Counter]:  # questions, and why the others are none
     "The questions that a model writes from passages."
     requests, out, dropped = list(requests), [], Counter()
-    for request, text in zip(requests, writer.write(requests, progress=progress), strict=True):
+    for request, text in zip(requests, need_all_asked(writer.write(requests, progress=progress)), strict=True):
         found = read_pair(text.text) if text.text else None
         fault = "nothing written" if text.text is None else pair_fault(request, found) if found else "no factual update"
         if fault:
@@ -294,7 +295,8 @@ def filter_questions(
     if checker is None:
         return rows, dropped
     checks = [_checks_of(row, str(i)) for i, row in enumerate(rows)]
-    outcomes, kept = iter(read_twice(checker, [c for some in checks for c in some], progress)), []
+    outcomes = iter([*need_all_asked(read_twice(checker, [c for some in checks for c in some], progress))])
+    kept = []
     for row, some in zip(rows, checks):
         failed = [c.kind for c, o in [(c, next(outcomes)) for c in some] if not c.passes(o)]
         dropped.update(f"{failed[0]}, by the model" for _ in failed[:1])

@@ -26,6 +26,7 @@ from ..texts import package_table, value_spellings
 from ..wikidata.changes import mark_members
 from ..writers.base import ENTITY_KINDS, REQUEST_KINDS, Request, Writer, WrittenText, make_writer, written_by
 from ..writers.checks import TEXT_CHECKS, Dropped, dropped_row, feedback_on, first_failed_check
+from ..writers.ledger import need_all_asked
 from ..writers.properties import KIND_BY_CLASS, PHRASES
 from ..writers.requests import EDIT_KEY_COLUMNS, edit_details, edit_key, fact_requests, kinds_table, variant_requests
 from ..writers.templates import _kind_by_name
@@ -79,7 +80,7 @@ class StatedRow(BenchmarkRow):
 def _write_and_check(writer: Writer, requests: list[Request]) -> tuple[dict[str, WrittenText], list[tuple]]:
     "Valid texts by request; of the others request, text and failed check."
     good, failed = {}, []
-    for r, written in zip(requests, writer.write(requests), strict=True):
+    for r, written in zip(requests, need_all_asked(writer.write(requests)), strict=True):
         if check := first_failed_check(r, written.text):
             failed.append((r, written, check))
         else:

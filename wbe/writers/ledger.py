@@ -4,7 +4,8 @@
 
 # %% auto #0
 __all__ = ['CALL_SENT', 'CALL_IN_BATCH', 'CALL_DONE', 'price_of', 'estimate_tokens', 'token_upper_bound', 'CostEstimate',
-           'WriterError', 'confirm_at_keyboard', 'OverBudget', 'SpendingLimit', 'CachedAnswer', 'AnswerCache']
+           'WriterError', 'confirm_at_keyboard', 'OverBudget', 'SpendingLimit', 'need_all_asked', 'CachedAnswer',
+           'AnswerCache']
 
 # %% ../../nbs/03_writers/06_ledger.ipynb #cell-002
 import json
@@ -15,7 +16,7 @@ import sqlite3
 import sys
 import threading
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -173,6 +174,21 @@ class SpendingLimit:
         with self._changed:
             self.reserved, self.spent = self.reserved - most, self.spent + dollars
             self._changed.notify_all()
+
+# %% ../../nbs/03_writers/06_ledger.ipynb #e1741fc1
+_NOT_ASKED = ("budget:", "elsewhere:")  # how the errors of texts begin that nobody was asked for
+
+
+def need_all_asked(texts: Iterable) -> Iterator:  # texts: with an `error`, like a `WrittenText`
+    "Some texts; after the last one an error, if any was not asked for."
+    missing, error = 0, ""
+    for text in texts:
+        if (text.error or "").startswith(_NOT_ASKED):
+            missing, error = missing + 1, error or text.error
+        yield text
+    if missing:
+        again = "do the same again, where money is lacking with a larger budget (--budget)"
+        raise OverBudget(f"{error}; {missing:,} texts are not written yet. Those that are written are kept: {again}")
 
 # %% ../../nbs/03_writers/06_ledger.ipynb #cell-039
 @dataclass(frozen=True)
