@@ -19,6 +19,7 @@ from wbe.benchmark.validator import validate_benchmark
 from wbe.records import BadArgument
 from wbe.store import StoreError
 from wbe.world.files import World
+from wbe.writers.ledger import OverBudget
 
 DAYS = ["2024-02-01", "2024-02-20", "2024-03-01", "2024-03-20", "2024-04-01"]  # of the world of 10_series
 
@@ -164,6 +165,18 @@ def test_a_dump_that_was_fetched_again_does_not_change_what_is_released(dumps, t
     assert released(tmp_path / "b") == before
 
 
+def test_dumps_that_were_moved_or_deleted(dumps, pair, tmp_path):
+    shutil.copytree(pair, tmp_path / "b")
+    plan, old = tmp_path / "b" / "series.json", str(dumps[0].parent)
+    plan.write_text(plan.read_text().replace(old, str(tmp_path / "gone")))
+    assert len(extend_benchmark(tmp_path / "b", dumps[2], progress=False).table()) == 3  # what was parsed is enough
+    before = released(tmp_path / "b")
+    make_benchmark(tmp_path / "b", dumps[:3], progress=False)  # now with the paths where they are
+    assert released(tmp_path / "b") == before and all(
+        old in s["dump"] for s in json.loads(plan.read_text())["snapshots"]
+    )
+
+
 def test_probes_by_neighbourhood(dumps, tmp_path):
     release = make_benchmark(tmp_path / "b", dumps[:2], closeness="graph", progress=False)
     frame = Benchmark.load(release.folder).to_pandas()
@@ -183,6 +196,9 @@ def test_a_password_of_an_endpoint_is_used_and_never_stored_and_a_budget_is_carr
         address = server.url.replace("//", "//ann:s3cret@")
         writer, how = dict(name="openai", model="m"), dict(prices=(1, 1), budget=5, confirm=True)
         make = partial(make_benchmark, tmp_path / "b", dumps[:2], writer_options=how, progress=False)
+        with pytest.raises(OverBudget, match="texts are not written yet. Those that are written are kept"):
+            make(writer=writer | dict(base_url=address), writer_options=how | dict(budget=0.01))
+        assert 0 < sum(server.answered.values()) < 50 and not list((tmp_path / "b" / "release").glob("*.parquet"))
         make(writer=writer | dict(base_url=address))
         asked = sum(server.asked.values())
         make(writer=writer | dict(base_url=address.replace("s3cret", "n3w")))  # the password is no part of the plan

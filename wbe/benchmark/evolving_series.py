@@ -32,7 +32,7 @@ from ..wikidata.entities import FALLBACK
 from ..wikidata.filters import ENDED
 from ..wikipedia.diffs import CHANGED_CHARACTERS, ChangedText, changed_set
 from ..wikipedia.comparison import COMPARISON_VERSION, WikipediaComparison, compare_wikipedia
-from ..wikipedia.texts import DumpsOfDay, dumps_by_day, parse_articles
+from ..wikipedia.texts import DumpsOfDay, _parsed_day, check_english, dumps_by_day
 from ..wikipedia.pages import WikipediaSnapshot
 from ..wikipedia.texts import changed_source, snapshot_articles, write_texts
 from ..writers.base import WRITERS, make_writer
@@ -76,7 +76,7 @@ def _write_step_texts(series: _EvolvingSeries, step: SeriesStep, work: _Work = _
     checks, release = dict(insist=work.insist, log=work.log), make_folder(series.folder / "release")
     files = {s["date"]: s["articles"] for s in series.snapshots}
     days = (step.old, step.new)
-    snapshots = {day: parse_articles(files[str(day)], _pages(series, day), **how, **checks) for day in days}
+    snapshots = {day: _parsed_day(files[str(day)], _pages(series, day), how | checks) for day in days}
     check_pair(*snapshots.values(), **checks)
     changed = _write_changed(series, step, compare_wikipedia(*snapshots.values(), step.work / "compared", **how))
     texts = map(changed_source, stored_rows(changed, record=ChangedText))
@@ -314,19 +314,25 @@ def _evolving_settings(folder: Path, given: dict) -> dict:
     return begun
 
 # %% ../../nbs/06_benchmark/16_evolving_series.ipynb #cell-047
-def _evolving_models(settings: dict, given: dict, writer_options: dict | None) -> tuple:
-    "The writer and the checker of a benchmark."
+def _evolving_models(folder: Path, settings: dict, given: dict, writer_options: dict | None) -> tuple:
+    "The writer and the checker of a benchmark; they share a budget, and later calls go on with it."
     make = PASSAGE_WRITERS.make if settings["source"] == "passages" else make_writer
     for name in ("writer", "checker"):
         stored, now = (options.get(name) or {} for options in (settings, given))
         if "***" in (address := stored.get("base_url", "")) and "base_url" not in now:
             raise BadArgument(f"{address}: the password is not stored; name the {name} and its address again")
     whole = lambda name: settings[name] | {k: v for k, v in (given.get(name) or {}).items() if k == "base_url"}
-    options, writer = writer_options or {}, whole("writer")
-    if writer["name"] == "template" and options and not settings["checker"]:
-        raise BadArgument("a budget and prices are for a paid writer or checker; the templates cost nothing")
-    made = make(**writer | (options if writer["name"] != "template" else {}))
-    return made, CHECKERS.make(**whole("checker") | options) if settings["checker"] else None
+    options, both = writer_options or {}, {name: whole(name) for name in ("writer", "checker") if settings[name]}
+    paid = {name: about["name"] not in ("template", "local") for name, about in both.items()}
+    if options and not any(paid.values()):
+        raise BadArgument("a budget and prices are for a paid writer or checker, and there is none")
+    job = lambda about: dict(job=str(folder.resolve())) if about["name"] == "openai" else {}
+    makers = dict(writer=make, checker=CHECKERS.make)
+    made = [makers[k](**about | job(about) | (options if paid[k] else {})) for k, about in both.items()]
+    spenders = [one for one in made if hasattr(one, "share_budget")]
+    if spenders:
+        spenders[0].share_budget(spenders[1:])
+    return made[0], made[1] if len(made) > 1 else None
 
 # %% ../../nbs/06_benchmark/16_evolving_series.ipynb #cell-048
 def evolve_benchmark(
@@ -347,11 +353,13 @@ def evolve_benchmark(
     _check_evolving(_EVOLVING_DEFAULTS | {k: v for k, v in settings.items() if v is not None})
     whole = _evolving_settings(folder, settings)
     days = dumps_by_day(dumps, ("wikipedia", "wikidata") if whole["source"] == "facts" else ("wikipedia",))
+    if whole["source"] == "facts":
+        check_english(path for day in days.values() for path in day.articles)
     if not days or not (folder / "evolving.json").exists():
         # an error for too few days comes before anything is written
         _EvolvingSeries.begun(folder, whole).plan_days(days)
     begun = _EvolvingSeries.begun(folder, whole)
-    models = _evolving_models(whole, settings, begun.spend(writer_options))
+    models = _evolving_models(folder, whole, settings, begun.spend(writer_options))
     with lock(make_folder(folder) / ".evolving.lock"):
         series = _EvolvingSeries.begun(folder, whole)  # another process may have added to it
         series.plan_days(days)

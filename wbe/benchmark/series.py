@@ -11,7 +11,8 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from copy import deepcopy
+from dataclasses import dataclass, field, replace
 from datetime import date
 from pathlib import Path
 from typing import NamedTuple
@@ -29,8 +30,9 @@ from ..engine import ENGINES, open_engine
 from ..http import redact_url
 from ..records import ASKED_AXES, AXES, BadArgument, check_choice, patch
 from ..store import Manifest, StoreError, atomic_write, lock, make_folder, write_text
-from ..wikidata.build import build_facts, dump_date, locate_dumps
-from ..wikidata.dumps import WIKIMEDIA
+from ..texts import parse_date
+from ..wikidata.build import build_facts, dump_date, locate_dump, locate_dumps
+from ..wikidata.dumps import WIKIMEDIA, dumps_back
 from ..wikidata.entities import FALLBACK
 from ..wikidata.filters import ENDED
 from ..wikipedia.pages import WikipediaSnapshot
@@ -133,9 +135,14 @@ class Series:
         return [SeriesStep(self.folder, old, new, was, now, batch) for (old, was, _), (new, now, batch) in pairs]
 
 # %% ../../nbs/06_benchmark/10_series.ipynb #cell-013
+def _has_files(snapshot: dict) -> bool:
+    "Whether the dumps of a planned snapshot are still where they were."
+    return all(Path(file).exists() for file in (snapshot.get("dump"), *snapshot.get("articles", ())) if file)
+
+
 @patch
 def plan_snapshots(self: Series, days: dict[str, dict]):  # days: of each day what there is beside its date
-    "Plan more snapshots, all of one batch; a planned one that is not released yet gets the new dumps."
+    "Plan more snapshots, all of one batch; one that is not released yet, or whose files are gone, gets the new dumps."
     known, last = {s["date"]: s for s in self.snapshots}, max((s["date"] for s in self.snapshots), default="")
     needed = {str(day) for step in self.steps if step.released for day in (step.old, step.new)}
     batch = 1 + max((s["batch"] for s in self.snapshots), default=-1)
@@ -145,7 +152,7 @@ def plan_snapshots(self: Series, days: dict[str, dict]):  # days: of each day wh
             raise BadArgument(f"{age}; it grows at its end only: choose another folder to begin it earlier")
         if day not in known:
             self.snapshots.append(dict(date=day, **dumps, batch=batch))
-        elif day not in needed:
+        elif day not in needed or not _has_files(known[day]):
             known[day].update(dumps)
     if len(self.snapshots) < 2:
         raise BadArgument(f"{self.what} needs {self.needs}")
@@ -159,6 +166,16 @@ def add(self: Series, dumps) -> Series:  # itself
         days.setdefault(str(dump_date(dump)), dict(dump=str(Path(dump).absolute())))
     self.plan_snapshots(days)
     return self
+
+# %% ../../nbs/06_benchmark/10_series.ipynb #3a613c0f
+@patch
+def check_days(self: Series, dumps):
+    "Raise an error for dates that cannot be added, before anything is fetched."
+    day = lambda dump: str(dump) if dumps_back(dump) is not None else str(parse_date(dump))  # a word is newer than all
+    days = {str(dump_date(file)) if (file := locate_dump(dump)) else day(dump) for dump in dumps}
+    if self.settings.get("source") == WORLD_SOURCE and not all(map(locate_dump, dumps)):
+        raise BadArgument(f"{self.folder}: a benchmark of a controlled world is continued with its own dumps, as files")
+    replace(self, snapshots=deepcopy(self.snapshots)).plan_snapshots(dict.fromkeys(days, {}))
 
 # %% ../../nbs/06_benchmark/10_series.ipynb #2259a6fc
 def _no_log(text: str):
@@ -478,9 +495,15 @@ def make_benchmark(
     writer_options = {k: v for k, v in writer.items() if k == "base_url"} | (writer_options or {})  # with its password
     settings = dict(closeness=closeness, chains=chains, title=title, source=source, seed=seed, language=language)
     settings |= dict(fallback=list(fallback), namesakes=namesakes, doubtful=doubtful, ended=ended, popular=popular)
-    settings |= dict(statements=statements, values=values, every_pair=every_pair, relations=relations, links=str(links))
+    settings |= dict(
+        statements=statements,
+        values=values,
+        every_pair=every_pair,
+        relations=relations,
+        links=links and str(Path(links).absolute()),
+    )
     settings = _series_settings(writer, settings, engine)
-    _open_series(folder, settings)
+    _open_series(folder, settings).check_days(dumps)
     files = locate_dumps(dumps, folder / "dumps", mirror, kind, progress, log)
     _open_series(folder, settings).add(files)
     with lock(make_folder(folder) / ".series.lock"):
@@ -508,6 +531,8 @@ def make_world_benchmark(
     **options,  # more of `make_benchmark`
 ) -> Release:
     "A controlled world of any size, and a benchmark of its timesteps; called again, it continues where it was."
+    if "source" in options:
+        raise BadArgument("source: that of a controlled world is known; leave it out")
     world, how = World(world_seed, entities), dict(workers=workers, progress=progress)
     _check_same_world(Path(folder) / "world", world)
     log(f"a world of {entities:,} entities")
@@ -538,6 +563,7 @@ def extend_benchmark(
     if other := {k: v for k, v in given.items() if v not in (None, series.settings[k])}:
         was = {k: series.settings[k] for k in other}
         raise BadArgument(f"{folder}: this benchmark has {was}, so it cannot be extended with {other}")
+    series.check_days([dump])
     (path,) = locate_dumps([dump], series.folder / "dumps", mirror, kind, progress, log, keep=False)
     with lock(series.folder / ".series.lock"):
         series = Series.load(folder)  # another process may have added to it

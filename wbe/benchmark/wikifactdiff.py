@@ -501,8 +501,9 @@ _SAYABLE = ("item", "quantity", "time", "text", "string")  # types of values tha
 def _popular_facts(e, folder: Path, entities: int, seen=None) -> list[dict]:
     "The facts of the most popular entities, of each property and type the first, with labels and descriptions."
     labels = e.scan(folder / "labels.parquet").filter(~nw.col("label").is_null())
-    place = nw.col("popularity").rank("ordinal", descending=True)
-    popular = entity_popularity(labels, seen).select(subject=nw.col("id"), place=place)
+    key = nw.col("popularity") * 2**31 - nw.col("id").str.slice(1).cast(nw.Int64)  # of equal ones the lower number
+    popular = entity_popularity(labels, seen).with_columns(key=key)
+    popular = popular.select(subject=nw.col("id"), place=nw.col("key").rank("ordinal", descending=True))
     popular = popular.filter(nw.col("place") <= entities).select("subject")
     about = labels.select(subject=nw.col("id"), name=nw.col("label"), subject_about=nw.col("description"))
     f = e.scan(folder / "statements.parquet").filter(nw.col("value_type").is_in(_SAYABLE) & ~nw.col("value").is_null())

@@ -302,11 +302,15 @@ def _print_release(release, out: TableOutput, **criteria):  # criteria: options 
 # %% ../../nbs/12_app/04_bench.ipynb #1fcf97e9
 def _parse_one(folder: Path, dumps: tuple, settings: dict, out: TableOutput):
     "The tables of one dump."
+    from wbe.wikidata.build import locate_dumps
     from wbe.wikidata.parse import parse_dump
 
     if len(dumps) != 1:
         raise BadArgument("--until parsed is for one dump; each has a folder of its own")
-    parsed = parse_dump(dumps[0], folder, warn=False, **take(settings, _PARSED))
+    where = {k: settings.pop(k) for k in ("mirror", "kind") if k in settings}
+    how = take(settings, _PARSED)
+    [path] = locate_dumps(dumps, folder / "dumps", log=print_step, **where)
+    parsed = parse_dump(path, folder, warn=False, **how)
     out.table("counts", ("what", "count"), [(k, n) for k, n in parsed.counts.items() if type(n) is int])
     out.line(f"The tables: {folder}")
     if parsed.damage:

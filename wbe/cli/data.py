@@ -85,7 +85,7 @@ def _evolve(
     dumps: list[str] = (),  # dumps of Wikidata and Wikipedia, two files for each day, distinguished by their names:
     # wikidata-DATE-all.json.gz, enwiki-DATE-pages-articles.xml.bz2 (or HTML:
     # enwiki-NS0-DATE-ENTERPRISE-HTML.json.tar.gz); or a date like 2024-02-01 for both (then they are fetched).
-    # Later: those of the new day alone. None: continue what was stopped
+    # Later: those of the new day alone. None: the days of earlier calls
     /,
     source: str | None = None,  # where questions come from: facts (what Wikidata changed, if the text states it) or
     # passages (a model is given the text, as in the paper; needs no Wikidata); facts by default
@@ -101,7 +101,8 @@ def _evolve(
     base_url: str | None = None,  # of an endpoint for writer and checker, like http://localhost:8000/v1
     prices: str | None = None,  # dollars for a million tokens of input and output, like 0.15,0.6
     fetched: Path | None = None,  # where dumps are fetched to; dumps in the folder by default
-    wikipedia: str = "enwiki.xml.bz2",  # kind of the Wikipedia that is fetched, like dewiki.xml.bz2 or enwiki.html
+    wikipedia: str = "enwiki.xml.bz2",  # kind of the Wikipedia that is fetched, like simplewiki.xml.bz2 or enwiki.html;
+    # with passages any language, like dewiki.xml.bz2
     mirror: str | None = None,  # address of a mirror; Wikimedia by default
     **settings,  # of the series, and of `evolve_benchmark`
 ):
@@ -115,13 +116,17 @@ def _evolve(
 
     For example:  wbe data evolve months 2024-02-01 2024-03-01
     """
-    from wbe.benchmark.evolving_series import evolve_benchmark
+    from wbe.benchmark.evolving_series import _evolving_settings, evolve_benchmark
+    from wbe.wikipedia.texts import check_english
 
     how = _spending(budget, prices, yes)
     settings |= _writer_and_checker((writer, model), (checker, checker_model), base_url)
     settings |= dict(source=source, title=title)
     settings |= {k: list(settings[k]) for k in ("fallback",) if k in settings}
-    files = _files_of(dumps, fetched or folder / "dumps", ("auto", wikipedia), mirror)
+    facts = _evolving_settings(folder, dict(source=source))["source"] == "facts"
+    if facts:
+        check_english([*dumps, wikipedia])
+    files = _files_of(dumps, fetched or folder / "dumps", ("auto", wikipedia) if facts else (wikipedia,), mirror)
     _print_evolving(evolve_benchmark(folder, files, how, log=print_step, **settings), out)
 
 # %% ../../nbs/12_app/06_data.ipynb #e867e206
@@ -130,7 +135,7 @@ def _texts(
     folder: Path,  # folder for the texts; what is made on the way goes into work
     dumps: list[str] = (),  # dumps of a Wikipedia, of two days at least: enwiki-DATE-pages-articles.xml.bz2, in one
     # file or several, or enwiki-NS0-DATE-ENTERPRISE-HTML.json.tar.gz; or dates (then they are fetched). Later: those
-    # of the new day alone. None: continue
+    # of the new day alone. None: the days of earlier calls
     /,
     wikipedia: str = "enwiki.xml.bz2",  # kind of the Wikipedia that is fetched, like dewiki.xml.bz2 or enwiki.html
     *,
@@ -151,8 +156,10 @@ def _texts(
     For example:  wbe data texts written 2024-02-01 2024-03-01 --wikipedia simplewiki.xml.bz2
     """
     from wbe.benchmark.evolving import write_probes
-    from wbe.wikipedia.texts import dumps_by_day, texts_table, write_wiki_texts
+    from wbe.wikipedia.texts import check_english, dumps_by_day, texts_table, write_wiki_texts
 
+    if probes:
+        check_english([*dumps, wikipedia])
     kinds = ("auto", wikipedia) if probes else (wikipedia,)
     files = _files_of(dumps, fetched or folder / "dumps", kinds, mirror)
     days = {day.replace("-", ""): found for day, found in dumps_by_day(files, ["wikipedia"]).items()}
@@ -164,8 +171,10 @@ def _texts(
             f"Probes:       {', '.join(p.name for p in write_probes(folder, dumps, probes, log=print_step, **how))}"
         )
     out.frame("texts", texts_table(folder))
+    same = [f"--set {k}=yes" for k in ("tables", "as_published") if settings.get(k)]
+    same += ["WIKIDATA_DUMP", f"--probes {probes:g}"] if probes else []
     out.line(
-        f"Add a day:    wbe data texts {folder} WIKIPEDIA_DUMP\n"
+        f"Add a day:    wbe data texts {' '.join([str(folder), 'WIKIPEDIA_DUMP', *same])}\n"
         f"Train on it:  wbe run BENCHMARK -m MODEL -e text-diff --set texts={folder}"
     )
 

@@ -26,7 +26,7 @@ from .changes import compare_snapshots
 from .dumps import WIKIMEDIA, Dump, Mirror, choose_dumps, dump_kinds, dumps_back
 from .entities import FALLBACK
 from .filters import ENDED, filter_facts
-from .parse import DAMAGED_EXIT_CODE, FEW_ENTITIES, MOST_LOST, DumpFolder, ParsedDump
+from .parse import DAMAGED_EXIT_CODE, FEW_ENTITIES, MOST_LOST, PARSE_VERSION, DumpFolder, ParsedDump
 from .parse import most_growth, parse_dump, short_snapshot
 from .rules import classify
 from .text import _is_release
@@ -59,8 +59,9 @@ def _chosen_before(path: Path, whens: list[str], kind: str) -> list[Dump] | None
     "What the same words stood for in an earlier call; None if there was none."
     try:
         notes = json.loads(path.read_text(encoding="utf-8"))
-        if (notes["words"], notes["kind"]) == (whens, kind):
-            return [Dump(date.fromisoformat(d["date"]), d["kind"], "", ()) for d in notes["dumps"]]
+        chosen = dict(zip(notes["words"], notes["dumps"], strict=True)) if notes["kind"] == kind else {}
+        found = [chosen[w] for w in whens]
+        return [Dump(date.fromisoformat(d["date"]), d["kind"], "", ()) for d in found]
     except (OSError, ValueError, TypeError, KeyError):
         pass
     return None
@@ -240,8 +241,12 @@ class BuiltFacts:
 
 # %% ../../nbs/04_wikidata/12_build.ipynb #cell-026
 def _parse_snapshot(path: Path, folder: Path, language, fallback, roles, engine, workers, progress) -> ParsedDump:
-    "Parse a dump; roles that are there already are kept."
+    "Parse a dump; roles that are there already are kept. Where the dump is gone, what was parsed of it."
     known = Manifest.of(folder, "parse")
+    if known and not path.exists():
+        if known.params["version"] != PARSE_VERSION:
+            raise StoreError(f"{path}: it is gone, and an older version of wbe has parsed it; fetch it again")
+        return ParsedDump(folder)
     roles = roles or bool(known and known.params.get("roles"))
     how = dict(roles=roles, progress=progress, warn=False)  # `check_snapshot` reports damage
     return parse_dump(path, folder, language, fallback, workers=workers, engine=engine, **how)
@@ -274,6 +279,18 @@ def _filter_both(out, parsed, on_step, **how) -> dict:  # how: of `filter_facts`
         counts[step] = filter_facts(out / "changes", parsed, out / "facts", which, **how).counts
     return counts
 
+# %% ../../nbs/04_wikidata/12_build.ipynb #6ad4098d
+def _parsed_and_gone(dumps, dates, place: Path) -> list:  # place: the folder of the parsed snapshots
+    "The dumps of which there is only what was parsed of them; their dates must be known."
+    both = zip(dumps, dates)
+    return [w for w, day in both if not Path(w).exists() and Manifest.of(place / f"{day:%Y%m%d}", "parse")]
+
+
+def _bytes_of(path: Path) -> int:
+    "The size of a file, or of the tables of a folder; 0 where it is gone."
+    files = path.rglob("*.parquet") if path.is_dir() else [path] if path.exists() else []
+    return sum(file.stat().st_size for file in files)
+
 # %% ../../nbs/04_wikidata/12_build.ipynb #cell-034
 def build_facts(
     old,  # file of the older dump, or its date, or a word like newest-1
@@ -299,11 +316,13 @@ def build_facts(
 ) -> BuiltFacts:
     "From two dumps to facts: acquire, parse, compare, classify, filter, audit."
     out, ended = Path(out), check_choice(ended, ENDED, "way with what has ended")
-    files = locate_dumps([old, new], out / "dumps", mirror, kind, progress, on_step)
+    place = Path(parsed or out / "parsed")
+    gone = _parsed_and_gone((old, new), dates or (), place)
+    found = iter(locate_dumps([w for w in (old, new) if w not in gone], out / "dumps", mirror, kind, progress, on_step))
+    files = [Path(w) if w in gone else next(found) for w in (old, new)]
     t_old, t_new = _snapshot_dates(files, dates)
-    sizes = {p.name: sum(f.stat().st_size for f in (p.rglob("*.parquet") if p.is_dir() else [p])) for p in files}
-    counts = {"acquire": {name: format_bytes(n) for name, n in sizes.items()}}
-    parsed = [Path(parsed or out / "parsed") / f"{d:%Y%m%d}" for d in (t_old, t_new)]
+    counts = {"acquire": {p.name: format_bytes(_bytes_of(p)) for p in files}}
+    parsed = [place / f"{d:%Y%m%d}" for d in (t_old, t_new)]
     how = dict(language=language, fallback=fallback, roles=roles, engine=engine, workers=workers, progress=progress)
     counts |= _parse_pair(files, parsed, partial(_parse_snapshot, **how), insist, on_step)
     on_step("compare the snapshots")

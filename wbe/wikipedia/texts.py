@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['ROWS_PER_PIECE', 'PUBLISHED_PIECE', 'SourceText', 'write_texts', 'snapshot_articles', 'changed_source', 'count_links',
-           'shuffled_by_id', 'pack_texts', 'DumpsOfDay', 'dumps_by_day', 'parse_articles', 'write_wiki_texts',
-           'texts_table']
+           'shuffled_by_id', 'pack_texts', 'DumpsOfDay', 'dumps_by_day', 'parse_articles', 'check_english',
+           'write_wiki_texts', 'texts_table']
 
 # %% ../../nbs/05_wikipedia/06_texts.ipynb #cell-002
 import re
@@ -254,6 +254,14 @@ def _write_once(folder: Path, name: str, source: Path, texts, lost: int = 0):  #
             stage.outputs.append(write_texts(folder / f"{name}.parquet", texts()))
             stage.counts["left out"] = lost
 
+# %% ../../nbs/05_wikipedia/06_texts.ipynb #810b12c5
+def check_english(names: Iterable):  # names: of dumps, or kinds like dewiki.xml.bz2
+    "Raise an error for a Wikipedia whose titles are not those that Wikidata's facts are matched with: the English ones."
+    for name in (Path(name).name for name in names):
+        found = re.match(r"([a-z_]+)wiki[-.]", name)
+        if found and found[1] not in ("en", "simple"):
+            raise BadArgument(f"{name}: facts are matched with articles by English titles: take enwiki or simplewiki")
+
 # %% ../../nbs/05_wikipedia/06_texts.ipynb #a33a5629
 def _parsed_days(work) -> list[str]:  # work: folder for what is made on the way
     "The days whose dumps are parsed, like 20240201."
@@ -271,6 +279,17 @@ def _days_of_texts(dumps: dict, work: Path) -> list[str]:
     if len(days) < 2:
         raise BadArgument(f"the dumps of {len(days)} days, but it takes two to see what is new")
     return days
+
+# %% ../../nbs/05_wikipedia/06_texts.ipynb #8d0ba154
+def _check_as_begun(work: Path, **settings):  # settings: tables and as_published
+    "Raise an error for a folder of texts that was begun with other settings."
+    for path in sorted(work.glob("*_*/*.manifest.json")):
+        made = Manifest.load(path).params
+        if was := {k: made[k] for k, v in settings.items() if k in made and made[k] != v}:
+            given = " ".join(f"--set {k}={'yes' if v else 'no'}" for k, v in was.items())
+            raise BadArgument(
+                f"{work.parent}: its texts were made with {given}: give the same, or choose another folder"
+            )
 
 # %% ../../nbs/05_wikipedia/06_texts.ipynb #04f297b1
 def write_wiki_texts(
@@ -290,6 +309,7 @@ def write_wiki_texts(
     folder = Path(folder)
     work, how = Path(work or folder / "work"), dict(engine=engine, workers=workers, progress=progress)
     days, checks = _days_of_texts(dumps, work), dict(insist=insist, log=log)
+    _check_as_begun(work, tables=tables, as_published=as_published)
     with lock(make_folder(folder) / ".texts.lock"):
         parsed = {day: _parsed_day(dumps.get(day), work / f"pages_{day}", how | checks) for day in days}
         compared = {pair: work / f"compared_{pair[0]}_{pair[1]}" for pair in zip(days, days[1:])}
@@ -311,10 +331,11 @@ def write_wiki_texts(
 
 # %% ../../nbs/05_wikipedia/06_texts.ipynb #a1821e2c
 def _parsed_day(files, folder: Path, how: dict) -> WikipediaSnapshot:
-    "A day's articles, parsed; without its files, what was parsed before."
-    if files is None:
+    "A day's articles, parsed; without its files, or when they are gone, what was parsed before."
+    files = [files] if isinstance(files, str | Path) else files or ()
+    if Manifest.of(folder, WikipediaSnapshot.stage) and not (files and all(Path(file).exists() for file in files)):
         return WikipediaSnapshot(folder)
-    return parse_articles([files] if isinstance(files, str | Path) else files, folder, **how)
+    return parse_articles(files, folder, **how)
 
 # %% ../../nbs/05_wikipedia/06_texts.ipynb #703b5909
 def texts_table(folder):
