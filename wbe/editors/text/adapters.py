@@ -89,7 +89,8 @@ def _train(
     old = lm.weight(*matrix).detach().clone() if h.head else None
     with parameters_restored(lm, names) as trained, _added_deltas(lm, _adapter_deltas(before, h), -1.0):
         with _attached_adapters(lm, h, before) as adapters:
-            named = {n: model_parameters(lm)[n] for n in names} | _adapter_tensors(adapters)
+            head = {n: model_parameters(lm)[n].requires_grad_(True) for n in names}  # peft has frozen all but its own
+            named = head | _adapter_tensors(adapters)
             losses = train_on_rows(lm, named, lambda epoch: rows, h, progress=progress, name=self.name)
             found = {m: tuple(t.detach().clone() for t in pair) for m, pair in adapters.items()}
     head = {matrix: Delta(whole=trained.values[name].to(old.device) - old)} if h.head else {}
@@ -291,6 +292,8 @@ class TextKAdapter(TextLearner):
 @patch
 def _learn(self: TextKAdapter, lm: LM, texts: TextStep, hparams: KAdapterHParams, progress: bool) -> EditResult:
     rows, shape = text_rows(lm, texts.diff, hparams), _adapter_shape(lm, hparams)
+    if not rows and carried_state(lm, self.name) is None:  # a new adapter whose gain is not 0 would change the model
+        return WeightEdit(work=_training_work([], [], []))
     adapter = self._adapter_so_far(lm, shape)
     losses, head = self._train(lm, adapter, rows, hparams, progress) if rows else ([], {})
     tensors = {k: v.detach().cpu().clone() for k, v in adapter.state_dict().items()}

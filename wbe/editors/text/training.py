@@ -430,12 +430,16 @@ def summed_loss(lm: LM, rows: list[list[int]]) -> torch.Tensor:
     return torch.nn.functional.cross_entropy(logits.transpose(1, 2), targets, reduction="sum")
 
 # %% ../../../nbs/09_editors/text/02_training.ipynb #cell-027
+def _pass_dtype(lm: LM, h: TextHParams) -> torch.dtype | None:
+    "The half precision in which passes are computed; None for whole precision."
+    name = str(lm.dtype).removeprefix("torch.") if h.mixed == "none" else h.mixed
+    return getattr(torch, name) if name in ("bfloat16", "float16") else None
+
+
 def _autocast(lm: LM, h: TextHParams):
     "The context of a pass: mixed precision, or none."
-    name = str(lm.dtype).removeprefix("torch.") if h.mixed == "none" else h.mixed
-    if name not in ("bfloat16", "float16"):
-        return nullcontext()
-    return torch.autocast(lm.device.type, getattr(torch, name))
+    dtype = _pass_dtype(lm, h)
+    return torch.autocast(lm.device.type, dtype) if dtype else nullcontext()
 
 # %% ../../../nbs/09_editors/text/02_training.ipynb #cell-028
 def _to_float32(weights: list[torch.nn.Parameter]):
@@ -501,7 +505,8 @@ def train_on_rows(
     context, weights, losses = lambda mode=_autocast(lm, h): mode, list(named.values()), []
     _to_float32(weights)
     adam, steps = optimiser(named, h), _count_steps(rows_of, h)
-    scaler = torch.amp.GradScaler(lm.device.type, enabled=h.mixed == "float16")
+    scaler = torch.amp.GradScaler(lm.device.type, enabled=_pass_dtype(lm, h) == torch.float16)
+    scaler.scale(torch.zeros((), device=lm.device))  # a process without rows in the first step needs its scale, too
     torch.manual_seed(h.seed + process_rank(lm)[0])  # dropout must differ between the shares of processes
     lm.model.train()
     with progress_bar(total=steps, desc=name, unit=" steps", show=progress) as bar:
