@@ -39,6 +39,7 @@ EDITORS = {  # by what they change
     "grace": dict(layer=1, steps=2, radius=1.0),  # a codebook beside a layer
     "rag": dict(),  # a memory of facts
     "text-diff": dict(length=48, batch_size=4, steps=2, rate=0.01),  # learns from texts
+    "text-passages": dict(),  # keeps them beside the weights; only the latest count
 }
 
 
@@ -49,7 +50,8 @@ def bench(tmp_path_factory) -> Path:
     for step in Benchmark.load(folder):
         rows = step.edits.to_pylist()
         texts = [SourceText(n, r["subject"], "new", f"{r['update']} {r['ans']}.") for n, r in enumerate(rows)]
-        write_texts(folder / f"wiki_texts_{step.name}.parquet", texts)
+        for name in (f"texts_{step.name}", f"articles_{step.name[-8:]}"):
+            write_texts(folder / f"wiki_{name}.parquet", texts)
     return folder
 
 

@@ -472,6 +472,15 @@ def _describe_model(lm: LM) -> dict:
         dtype=str(lm.dtype).replace("torch.", ""),
     )
 
+# %% ../../nbs/09_editors/04_protocol.ipynb #f34be828
+def _check_finite(result: EditResult, name: str):  # name: of the editor
+    "Raise an error for a change of weights that is no number: it would break the model for all edits after it."
+    for leaf in result.leaves():
+        for (part, n), d in getattr(leaf, "deltas", {}).items():
+            factors = [t for t in (d.left, d.right, d.whole) if t is not None]
+            if not all(bool(torch.isfinite(t).all()) for t in factors):
+                raise FloatingPointError(f"{name}: the change of {part} in layer {n} is no finite number")
+
 # %% ../../nbs/09_editors/04_protocol.ipynb #cell-046
 @patch
 def _edit_batch(self: Editor, lm: LM, batch: list[EditRequest], hparams: HParams) -> EditResult:
@@ -482,6 +491,7 @@ def _edit_batch(self: Editor, lm: LM, batch: list[EditRequest], hparams: HParams
     if not isinstance(result, EditResult):
         kind = type(result).__name__
         raise BadArgument(f"{self.name}: _edit returned {kind}; it must return an EditResult, such as a WeightEdit")
+    _check_finite(result, self.name)
     return _with_details(
         result,
         editor=self.name,

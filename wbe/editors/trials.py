@@ -21,7 +21,7 @@ import pandas as pd
 import torch
 
 from ..benchmark.reader import Benchmark, Timestep
-from .protocol import Editor, _as_python, preset_tables
+from .protocol import Editor, _apply_on_top, _as_python, preset_tables
 from .requests import EditRequest, check_requests, requests_from_rows
 from .results import EditError
 from .weights.moments import model_fingerprint
@@ -121,7 +121,7 @@ def edited(
         while todo:
             batch = todo.pop(0)
             try:
-                applied.append(ed.edit(lm, batch).apply(lm))
+                _apply_on_top(lm, applied, ed.edit(lm, batch))
             except (BadArgument, torch.linalg.LinAlgError, FloatingPointError) as e:
                 if refused is None:
                     raise

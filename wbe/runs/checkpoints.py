@@ -63,8 +63,8 @@ def record(
             self.edited_parameters |= r.changed_parameters
         else:
             self.pending.append(r)
-    if result.supersedes and len(self.pending) >= _MAX_SUPERSEDED:
-        self.pending = [combine_edits(self.pending)]
+    if result.supersedes and sum(e.supersedes for e in lm.edits.applied) >= _MAX_SUPERSEDED:
+        self.pending = [combine_edits(self.pending)] if self.pending else []
         compact_edits(lm)
     if not lm.quant:
         commit_edits(lm)

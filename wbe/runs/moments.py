@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from ..editors.results import bytes_beside_weights
+from ..editors.results import bytes_beside_weights, compact_edits
 from ..lm.ability import TASKS, AbilityTask, measure_ability, score_held_out
 from ..lm.cost import time_rounds, timing_summary
 from ..lm.models import LM
@@ -82,7 +82,7 @@ def _stored(
 ):
     "Rows about the unedited model, stored beside the runs or measured now."
     key = [*key, prompt_digest(self.lm, self.plan.protocol)]
-    key += [self.lm.backend.name] if self.lm.backend else []  # its scores may differ in the last digits
+    key += [self.lm.backend.name, self.lm.context_length] if self.lm.backend else []  # its scores may differ
     name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:20]
     path = self.job.folder.parent / ".before" / f"{kind}{name}.parquet"
     if self.job.agree(path.exists()):
@@ -250,6 +250,8 @@ def ask(
         lasting[0] |= dict(questions=[x.question for x in self.lasting], expected=[x.answer for x in self.lasting])
     general, norms = [], []
     if moment == "step" or (moment == "before" and first):
+        if not self.job.schedule.restore:
+            compact_edits(self.lm)  # so that what is kept does not depend on when there was a checkpoint
         cost |= self.time_answers() | dict(bytes_beside=bytes_beside_weights(self.lm))
         general = self.measure_abilities(key, edited, at)
         norms = [at | row for row in done.health.norm_rows(done.checkpoint.edited_matrices)]

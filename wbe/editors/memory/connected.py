@@ -16,9 +16,9 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from .embed import check_embedder, embedder
+from .embed import check_embedder
 from .graph import LINKS, FactGraph, GraphFact, _asked_relations, _name_in_question, graph_fact
-from .retrieval import PairMemory, QAPair, template_fact, with_context
+from .retrieval import PairMemory, QAPair, _cached_embedder, template_fact, with_context
 from ..protocol import Editor, HParams, hp
 from ..requests import EditRequest, name_words
 from ..results import AttachedEdit
@@ -244,7 +244,7 @@ def _unedited_pairs(
 ) -> tuple:  # of QAPairs, and the vectors of their questions
     "Facts that no edit is about, as pairs."
     pairs = [QAPair(*_shown_fact(f), subject=f.subject) for f in _unedited_facts(path)]
-    return pairs, embedder(embedder_name).embed([p.question for p in pairs])
+    return pairs, _cached_embedder(embedder_name).embed([p.question for p in pairs])
 
 # %% ../../../nbs/09_editors/memory/08_connected.ipynb #cell-016
 _FREE_GRAPHS = {}  # settings: a graph of unedited facts alone, which nobody uses
@@ -283,7 +283,7 @@ class GraphRetriever:
         self.settings, self.threshold, self.edits = settings, threshold, 0
         self.by_pairs, self.graph, self.pairs = settings["method"] in _PAIR_METHODS, None, None
         if self.by_pairs:
-            self.pairs = PairMemory(embedder(settings["embedder"]), replace=settings["replace"])
+            self.pairs = PairMemory(_cached_embedder(settings["embedder"]), replace=settings["replace"])
             if settings["facts"]:
                 self.pairs.add(*_unedited_pairs(settings["facts"], settings["embedder"]))
         else:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from .embed import check_embedder, embedder
-from .retrieval import PairMemory, QAPair, format_fact
+from .embed import check_embedder
+from .retrieval import PairMemory, QAPair, _cached_embedder, format_fact
 from ..protocol import Editor, HParams, hp
 from ..requests import EditRequest
 from ..results import AttachedEdit
@@ -228,7 +228,7 @@ class _MelloMemory:
     "The edits of a model as sentences, found by sub-questions."
 
     def __init__(self, settings: dict):
-        self.settings, self.pairs = settings, PairMemory(embedder(settings["embedder"]))
+        self.settings, self.pairs = settings, PairMemory(_cached_embedder(settings["embedder"]))
         self.edits = {}  # {sentence: [(question, answer), …]}
 
     def add(self, facts: list):

@@ -21,7 +21,7 @@ from ..requests import EditRequest
 from ..results import unedited_model
 from ..tail import TailPass
 from ..training.finetune import answer_nll, answer_positions
-from ..weights.keys import capture_activations, encode_subjects
+from ..weights.keys import _texts_in_contexts, capture_activations, encode_subjects
 from ...lm.families import linear_shape
 from ...lm.models import LM
 from ...lm.passes import causal_inputs
@@ -188,8 +188,8 @@ def _greedy_contexts(lm: LM) -> list[str]:  # stored in `lm.edits`
 
 def _after_contexts(lm: LM, r: EditRequest, protocol: str, contexts: list[str]) -> list:
     "An edit after each of some texts, as tokens."
-    p = get_protocol(protocol).render(r.question, tokenizer=lm.tokenizer)
-    texts = [c + p.text for c in contexts]
+    prompts = _texts_in_contexts(lm, r, contexts, get_protocol(protocol))
+    texts, p = [prompt.text for prompt in prompts], prompts[0]
     return encode_subjects(lm, texts, [1] * len(texts), [one_line(r.answer)] * len(texts), p.special, p.join)
 
 # %% ../../../nbs/09_editors/memory/06_wise.ipynb #cell-044
