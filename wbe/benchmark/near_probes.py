@@ -18,12 +18,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from .reader import STATEMENT_AXES, Benchmark, edit_id, row_probes
+from .release import retired_probes
 from ..engine import open_engine
 from ..records import AXES, Probe, col, to_table
 from ..store import write_table
 from ..texts import package_table, stable_hash
 from ..wikidata.changes import truthy
 from ..writers.base import Hop, Request, make_writer
+from ..writers.checks import first_failed_check
 from ..writers.properties import object_kind
 from ..writers.requests import update_request
 from ..writers.templates import cloze_statement, fill_form, infinitive, question_forms
@@ -50,8 +52,10 @@ def _edited_pairs(bench: Benchmark) -> set[tuple[str, str]]:
 
 # %% ../../nbs/06_benchmark/14_near_probes.ipynb #cell-014
 def _question_about(fact: dict) -> str | None:
-    "The template writer's question about a fact; None where it has none."
-    return next(iter(make_writer("template").write([update_request(fact)]))).text
+    "The template writer's question about a fact; None where it has none, or it holds the answer."
+    request = update_request(fact)
+    text = next(iter(make_writer("template").write([request]))).text
+    return None if first_failed_check(request, text) else text
 
 # %% ../../nbs/06_benchmark/14_near_probes.ipynb #cell-015
 def _facts_of_table(path: Path, subjects: set[str], changed: set) -> dict[str, list[_UnchangedFact]]:  # by subject
@@ -68,12 +72,13 @@ def _facts_of_table(path: Path, subjects: set[str], changed: set) -> dict[str, l
 
 # %% ../../nbs/06_benchmark/14_near_probes.ipynb #cell-021
 def _facts_of_release(bench: Benchmark, subjects: set[str], changed: set) -> dict[str, list[_UnchangedFact]]:
-    "The locality facts of a benchmark that are about some subjects."
+    "The locality facts of a benchmark that are about some subjects, and that no timestep has changed."
     out = defaultdict(dict)
+    retired = retired_probes(bench.folder, bench.timesteps[-1]) if bench.folder and len(bench) else set()
     ids = ("subject_id", "relation_id", "object_id")
     for r in bench.probes("locality", more=ids).itertuples() if len(bench) else ():
         subject, pid, answer_id = (getattr(r, f"answer_{name}") for name in ids)
-        if subject in subjects and (subject, pid) not in changed:
+        if subject in subjects and (subject, pid) not in changed and (r.edit_id, "locality") not in retired:
             out[subject][pid] = _UnchangedFact(pid, answer_id, r.question, r.expected, tuple(r.aliases or ()))
     return {subject: list(facts.values()) for subject, facts in out.items()}
 
@@ -223,14 +228,20 @@ def _fact_of(row: dict) -> Request | None:  # None where the templates have no s
     return None if unaskable_hop(fact) else fact
 
 # %% ../../nbs/06_benchmark/14_near_probes.ipynb #7c760b0c
+_NESTED = ("P131", "P276", "P279", "P361", "P706")  # what lies in Bavaria lies in Germany, too
+
+
 def _other_objects(rows: list[dict]) -> list[str | None]:
-    "For each edit an object that is not right."
+    "For each edit an object that is not right; none where a place or a part may lie in another."
     by_property, right = defaultdict(set), defaultdict(set)
     for r in rows:
         by_property[r["relation_id"]].add(r["ans"])
         right[r["subject"], r["relation_id"]].add(r["ans"])
     out = []
     for r in rows:
+        if r["relation_id"] in _NESTED:
+            out.append(None)
+            continue
         wrong = sorted(by_property[r["relation_id"]] - right[r["subject"], r["relation_id"]])
         key = stable_hash(f"{r['subject']}/{r['relation_id']}/{r['ans']}")
         chosen = wrong[key % len(wrong)] if wrong else None
@@ -351,7 +362,7 @@ def _few_subjects(e, edits: list[dict], stated: list, valid) -> tuple[dict, list
 def _inverses_of(e, properties: list[str], valid, labels) -> dict:
     "The inverse property of each, and its label; what the snapshot states goes before the table."
     asked, inverse = _ids_frame(e, subject=properties), valid.filter(nw.col("property") == "P1696")
-    stated = dict(_rows(e, inverse.join(asked, on="subject", how="semi"), "subject", "value"))
+    stated = dict(sorted(_rows(e, inverse.join(asked, on="subject", how="semi"), "subject", "value"), reverse=True))
     names = dict(_rows(e, labels.join(_ids_frame(e, id=[*stated.values()]), on="id", how="semi"), "id", "label"))
     inverses = {p: q for p, q in _INVERSES.items() if p in properties}
     return inverses | {p: (q, names[q]) for p, q in stated.items() if q in names}

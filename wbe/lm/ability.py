@@ -33,6 +33,7 @@ from ..records import BadArgument, WbeError, check_choice, patch, require_packag
 from ..store import explain_read_errors, sha256_of
 from ..texts import one_line, package_table
 from ..writers.base import make_writer
+from ..writers.checks import first_failed_check
 from ..writers.requests import update_request
 
 # %% ../../nbs/07_lm/11_ability.ipynb #cell-007
@@ -80,6 +81,8 @@ def score_held_out(
     batch: int = 4,  # windows at a time
 ) -> HeldOutText:
     "Predict every token of some texts from those before it."
+    if getattr(model.config, "is_encoder_decoder", False):
+        raise BadArgument("an encoder-decoder has no perplexity of texts: it needs a decoder-only model")
     limit = getattr(model.config, "max_position_embeddings", None) or 1024
     window = window or min(limit, 1024)
     if window > limit:
@@ -124,7 +127,8 @@ def static_items(
     for asked in map(update_request, rows):
         if len(items) == n:
             break
-        if (id := asked.id.split("/")[0]) not in items and (question := next(iter(writer.write([asked]))).text):
+        question = next(iter(writer.write([asked]))).text
+        if (id := asked.id.split("/")[0]) not in items and not first_failed_check(asked, question):
             items[id] = QAItem(question, asked.answer, id=asked.id.removesuffix("/update"))
     if not items:
         raise BadArgument(f"{static}: no static facts are left to ask for: it has {len(rows)}, none with a question")
@@ -216,6 +220,7 @@ class AbilityTask:
     size: int = 500  # questions at most
     file: str | None = None  # of the questions, where the task reads one
     english: ClassVar[bool] = True  # whether it asks for what only a model of general texts knows
+    causal: ClassVar[bool] = False  # whether it needs a decoder-only model
     calls_model: ClassVar[bool] = False  # whether it calls the model itself, beside `score`; then it needs its weights
 
     def check(self):
@@ -340,6 +345,16 @@ def _leaf_tasks(tree) -> int:
     "The number of tasks in what the harness loads, in groups of any depth."
     return sum(map(_leaf_tasks, tree.values())) if isinstance(tree, dict) else 1
 
+
+def _parts_without_whole(tree: dict, name: str) -> list[str]:
+    "Some parts of what the harness loads under a name, where it has a score for each of them alone."
+    names = {str(getattr(key, "group_name", key)): key for key in tree}  # a group is an object
+    if name not in names:  # a tag
+        return list(names)[:8]
+    key = names[name]
+    whole = not isinstance(tree[key], dict) or getattr(key, "aggregate_metric_list", True)
+    return [] if whole else [str(getattr(part, "group_name", part)) for part in tree[key]][:8]
+
 # %% ../../nbs/07_lm/11_ability.ipynb #fd60a75f
 class HarnessTask(AbilityTask):
     "A task of the lm-evaluation-harness."
@@ -361,11 +376,15 @@ class HarnessTask(AbilityTask):
         manager = TaskManager()
         check_choice(self.own_name, manager.all_tasks, "task of the harness")
         try:
-            self.parts = _leaf_tasks(get_task_dict([self.own_name], manager))
+            tree = get_task_dict([self.own_name], manager)
+            self.parts = _leaf_tasks(tree)
         except Exception as e:  # of the network, the hub, a package that only this task needs
             first = (str(e).strip().splitlines() or [type(e).__name__])[0]
             remedy = "fetch it where there is a network (HF_HOME names the folder of the cache)"
             raise WbeError(f"{self.name}: its data cannot be loaded ({first}); {remedy}") from None
+        if parts := _parts_without_whole(tree, self.own_name):
+            parts = ", ".join(f"harness:{part}" for part in parts)
+            raise BadArgument(f"{self.name}: the harness gives no score for all of it; name parts, like {parts}")
 
 # %% ../../nbs/07_lm/11_ability.ipynb #4cb63eb1
 @patch
@@ -420,6 +439,8 @@ def check_abilities_for(lm: LM, tasks: list[AbilityTask]):
     "Raise an error for a task that says nothing about a model, or that it does not allow."
     if lm.backend:
         check_abilities_in(lm.backend.name, tasks)
+    if lm.family.seq2seq and (wrong := [t.name for t in tasks if t.causal]):
+        raise BadArgument(f"{', '.join(wrong)}: {lm.name} is an encoder-decoder, which has no perplexity of texts")
     wrong = [t.name for t in tasks if t.english]
     if wrong and Path(str(lm.name)).name == "wbe-tiny":
         own = "reading and world-text measure what it can do"

@@ -153,6 +153,10 @@ def check(self: BenchmarkStudy):
     "Raise an error if the model cannot be asked or edited as planned."
     encode_items(self.lm, self.lasting[:1], get_protocol(self.plan.protocol), "truncate")
     check_abilities_for(self.lm, self.abilities)
+    if self.plan.texts and self.lm.family.seq2seq:
+        raise BadArgument(
+            f"texts: {self.lm.name} is an encoder-decoder, which has no perplexity of texts; leave it out"
+        )
     if self.editor is not None:
         self._check_editor()
         self._tune_editor()

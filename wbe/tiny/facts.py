@@ -369,7 +369,7 @@ class ReadingTask(AbilityTask):
 class WorldTextTask(AbilityTask):
     "The perplexity of articles about a world that no model has read."
 
-    english, calls_model = False, True
+    english, calls_model, causal = False, True, True
 
     def prepare(self):
         articles = [" ".join(chain(*paragraphs)) for _, paragraphs in sorted(_unseen_facts().articles.items())]
