@@ -15,7 +15,7 @@ import pandas as pd
 import torch
 
 from .style import GREY, Look, label_lines, new_figure
-from ..benchmark.reader import Benchmark
+from ..benchmark.reader import Benchmark, subject_keys
 from ..editors.protocol import frozen_model
 from ..lm.models import LM
 from ..lm.tokens import EncodedItem, QAItem, as_qa_items, encode_items
@@ -93,9 +93,10 @@ def fact_sets(
     most: int | None = None,  # facts of each set
     one_each: bool = False,  # only one fact of a subject
 ) -> pd.DataFrame:
-    "A row per question: set (new, edited, unchanged), question, expected, timestep, subject_id."
+    "A row per question: set (new, edited, unchanged), question, expected, timestep, subject_id (or `subject_keys`)."
     rows = bench.to_pandas().rename(columns=dict(update="question", ans="expected"))
-    kept = rows.assign(set=rows.tag.map(dict(new="new", update="edited")))
+    keys = [key for step in bench for key in subject_keys(step.edits, step.edit_ids)]
+    kept = rows.assign(set=rows.tag.map(dict(new="new", update="edited")), subject_id=keys)
     if kept.set.isna().all():
         lacks = f"benchmark {bench.name!r} does not say which facts are new and which replace a value"
         raise BadArgument(f"{lacks}; a column tag does, with new or update in each row")

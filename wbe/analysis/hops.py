@@ -280,16 +280,24 @@ _OURS = dict(zip(("edit_wise", "instance_wise", "multi_hop", "multi_hop_cot"), _
 _MEASURES = _OURS | dict(retrieved="all edits retrieved", instances="instances")
 
 # %% ../../nbs/11_analysis/07_hops.ipynb #cell-017
+_ASKED_WITH = ("edits", "questions", "sample", "seed", "recall", "demonstrations", "style")  # settings of a plan
+
+
 def mquake_frames(
     folders,  # of runs of the schedule mquake
-) -> dict[tuple[str, str, str], dict[str, pd.DataFrame]]:  # model, file of chains and protocol: run: its frame
-    "What was recorded, for each model, file of chains and protocol."
-    out = {}
+) -> list[tuple[str, list, dict[str, pd.DataFrame]]]:  # what was asked, in words; the runs; name: frame of each
+    "What was recorded, together where the same model was asked about the same chains in the same way."
+    groups, out = {}, []
     for run in map(Run.load, folders):
-        frame = PartitionedTable(run.folder, "instances").frame()
-        key = (short_model_name(run.config["model"]["name"]), run.config["plan"]["chains"], run.config.get("protocol"))
+        frame, plan = PartitionedTable(run.folder, "instances").frame(), run.config["plan"]
+        about = short_model_name(run.config["model"]["name"]), plan["chains"], run.config.get("protocol")
+        exact = run.config.get("sha256"), run.config["model"].get("fingerprint"), *map(plan.get, _ASKED_WITH)
         if len(frame):
-            out.setdefault(key, {})[run.name] = frame
+            groups.setdefault((about, exact), []).append((run, frame))
+    for (about, _), found in groups.items():
+        runs, names = [run for run, _ in found], [run.name for run, _ in found]
+        names = [n if names.count(n) == 1 else f"{n} {names[:i].count(n) + 1}" for i, n in enumerate(names)]
+        out.append((", ".join(map(str, about)), runs, dict(zip(names, (frame for _, frame in found)))))
     if not out:
         raise BadArgument(
             "no run of the schedule mquake has asked anything yet; `wbe run CHAINS --schedule mquake -e NAME` makes one"

@@ -23,10 +23,10 @@ from ..texts import package_table
 def _fair_questions(run) -> pd.DataFrame:
     "The questions near edits and their locality probes that can be compared, with the property of the edit."
     q = run.questions
-    q = q[q.axis.isin([*NEAR_AXES, "locality"])]
-    own = np.array([s in text for s, text in zip(q.subject, q.question)], bool)
     first = q.asked_of == q.groupby("subject_id").asked_of.transform("min")
-    q = q[first & ~((q.axis == "locality") & own)]
+    q = q[first & q.axis.isin([*NEAR_AXES, "locality"])]
+    own = np.array([s in text for s, text in zip(q.subject, q.question)], bool)
+    q = q[~((q.axis == "locality") & own)]
     return q[[*QUESTION_KEY, "relation_id"]]
 
 # %% ../../nbs/11_analysis/12_leakage.ipynb #cell-009
@@ -202,7 +202,8 @@ def _with_probability(
     "The answers of a run with the probability of each."
     check_choice(probability, PROBABILITIES, "probability")
     tokens = None if probability == "object" else answers["tokens"].to_numpy()
-    return answers.assign(p=answer_probability(answers["log_probability"].to_numpy(), tokens))
+    p = answer_probability(answers["log_probability"].to_numpy(), tokens)
+    return answers.assign(p=np.nan_to_num(p))  # a model that an edit has broken gives no number: it does not know
 
 # %% ../../nbs/11_analysis/12_leakage.ipynb #33651b26
 def _preferences(answers: pd.DataFrame, kind: str, name: str) -> pd.DataFrame:

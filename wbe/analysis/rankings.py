@@ -552,7 +552,7 @@ def _groups_of(run: Run, by, scores: pd.DataFrame, metric: str) -> dict[str, pd.
         raise SourceNotGiven(_CUTOFF)
     else:
         about = run.questions.drop_duplicates(QUESTION_KEY)
-        about = about[[c for c in (*QUESTION_KEY, "previous") if c in about]]
+        about = about[[c for c in (*QUESTION_KEY, "previous", "tag") if c in about]]
         rows = scores[[*QUESTION_KEY, "timestep"]].astype(dict(axis=str)).merge(about, "left", list(QUESTION_KEY))
         names, found = SLICES, pd.Series(cutoff_slices(rows, by, _LIKE), scores.index)
     groups = {name: found == name for name in names}

@@ -308,7 +308,7 @@ def _draw_facts_per_year(ax, facts: pd.DataFrame):
 
 # %% ../../nbs/11_analysis/03_statistics.ipynb #d5cdf027
 _DATE_EDGES = (None, "2010-01-01", "2016-01-01", "2020-01-01", "2023-01-01")
-_DATE_EDGES += tuple(f"2024-{month:02}-01" for month in range(2, 8))
+_DATE_EDGES += (*(f"2024-{month:02}-01" for month in range(2, 8)), None)
 
 
 def _as_ordinal(when) -> int:
@@ -361,12 +361,13 @@ def summarise_dates(
     found = _facts_per_year(facts)
     if found.empty:
         return _missing_dates(facts)[0] + "."
-    dated, last, at = found.sum(), int(found.index.max()), facts["position"].value_counts()
+    dated, at = found.sum(), facts["position"].value_counts()
+    last = date.fromordinal(int(facts["new"].max())).year  # of the newest snapshot: a fact may begin later
     old, earlier = found[found.index < last - 10].sum(), (facts["last"] < facts["old"]).sum()
     coarse = dated - at["in the timestep"] - at["after the timestep"] - earlier
     return (
         f"{dated:,} of {len(facts):,} facts ({dated / len(facts):.0%}) state when they began: "
-        f"{found[last] / dated:.0%} of these in {last}, the oldest about {found.index.min()}, "
+        f"{found.get(last, 0) / dated:.0%} of these in {last}, the oldest about {found.index.min()}, "
         f"and {old / dated:.0%} more than ten years before.\n"
         f"Of {dated:,} edits with a date, {at['in the timestep'] / dated:.0%} are about something that began within "
         f"their timestep, {earlier / dated:.0%} about something earlier ({at['older'] / dated:.0%} before the last "
@@ -415,7 +416,8 @@ def _draw_accuracy_by_date(ax, rows: pd.DataFrame, cutoff=None):
     if len(models) > 1:
         ax.legend(frameon=False, fontsize=8.5, loc="center right")
     who = f"What {models[0]} answers" if len(models) == 1 else "What is answered"
-    panel_title(ax, f"b  {who} before any edit" if models else "b  Nothing was asked")
+    unknown = "No fact has a date" if len(rows) else "Nothing was asked"
+    panel_title(ax, f"b  {who} before any edit" if models else f"b  {unknown}")
 
 # %% ../../nbs/11_analysis/03_statistics.ipynb #cell-081
 _UNIX_EPOCH = date(1970, 1, 1).toordinal()

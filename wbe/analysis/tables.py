@@ -430,7 +430,8 @@ def changes_at_end(
     "What has become of each run's own value before any edit; a perplexity has no verdict."
     own = {r.editor: r for r in table[table.edits_done == 0].drop_duplicates("editor").itertuples()}
     edited = of_editors(table[table.editor.isin(list(own))])
-    last = last_in_time(edited[edited.at_end] if "at_end" in table else edited)
+    after = edited[edited.edits_done > 0]
+    last = last_in_time(after[after.at_end] if "at_end" in table else after)
     still = [e for e in dict.fromkeys(edited.editor) if e not in set(last.editor)]
     share = table.value.max() <= 1
     found = judge_differences([_difference(r, own[r.editor]) for r in last.itertuples()]) if share else None

@@ -183,7 +183,7 @@ SLICES = ("stable", "evolved", "uncharted")
 
 
 def cutoff_slices(
-    rows: pd.DataFrame,  # of questions: axis, timestep, and `previous`, the answers before the edits, where known
+    rows: pd.DataFrame,  # of questions: axis, timestep, and where known `previous`, the answers before the edits, or `tag`
     cutoff: str,  # the day on which a model's training texts end
     like: Mapping = {},  # other axes, with the axis of a benchmark that they are like
 ) -> np.ndarray:
@@ -195,7 +195,11 @@ def cutoff_slices(
         raise BadArgument(f"the benchmark's timesteps have no dates, so none is before or after a cut-off; {hint}")
     later = np.array([last[name] > day for name in rows["timestep"]], bool)
     later &= np.array([AXES[like.get(axis, axis)].rests_on_edit for axis in rows["axis"]], bool)
-    known = rows["previous"].notna().to_numpy() if "previous" in rows else False
+    known = np.zeros(len(rows), bool)
+    if "previous" in rows:
+        known |= (rows["previous"].fillna("").astype(str).str.strip() != "").to_numpy()
+    if "tag" in rows:  # an update replaces an answer, also where it is not said which
+        known |= (rows["tag"] == "update").to_numpy()
     return np.where(~later, SLICES[0], np.where(known, *SLICES[1:]))
 
 # %% ../../nbs/01_metrics/03_summary.ipynb #cell-047

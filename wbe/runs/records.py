@@ -688,7 +688,10 @@ def _ability_columns(run: Run, metric: str) -> dict:
         rows = a[a.what == name]
         measure = metric if (rows.metric == metric).any() else rows.metric.iloc[0]
         rows = rows[rows.metric == measure].sort_values("edits_done", kind="stable")
-        row |= _before_and_end(run, f"{name}, {measure}", list(rows.value))
+        column = f"{name}, {measure}"
+        row |= _before_and_end(run, column, list(rows.value))
+        if run.config["plan"].get("editor", "none") != "none" and not rows.edits_done.iloc[-1]:  # only before the edits
+            row[column, "at the end"] = float("nan")
     return row
 
 # %% ../../nbs/10_runs/02_records.ipynb #cell-088
