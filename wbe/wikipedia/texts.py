@@ -256,7 +256,7 @@ def _write_once(folder: Path, name: str, source: Path, texts, lost: int = 0):  #
 
 # %% ../../nbs/05_wikipedia/06_texts.ipynb #810b12c5
 def check_english(names: Iterable):  # names: of dumps, or kinds like dewiki.xml.bz2
-    "Raise an error for a Wikipedia whose titles are not those that Wikidata's facts are matched with: the English ones."
+    "Raise an error for a Wikipedia whose titles are not the English ones that facts are matched with."
     for name in (Path(file).name for file in names):
         found = re.match(r"([a-z_]+)wiki[-.]", name)
         if found and found[1] not in ("en", "simple"):
