@@ -183,7 +183,7 @@ SLICES = ("stable", "evolved", "uncharted")
 
 
 def cutoff_slices(
-    rows: pd.DataFrame,  # of questions: axis, timestep, and where known `previous`, the answers before the edits, or `tag`
+    rows: pd.DataFrame,  # of questions: axis, timestep; where known `previous`, the answers before the edits, or `tag`
     cutoff: str,  # the day on which a model's training texts end
     like: Mapping = {},  # other axes, with the axis of a benchmark that they are like
 ) -> np.ndarray:
