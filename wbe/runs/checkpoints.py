@@ -417,6 +417,7 @@ def _learn(self: Updater, timestep: int) -> Iterator[dict]:
     self.memory.restart()
     start, count = time.perf_counter(), self.job.planned[timestep]
     result = self.editor.learn(self.lm, self.job.texts[timestep], self.job.shows).apply(self.lm)
+    self.job.texts[timestep].forget()
     self.checkpoint.record(self.lm, result)
     self.edited_at |= dict.fromkeys(self.job.bench[timestep - 1].edit_ids[:count], timestep)
     yield self._note_batch(timestep, start, count, 0, **result.work)

@@ -70,6 +70,11 @@ class TextStep:
         "All articles of the first day of the folder."
         return _read_texts(self.paths["first"])
 
+    def forget(self):
+        "Give up the texts that were read; they are read again where they are needed."
+        for kind in TEXT_KINDS:
+            self.__dict__.pop(kind, None)
+
 # %% ../../../nbs/09_editors/text/02_training.ipynb #9f3cf58d
 @patch
 def digest(

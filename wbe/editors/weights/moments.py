@@ -81,13 +81,22 @@ class TextCorpus:
         if isinstance(corpus, (str, os.PathLike)):
             path = Path(corpus)
             with explain_read_errors(path):
-                return cls(path.name, lambda: _read_lines(path), sha256_of(path))
+                about = os.stat(path)
+            return cls(
+                path.name, lambda: _read_lines(path), _hash_of(path.absolute(), about.st_size, about.st_mtime_ns)
+            )
         texts = list(corpus)
         if not all(isinstance(t, str) for t in texts):
             raise BadArgument("a corpus is texts, a path, or a TextCorpus(name, texts)")
         return cls("texts", lambda: texts, hashlib.sha256("\n".join(texts).encode()).hexdigest())
 
 # %% ../../../nbs/09_editors/weights/02_moments.ipynb #cell-010
+@cache
+def _hash_of(path: Path, size: int, changed: int) -> str:
+    "The hash of a file, taken once for its size and time of change: a corpus may have gigabytes, and each edit asks."
+    return sha256_of(path)
+
+
 def _read_lines(path: Path):
     "The lines of a file that are not empty."
     with explain_read_errors(path), open(path, encoding="utf-8") as f:
@@ -355,13 +364,14 @@ def _read_moments(
     return {n: known[key] for n, key in keys.items()}
 
 # %% ../../../nbs/09_editors/weights/02_moments.ipynb #cell-049
+@cache
 def _sources_mark() -> str:
     "A checksum of the sources from which the documents of the world's first day are made."
     import wbe
 
     folder, mark = Path(wbe.__file__).parent, hashlib.sha256()
     for part in ("tiny", "world", "writers"):
-        for path in sorted((folder / part).glob("*.py")):
+        for path in sorted(p for end in ("py", "toml") for p in (folder / part).glob(f"*.{end}")):
             mark.update(path.read_bytes())
     return mark.hexdigest()
 
