@@ -11,6 +11,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass, field
 from datetime import date
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow.parquet as pq
 
@@ -35,7 +36,7 @@ from ..wikipedia.comparison import COMPARISON_VERSION, WikipediaComparison, comp
 from ..wikipedia.texts import DumpsOfDay, _parsed_day, check_english, dumps_by_day
 from ..wikipedia.pages import WikipediaSnapshot
 from ..wikipedia.texts import changed_source, snapshot_articles, write_texts
-from ..writers.base import WRITERS, make_writer
+from ..writers.base import WRITERS, check_prices, make_writer
 from ..writers.judge import CHECKERS, PASSAGE_WRITERS
 
 # %% ../../nbs/06_benchmark/16_evolving_series.ipynb #cell-005
@@ -123,13 +124,25 @@ def _write_step_questions(series: _EvolvingSeries, step: SeriesStep, writer, wor
     return out / "questions.parquet"
 
 # %% ../../nbs/06_benchmark/16_evolving_series.ipynb #cell-027
-def _touched_titles(series: _EvolvingSeries) -> set:
-    "The articles that some comparison names, or could not read."
-    out = set()
+class _Touched(NamedTuple):
+    "Articles that some comparison names, or could not read: numbers of pages, and titles."
+
+    ids: set
+    titles: set
+
+    def __contains__(self, article) -> bool:
+        return article.id in self.ids or article.title in self.titles
+
+
+def _touched_articles(series: _EvolvingSeries) -> _Touched:
+    "The articles that some timestep touches; one that is moved without an edit has another title in later ones."
+    out = _Touched(set(), set())
     for step in series.steps:
         compared = WikipediaComparison(step.work / "compared")
-        rows = stored_rows(compared.path, ["title", "previous_title"])
-        out |= {title for row in rows for title in row.values() if title} | {*compared.unread()}
+        for row in stored_rows(compared.path, ["id", "title", "previous_title"]):
+            out.ids.add(row["id"])
+            out.titles.update(title for title in (row["title"], row["previous_title"]) if title)
+        out.titles.update(compared.unread())
     return out
 
 # %% ../../nbs/06_benchmark/16_evolving_series.ipynb #cell-029
@@ -143,19 +156,20 @@ def _unchanged_fact_rows(series: _EvolvingSeries, writer, work: _Work) -> tuple[
     asked = series.folder / "work" / "candidates.parquet"
     write_lasting_facts(series, asked, most, **work.use)
     facts, namesakes = evolving_facts(*first.facts, first.parsed, asked, work.memory)
-    titles = {f["title"] for f in facts} - _touched_titles(series)
-    stated = unchanged_facts_in(facts, snapshot_articles(WikipediaSnapshot(_pages(series, first.new)), titles))
+    touched, pages = _touched_articles(series), WikipediaSnapshot(_pages(series, first.new))
+    articles = snapshot_articles(pages, {f["title"] for f in facts} - touched.titles)
+    stated = unchanged_facts_in(facts, (article for article in articles if article not in touched))
     rows, dropped = ask_facts(split_unchanged(stated, s["unchanged"], s["tuning"], s["seed"]), writer)
     return rows, dropped + Counter(namesakes=namesakes)
 
 # %% ../../nbs/06_benchmark/16_evolving_series.ipynb #cell-031
 def _unchanged_passage_rows(series: _EvolvingSeries, writer, work: _Work) -> tuple[list[EvolvingQuestion], Counter]:
     "Questions from passages that no timestep changes, and others for tuning."
-    s, touched = series.settings, _touched_titles(series)
+    s, touched = series.settings, _touched_articles(series)
     pages = WikipediaSnapshot(_pages(series, series.steps[0].new))
     most = 2 * (s["unchanged"] + s["tuning"])
     key = lambda r: stable_hash(f"{s['seed']}:{r.title}")
-    requests = (r for a in snapshot_articles(pages) if a.title not in touched for r in unchanged_passages(a))
+    requests = (r for a in snapshot_articles(pages) if a not in touched for r in unchanged_passages(a))
     rows, dropped = ask_passages(heapq.nsmallest(most, requests, key), writer, work.progress)
     dicts = split_unchanged(list(map(asdict, rows)), s["unchanged"], s["tuning"], s["seed"])
     return [EvolvingQuestion(**row) for row in dicts], dropped
@@ -326,6 +340,7 @@ def _evolving_models(folder: Path, settings: dict, given: dict, writer_options: 
     paid = {name: about["name"] not in ("template", "local") for name, about in both.items()}
     if options and not any(paid.values()):
         raise BadArgument("a budget and prices are for a paid writer or checker, and there is none")
+    check_prices(both.values(), options)
     job = lambda about: dict(job=str(folder.resolve())) if about["name"] == "openai" else {}
     makers = dict(writer=make, checker=CHECKERS.make)
     made = [makers[k](**about | job(about) | (options if paid[k] else {})) for k, about in both.items()]

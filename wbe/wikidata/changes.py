@@ -182,6 +182,10 @@ def _is_rewritten():
     amounts, units = ([v.str.replace_all(cut, "") for v in both] for cut in (r" .*$", r"^\S+"))
     plain = [nw.when(a.str.contains(r"\.")).then(a.str.replace_all(r"\.?0+$", "")).otherwise(a) for a in amounts]
     same = (plain[0] == plain[1]) & (units[0] == units[1])
+    bare, signs = (
+        [f(v) for v in both] for f in (lambda v: v.str.replace_all(r"^[+-]0*", ""), lambda v: v.str.slice(0, 1))
+    )
+    same = same | (bare[0] == bare[1]) & (signs[0] == signs[1])  # years of eleven digits, as they once were written
     for precision, finer in _FINER.items():
         is_coarse = both[0].str.ends_with(f"/{precision}") | both[1].str.ends_with(f"/{precision}")
         same = same | is_coarse & (both[0].str.replace_all(finer, "") == both[1].str.replace_all(finer, ""))
@@ -194,7 +198,7 @@ def _gone(old_labels, new_labels, rejected):
 
 
 def _renamed_values(came, old, old_labels, new_labels, redirects, rejected):
-    "The facts that replace a value of the same name, a nameless one that is gone, a redirect, the same date or number."
+    "The facts that replace a value under another id, or the same date or number in other digits."
     kinds = nw.col("value_type").is_in(["item", "time", "quantity"])
     before = _stated_values(old).select(*SUBJECT_PROPERTY, before=nw.col("value"))
     pairs = came.filter(kinds, nw.col("tag") == "update").select(*TRIPLE_KEY)
@@ -203,9 +207,17 @@ def _renamed_values(came, old, old_labels, new_labels, redirects, rejected):
     named = pairs.join(_names(old_labels, "before", "old_name"), on="before")
     named = named.join(_names(new_labels, "value", "new_name"), on="value")
     same = [pairs.join(led, on=["before", "value"], how="semi"), pairs.filter(_is_rewritten())]
-    nameless = _gone(old_labels, new_labels, rejected).filter(nw.col("label").is_null())
+    gone = _gone(old_labels, new_labels, rejected)
     only = came.filter(nw.col("value_type") == "item", nw.col("tag") == "update", nw.col("previous_count") == 1)
+    nameless = gone.filter(nw.col("label").is_null())
     same.append(only.join(nameless.select(previous="id"), on="previous", how="semi"))
+    known = nw.concat([f.select(previous=nw.col("id")) for f in (old_labels, rejected)])
+    same.append(only.join(known, on="previous", how="anti"))  # redirected before: the older snapshot has no such entity
+    also = new_labels.join(pairs.select(id="value").unique(), on="id", how="semi")
+    also = also.select(value="id", old_name="aliases").explode("old_name")
+    also = also.with_columns(nw.col("old_name").str.to_lowercase())
+    merged = pairs.join(_names(gone, "before", "old_name"), on="before")
+    same.append(merged.join(also, on=["value", "old_name"], how="semi"))  # merging makes the name an alias
     same.append(named.filter(nw.col("old_name") == nw.col("new_name")))
     return nw.concat([frame.select(*TRIPLE_KEY) for frame in same]).unique()
 
@@ -348,7 +360,7 @@ def compare_snapshots(
     tables = [f / f"{name}.parquet" for f in (old, new) for name in ("statements", "labels")]
     more = [f / name for f in (old, new) for name in ("rejected.jsonl.gz", "redirects.parquet")]
     inputs = [*tables, *(path for path in more if path.exists())]
-    stage = Stage(out, "changes", dict(version=8) | (dict(open_first=True) if open_first else {}), inputs)
+    stage = Stage(out, "changes", dict(version=9) | (dict(open_first=True) if open_first else {}), inputs)
     if stage.done and not force:
         return stage.manifest
     with stage, open_engine(engine, memory) as e:

@@ -197,7 +197,7 @@ def _lost_titles(old: WikipediaSnapshot, new: WikipediaSnapshot, unread) -> list
     return sorted({r["title"] for r in found if not r["redirect"]})
 
 # %% ../../nbs/05_wikipedia/04_comparison.ipynb #cell-038
-COMPARISON_VERSION = 8  # raised with every change that alters the files, or the text of a page
+COMPARISON_VERSION = 9  # raised with every change that alters the files, or the text of a page
 
 # %% ../../nbs/05_wikipedia/04_comparison.ipynb #382dfff5
 def compare_wikipedia(

@@ -39,7 +39,12 @@ _SELF_CLOSED = re.compile(rf"<(?:{_TAGS_WITHOUT_TEXT})\b[^<>]*/>", re.I)
 _WITH_CONTENT = re.compile(rf"<({_TAGS_WITHOUT_TEXT})\b[^<>]*>[^<]*(?:<(?!/?\1\b)[^<]*)*</\1\s*>", re.I)
 _BLOCKS = "div|p|blockquote|center"
 _BREAK = re.compile(rf"<br\b[^<>]*>|</?(?:{_BLOCKS}|[udo]l|li|d[td]|t[dhr])\b[^<>]*>", re.I)
-_ANY_TAG = re.compile(r"</?[a-zA-Z][^<>]*>")
+_TAGS = (
+    "abbr|b|bdi|bdo|big|blockquote|br|caption|center|cite|code|data|dd|del|dfn|div|dl|dt|em|font|h[1-6]|hr|i|ins|kbd|li|"
+    "link|mark|meta|ol|p|q|rb|rbc|rp|rt|rtc|ruby|s|samp|small|span|strike|strong|sub|sup|td|th|time|tr|tt|u|ul|var|wbr|"
+    "tbody|thead|nowiki|noinclude|onlyinclude|poem|phonos|langconvert|charinsert|ce|math|chem"
+)
+_ANY_TAG = re.compile(rf"</?(?:{_TAGS}|{_TAGS_WITHOUT_TEXT})\b[^<>]*>", re.I)  # others, like <iostream>, are text
 _BLOCK_TAG = re.compile(rf"^[ \t]*<(?:{_BLOCKS})\b[^<>]*>|</(?:{_BLOCKS})\s*>[ \t]*$", re.I | re.M)
 
 
@@ -329,7 +334,7 @@ def _whole_lines(text: str):
 def _line_kind(line: str) -> tuple[str, str]:
     "What a line is (text, item, heading with its level, or nothing), and its content."
     stripped = line.strip()
-    if not stripped or stripped.startswith(_DEBRIS):
+    if not stripped or (stripped.startswith(_DEBRIS) and not stripped.startswith("!!!")):  # "!!!" is a band
         return "", ""
     if stripped[0] == "=" and (found := _HEADING.match(stripped)):
         return f"heading {len(found[1])}", found[2]
@@ -426,6 +431,11 @@ _DROPPED_CLASSES = (
     "mw-empty-elt mwe-math-element reference ambox toc catlinks printfooter refbegin"
 ).split()
 _DROPPED = ", ".join([*_DROPPED_TAGS, *(f".{c}" for c in _DROPPED_CLASSES)])
+_UNSEEN_CLASSES = (
+    "reference noprint geo-nondefault geo-multi-punct cs1-maint cs1-hidden-error sortkey mw-highlight".split()
+)
+_HIDDEN_STYLES = ('[style*="display:none"]', '[style*="display: none"]')
+_UNSEEN = ", ".join(["style", *(f".{c}" for c in _UNSEEN_CLASSES), *_HIDDEN_STYLES])  # in tables, too
 
 # %% ../../nbs/05_wikipedia/03_plain.ipynb #cd631e30
 def _html_tree(html: str):
@@ -482,7 +492,7 @@ def _table_paragraphs(tree):
 def _html_paragraphs(html: str, tables: bool = False) -> list[Paragraph]:  # tables: also their rows, at the end
     "The paragraphs of an article from its HTML."
     tree = _html_tree(html)
-    for element in tree.select(".reference, .noprint, style"):
+    for element in tree.select(_UNSEEN):
         element.decompose()
     rows = list(_table_paragraphs(tree)) if tables else []
     for element in tree.select(_DROPPED):

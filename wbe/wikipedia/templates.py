@@ -208,7 +208,7 @@ def _computed(expression: str) -> str:
     "The value of an expression as MediaWiki prints it; empty if it is none."
     body, _, digits = expression.lower().partition(" round ")
     body = body.replace("^", "**").replace(" mod ", " % ").replace(" div ", " / ")
-    if len(body) > 200:
+    if len(body) > 200 or re.fullmatch(r"[+-]\s*[\d.]+", body.strip()):  # what stood before the sign was dropped
         return ""
     try:
         value = _value_of(ast.parse(body.strip(), mode="eval").body)
