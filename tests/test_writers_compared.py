@@ -164,7 +164,8 @@ def test_a_budget_for_all(tmp_path):
 
 def test_a_budget_for_all_kinds_in_pieces(tmp_path):
     "A benchmark is written piece by piece: what one writer spends in a piece, the others lack in the next."
-    options = dict(cache=tmp_path / "c.sqlite", prices=(1, 4), confirm=True, budget=0.03, job="all")
+    prices = dict.fromkeys("ab", (1, 4))
+    options = dict(cache=tmp_path / "c.sqlite", prices=prices, confirm=True, budget=0.03, job="all")
     with FaultyServer() as server:
         settings = parse_writers([f"openai:a@{server.url}", f"multihop=openai:b@{server.url}"])
         writer, texts = make_kind_writer(settings, options), []

@@ -148,6 +148,13 @@ def match_columns(
     return ColumnMatch(fields, [c for c in columns if c not in taken])
 
 # %% ../../nbs/06_benchmark/11_own.ipynb #cell-007
+def _all_texts(value) -> list[str]:
+    "The texts of a list, of any depth; or a text."
+    if isinstance(value, (list, tuple)):
+        return [text for v in value for text in _all_texts(v)]
+    return [] if value in (None, "") else [text_of_value(value)]
+
+
 def _first_text(value) -> str | None:
     "A text, or the first of a list of texts."
     while isinstance(value, (list, tuple)):
@@ -355,7 +362,7 @@ _LISTS = {
 
 
 def _unread_columns(data: list[dict], match: ColumnMatch) -> dict:
-    "The columns that hold no field, as text; other names and classes as lists, other lists and objects as JSON."
+    "The columns that hold no field, as text (lists and objects as JSON); other names and classes as lists."
     ours, out = {*EDIT_FIELDS, *_OTHER_FIELDS, "edit_id", "timestep", "axis", "probe"}, {}
     for column in match.unread:
         values = [d.get(column) for d in data]
@@ -365,6 +372,11 @@ def _unread_columns(data: list[dict], match: ColumnMatch) -> dict:
             continue
         texts = (v if isinstance(v, str | None) else json.dumps(v, ensure_ascii=False, default=str) for v in values)
         out[f"{column} (unread)" if column in ours else column] = pa.array(texts, pa.string())
+    for field, names in (("ans", "ans_aliases"), ("previous", "previous_aliases")):
+        if field in match.fields and names not in out:  # a list of answers: any of them is right
+            cells = [_all_texts(_parsed_list(d.get(match.fields[field][0]))) for d in data]
+            if any(len(texts) > 1 for texts in cells):
+                out[names] = pa.array([texts[1:] or None for texts in cells], pa.list_(pa.string()))
     return out
 
 # %% ../../nbs/06_benchmark/11_own.ipynb #cell-040
@@ -549,6 +561,8 @@ def open_benchmark(
 ) -> Benchmark:
     "Open a benchmark from any source."
     given = dict(map) if isinstance(map, Mapping) else parse_column_map(map)
+    if given and isinstance(source, Benchmark | PublishedBenchmark):
+        raise BadArgument("map is for tables, and this is an open benchmark, whose columns are known")
     if isinstance(source, Benchmark):
         return source
     if isinstance(source, PublishedBenchmark):

@@ -51,7 +51,8 @@ def _fact_row(
         raise BadArgument(f"{subject}: a chain needs both property2 and object2")
     row = dict(subject_id=f"S-{subject}", subject=subject, subject_kind=_kind_number(subject_kind))
     row |= dict(property_id=property_id, property_label=property, property=property, property_description=None)
-    row |= dict(object_id=f"O-{object}", object=object, object_kind=_kind_number(object_kind), object_aliases=aliases)
+    place = object if property_id != "P0" else f"{property}-{object}"  # facts of unnamed properties stay apart
+    row |= dict(object_id=f"O-{place}", object=object, object_kind=_kind_number(object_kind), object_aliases=aliases)
     row |= dict(property2_id=property2_id, property2_label=property2, property2_description=None)
     row |= dict(object2_id=object2 and f"O-{object2}", object2=object2, object2_kind=_kind_number(object2_kind))
     return row | dict(object2_aliases=None, probe_object_id=None, namesakes=None, probe_namesakes=None)

@@ -236,16 +236,29 @@ def _parse_prices(
         raise BadArgument(f"--prices {given or text}: give two, {form}")
     return pair
 
+# %% ../../nbs/12_app/04_bench.ipynb #853f88d8
+def _prices(texts: list[str]) -> dict | tuple | None:
+    "Prices of all models, or by model, from words like 0.15,0.6 and gpt-4o=2.5,10."
+    found = {}
+    for text in texts:
+        model, _, pair = text.rpartition("=")
+        found[model] = _parse_prices(pair, text, "like --prices 0.15,0.6 or --prices gpt-4o=2.5,10")
+    if "" in found and len(found) > 1:
+        raise BadArgument("--prices for all models and for one: name the model of each, like --prices gpt-4o=2.5,10")
+    return found.get("", found) or None
+
 # %% ../../nbs/12_app/04_bench.ipynb #a8fb5f33
 def _spending(
     budget: float | None,
-    prices,  # words for `_parse_prices`, or what it returned
+    prices,  # words for `_prices`, or what it returned
     yes: bool,  # spend without asking
 ) -> dict:
     "The options of a writer that its texts do not depend on."
     if budget is not None and not budget >= 0:
         raise BadArgument(f"--budget {budget:g}: it cannot be negative")
-    prices = _parse_prices(prices) if isinstance(prices, str) else prices
+    words = prices.split() if isinstance(prices, str) else prices
+    if isinstance(words, list | tuple) and all(isinstance(text, str) for text in words):
+        prices = _prices(words)
     how = dict(budget=budget, prices=prices, confirm=True if yes else None)
     return {k: v for k, v in how.items() if v is not None}
 
@@ -371,7 +384,8 @@ def _benchmark(
     out: TableOutput,
     model: str | None = None,  # of the writer, like gpt-4o-mini
     base_url: str | None = None,  # of the writer's endpoint; a password in it is used, never stored
-    prices: str | None = None,  # dollars for a million tokens of input and output, like 0.15,0.6
+    prices: str | None = None,  # dollars for a million tokens of input and output, like 0.15,0.6; of several models
+    # like "gpt-4o=2.5,10 llama3=0,0"
     world_seed: int | None = None,  # random seed of the world; 7 by default
     **settings,  # of `make_benchmark`, `build_facts` or `parse_dump`
 ):
@@ -410,7 +424,8 @@ def _extend(
     *,
     out: TableOutput,
     base_url: str | None = None,  # of the writer's endpoint
-    prices: str | None = None,  # dollars for a million tokens of input and output, like 0.15,0.6
+    prices: str | None = None,  # dollars for a million tokens of input and output, like 0.15,0.6; of several models
+    # like "gpt-4o=2.5,10 llama3=0,0"
     **settings,  # of `extend_benchmark`
 ):
     """Add a timestep to a benchmark. What was released is not changed; repeating the command changes nothing.

@@ -12,7 +12,7 @@ from pathlib import Path
 import typer
 
 from .app import PANELS, app, command
-from .bench import _parse_prices, _spending
+from .bench import _spending
 from .runs import _make_judge
 from .tables import TableOutput, print_step
 from ..records import BadArgument
@@ -99,7 +99,8 @@ def _evolve(
     model: str | None = None,  # of the writer, like gpt-4o-mini
     checker_model: str | None = None,  # of the checker
     base_url: str | None = None,  # of an endpoint for writer and checker, like http://localhost:8000/v1
-    prices: str | None = None,  # dollars for a million tokens of input and output, like 0.15,0.6
+    prices: str | None = None,  # dollars for a million tokens of input and output, like 0.15,0.6; of several models
+    # like "gpt-4o=2.5,10 llama3=0,0"
     fetched: Path | None = None,  # where dumps are fetched to; dumps in the folder by default
     wikipedia: str = "enwiki.xml.bz2",  # kind of the Wikipedia that is fetched, like simplewiki.xml.bz2 or enwiki.html;
     # with passages any language, like dewiki.xml.bz2
@@ -298,17 +299,6 @@ def _read_sources(paths: list[Path]) -> list[dict]:
         out += series_facts(path) if path.is_dir() else read_facts(path)
     return out
 
-# %% ../../nbs/12_app/06_data.ipynb #6af3a2af
-def _prices(texts: list[str]) -> dict | tuple | None:
-    "Prices of all models, or by model, from words like 0.15,0.6 and gpt-4o=2.5,10."
-    found = {}
-    for text in texts:
-        model, _, pair = text.rpartition("=")
-        found[model] = _parse_prices(pair, text, "like --prices 0.15,0.6 or --prices gpt-4o=2.5,10")
-    if "" in found and len(found) > 1:
-        raise BadArgument("--prices for all models and for one: name the model of each, like --prices gpt-4o=2.5,10")
-    return found.get("", found) or None
-
 # %% ../../nbs/12_app/06_data.ipynb #38decb79
 def _make_compared(texts: list[str], paid: dict) -> dict:
     "The writers by their words; equal words are one writer."
@@ -317,7 +307,8 @@ def _make_compared(texts: list[str], paid: dict) -> dict:
     from wbe.writers.base import parse_writer
 
     every = [parse_writer(text) for text in dict.fromkeys(texts)]
-    names = [":".join(filter(None, (s["name"], s.get("model")))) for s in every]
+    whole = lambda s: s["name"] + (f"+{s['prompts']}" if "prompts" in s else "")
+    names = [":".join(filter(None, (whole(s), s.get("model")))) for s in every]
     places = [f"@{redact_url(s['base_url'])}" if "base_url" in s else "" for s in every]
     names = [n + place if names.count(n) > 1 else n for n, place in zip(names, places)]
     return {n: make_writer(**s, **(paid if s["name"] == "openai" else {})) for n, s in zip(names, every)}
@@ -357,7 +348,7 @@ def _paid_settings(
     cache: Path | None,
 ) -> dict:
     "The settings of the writers and judges that are paid for; none for what was not given."
-    paid = _spending(budget, _prices(prices or []), yes)
+    paid = _spending(budget, prices, yes)
     return paid | (dict(job=str(out.resolve())) if budget is not None else {}) | (dict(cache=cache) if cache else {})
 
 # %% ../../nbs/12_app/06_data.ipynb #51ef6be2

@@ -59,7 +59,7 @@ def _convert_isolated(pairs: dict[Path, Path]):  # pickle: file of safetensors
         raise WbeError(f"{next(iter(pairs)).parent}: not converted: {why}")
 
 # %% ../../nbs/07_lm/15_convert.ipynb #cell-014
-_KEPT_SUFFIXES = (".json", ".txt", ".model", ".md", ".tiktoken")
+_KEPT_SUFFIXES = (".json", ".txt", ".model", ".md", ".tiktoken", ".jinja")
 
 
 def _convert_pickles(

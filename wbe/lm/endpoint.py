@@ -16,9 +16,9 @@ from .families import Family
 from .models import LM
 from .tokens import Protocol, QAItem, _chat_messages, get_protocol
 from ..progress import progress_bar
-from ..records import patch
+from ..records import check_unused, patch
 from ..writers.endpoint import RESPONSE_FORMATS, CallOutcome, Endpoint, RateLimiter
-from ..writers.endpoint import _counted_tokens, redact_key
+from ..writers.endpoint import _counted_tokens, _reported_failure, redact_key
 from ..writers.ledger import CachedAnswer, SpendingLimit, WriterError, token_upper_bound
 from ..writers.requests import ChatPrompt
 
@@ -33,7 +33,7 @@ def _parse_text(data: dict) -> CallOutcome:  # data: the server's reply
         choice = data["choices"][0]
         message = choice["message"] or {}
     except (LookupError, TypeError):
-        return CallOutcome(CachedAnswer(None, "empty answer: the server sent no choices", *tokens), keep=True)
+        return _reported_failure(data.get("error") or "the server sent no choices")
     refusal = message.get("refusal") or (choice.get("finish_reason") == "content_filter" and "by the filter")
     if refusal:
         return CallOutcome(CachedAnswer(None, f"refused: {redact_key(refusal)}", *tokens), keep=True, final=True)
@@ -78,6 +78,9 @@ class TextEndpoint(Endpoint):
 
     def __post_init__(self):
         super().__post_init__()
+        check_unused(
+            "a model that continues texts is asked at once, with its own prompts", batch=self.batch, mix=self.mix
+        )
         self._dialect.format = RESPONSE_FORMATS.index(None)  # a text is no JSON
         self._kinds = {}  # version of a prompt: how many messages are fixed, and its stop strings
 

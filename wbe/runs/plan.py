@@ -104,6 +104,9 @@ class RunPlan(Plan, MeasureSettings, AskSettings, EditSettings, ModelSettings):
         from wbe.benchmark.near_probes import CRITERIA, FORMS, NEAR_AXES
         from wbe.records import choose_axes, choose_names
 
+        if any(hasattr(type(self.benchmark), name) for name in ("timesteps", "digest")):  # a Benchmark, a Timestep
+            remedy = "give its path, or its rows: benchmark.to_pandas()"
+            raise BadArgument(f"{self.benchmark!r} is open already, and a run notes where its benchmark is: {remedy}")
         object.__setattr__(self, "timesteps", parse_timesteps(self.timesteps))
         _check_numbers(self)
         choose_axes(self.axes or None)

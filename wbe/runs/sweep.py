@@ -121,6 +121,8 @@ def read_sweep(path: Path) -> tuple[Path, dict[str, RunPlan]]:  # the folder of 
     path = Path(path)
     sweep, plans = _read_toml(path), {}
     common = plan_settings(sweep.get("common", {}))
+    if not isinstance(sweep.get("run") or [], list):
+        raise BadArgument(f"{path}: [run] is one table; runs are a list: write [[run]] before the settings of each")
     for n, table in enumerate(map(plan_settings, sweep.get("run") or [{}]), 1):
         hparams = {**common.get("hparams", {}), **table.get("hparams", {})}
         for settings in _expand({**common, **table, "hparams": hparams}):

@@ -4,8 +4,8 @@
 
 # %% auto #0
 __all__ = ['ENTITY_KINDS', 'REQUEST_KINDS', 'PERSONAS', 'WRITER_CLASSES', 'WRITERS', 'Hop', 'Request', 'WrittenText', 'Writer',
-           'make_writer', 'split_kind', 'parse_writer', 'parse_writers', 'check_kinds', 'make_kind_writer',
-           'written_by', 'writers_of_row']
+           'make_writer', 'split_kind', 'parse_writer', 'parse_writers', 'check_kinds', 'check_prices',
+           'make_kind_writer', 'written_by', 'writers_of_row']
 
 # %% ../../nbs/03_writers/01_base.ipynb #cell-002
 import json
@@ -222,14 +222,23 @@ def write(self: _KindWriter, requests: Iterable[Request], progress: bool = False
         texts |= zip(places, writer.write([requests[i] for i in places], progress), strict=True)
     return iter([texts[i] for i in range(len(requests))])
 
+# %% ../../nbs/03_writers/01_base.ipynb #7b56ae2c
+def check_prices(writers: Iterable[dict], options: dict):  # writers: their settings; options: with `prices`
+    "Raise an error for one price for several models."
+    models = sorted({w["model"] for w in writers if w["name"] == "openai"})
+    if len(models) > 1 and options.get("prices") and not isinstance(options["prices"], dict):
+        given = " ".join(f"{model}=IN,OUT" for model in models)
+        raise BadArgument(f"one price for {' and '.join(models)}: name the model of each, like prices='{given}'")
+
 # %% ../../nbs/03_writers/01_base.ipynb #b06f4bc5
 def make_kind_writer(
     settings: dict,  # as `parse_writers` gives them
     options: dict | None = None,  # of writers behind an endpoint: budget, prices, confirm, job, …
 ) -> Writer:
     "The writer of a benchmark: one for all kinds, or a `_KindWriter`."
-    made, options = {}, options or {}
-    only = not settings.get("kinds")
+    made, options, kinds = {}, options or {}, (settings.get("kinds") or {}).values()
+    only = not kinds
+    check_prices((settings, *kinds), options)
 
     def make(about: dict) -> Writer:
         key = json.dumps(about, sort_keys=True)

@@ -61,8 +61,9 @@ def price_of(
     batch: bool = False,  # batches are cheaper
 ) -> _Price | None:
     "The price of a model, or None if it is unknown."
-    source = f"table of {_price_table()['as_of']}" if prices is None else "given"
-    pair = _listed_price(model) if prices is None else prices.get(model) if isinstance(prices, dict) else prices
+    own = prices.get(model) if isinstance(prices, dict) else prices
+    source = f"table of {_price_table()['as_of']}" if own is None else "given"
+    pair = _listed_price(model) if own is None else own
     if pair is None:
         return None
     try:

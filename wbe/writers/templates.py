@@ -737,4 +737,5 @@ def row_statements(
     fact = Request("", "update", subject, (Hop(pid, label, row["ans"] or "?"),))
     if (pid, "") not in STATEMENTS and unaskable_hop(fact):
         return []
-    return statement_prompts(pid, subject, "thing", object_kind(pid, row.get("ans_classes") or ()), label)
+    kind = "person" if pid in _OF_PEOPLE else "thing"
+    return statement_prompts(pid, subject, kind, object_kind(pid, row.get("ans_classes") or ()), label)

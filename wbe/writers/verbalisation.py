@@ -20,6 +20,7 @@ from ..records import BadArgument
 from ..store import StoreError, explain_read_errors, write_text
 from ..texts import one_line
 from .base import WrittenText
+from .ledger import need_all_asked
 from .llm import OpenAIWriter
 from .properties import STATEMENTS
 from .requests import AnswerForm, BadAnswer, ChatPrompt, Task, chat_prompt, prompt_file
@@ -187,7 +188,7 @@ def write_sentences(
 ) -> Iterator[tuple[SentenceRequest, list[str]]]:
     "Each fact with its sentences; none where the writer failed."
     requests = list(requests)
-    for request, text in zip(requests, writer.write(requests, progress=progress), strict=True):
+    for request, text in zip(requests, need_all_asked(writer.write(requests, progress=progress)), strict=True):
         yield request, _listed_sentences(text.text or "")
 
 # %% ../../nbs/03_writers/12_verbalisation.ipynb #cell-044
