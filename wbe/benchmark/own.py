@@ -372,11 +372,11 @@ def _unread_columns(data: list[dict], match: ColumnMatch) -> dict:
             continue
         texts = (v if isinstance(v, str | None) else json.dumps(v, ensure_ascii=False, default=str) for v in values)
         out[f"{column} (unread)" if column in ours else column] = pa.array(texts, pa.string())
-    for field, names in (("ans", "ans_aliases"), ("previous", "previous_aliases")):
-        if field in match.fields and names not in out:  # a list of answers: any of them is right
-            cells = [_all_texts(_parsed_list(d.get(match.fields[field][0]))) for d in data]
+    for name, others in (("ans", "ans_aliases"), ("previous", "previous_aliases")):
+        if name in match.fields and others not in out:  # a list of answers: any of them is right
+            cells = [_all_texts(_parsed_list(d.get(match.fields[name][0]))) for d in data]
             if any(len(texts) > 1 for texts in cells):
-                out[names] = pa.array([texts[1:] or None for texts in cells], pa.list_(pa.string()))
+                out[others] = pa.array([texts[1:] or None for texts in cells], pa.list_(pa.string()))
     return out
 
 # %% ../../nbs/06_benchmark/11_own.ipynb #cell-040
