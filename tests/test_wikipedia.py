@@ -145,7 +145,8 @@ A haven is portus; so be it.
 == Trade
 * Wool
 * Salt & herring
-Tar, Rope
+* Tar
+* Rope
 == Demographics
 The density is , or H2O for [[every]] soul: 5 m by 2 m. It is denser than before (list).
 """

@@ -211,8 +211,12 @@ def _renamed_values(came, old, old_labels, new_labels, redirects, rejected):
     only = came.filter(nw.col("value_type") == "item", nw.col("tag") == "update", nw.col("previous_count") == 1)
     nameless = gone.filter(nw.col("label").is_null())
     same.append(only.join(nameless.select(previous="id"), on="previous", how="semi"))
-    known = nw.concat([f.select(previous=nw.col("id")) for f in (old_labels, rejected)])
-    same.append(only.join(known, on="previous", how="anti"))  # redirected before: the older snapshot has no such entity
+    known = nw.concat(
+        [f.select(previous=nw.col("id")) for f in (old_labels, rejected)]
+    )  # others were redirected before
+    stated = _stated_values(old).select(*SUBJECT_PROPERTY, "statement_id", previous=nw.col("value"))
+    within = [*SUBJECT_PROPERTY, "statement_id", "previous"]
+    same.append(only.join(known, on="previous", how="anti").join(stated, on=within, how="semi"))
     also = new_labels.join(pairs.select(id="value").unique(), on="id", how="semi")
     also = also.select(value="id", old_name="aliases").explode("old_name")
     also = also.with_columns(nw.col("old_name").str.to_lowercase())

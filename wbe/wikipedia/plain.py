@@ -121,6 +121,21 @@ def _boxes_as_tables(text: str) -> str:
             out, at = [*out, text[at:start], "\n{|\n", *rows, "|}\n"], end
     return "".join([*out, text[at:]])
 
+# %% ../../nbs/05_wikipedia/03_plain.ipynb #a3e293d9
+_BLOCK_LIST = re.compile(r"\{\{\s*(?:plain ?list|columns?[- ]?list|col-list|cast list(?:ing)?)\s*\|", re.I)
+_LIST_LINES = re.compile(r"^[ \t]*[*#].*?(?=\n[ \t]*\||\Z)", re.M | re.S)
+
+
+def _lists_as_lines(text: str) -> str:
+    "The text with lists that stand in a template as lists of their own: each item is an item, however many there are."
+    out, at = [], 0
+    for start, end in _outermost(text, _BRACES):
+        found = _BLOCK_LIST.match(text, start)
+        if found and not text[text.rfind("\n", 0, start) + 1 : start].strip():
+            if lines := _LIST_LINES.search(text[found.end() - 1 : end - 2]):
+                out, at = [*out, text[at:start], "\n", lines[0], "\n"], end
+    return "".join([*out, text[at:]])
+
 # %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-022
 _ARGUMENT = re.compile(r"\{\{\{[^{}]*\}\}\}")
 _VARIANTS = re.compile(r"-\{(?!\{)(?:([A-Za-z;-]*)\|)?(?:\s*[a-z]+(?:-[a-z]+)*\s*:)?([^{}\n;]*)[^{}\n]*\}-")
@@ -137,6 +152,7 @@ def _without_nested(text: str, tables: bool = False) -> str:
     if tables:
         text = _boxes_as_tables(text)
     if "{{" in text:
+        text = _lists_as_lines(text)
         text = _cut_pairs(text, _outermost(text, _BRACES), _has_no_text)
     if "{|" in text and not tables:
         text = _cut_pairs(text, _outermost(text, _TABLE_MARKS), bool)
