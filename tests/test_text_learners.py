@@ -28,7 +28,7 @@ LEARNERS = {
     "text-recadam": QUICK | dict(anneal_t0=1.0, gamma=10.0),
     "text-mix-review": QUICK,
     "text-lora": QUICK | dict(head=True),
-    "text-k-adapter": QUICK | dict(heads=2, gain=1.0),
+    "text-k-adapter": QUICK | dict(heads=2, gain=1.0, head=True),  # a stack of two results in each timestep
     "text-passages": dict(words=20),
 }
 

@@ -344,9 +344,8 @@ def _evolving_models(folder: Path, settings: dict, given: dict, writer_options: 
     job = lambda about: dict(job=str(folder.resolve())) if about["name"] == "openai" else {}
     makers = dict(writer=make, checker=CHECKERS.make)
     made = [makers[k](**about | job(about) | (options if paid[k] else {})) for k, about in both.items()]
-    spenders = [one for one in made if hasattr(one, "share_budget")]
-    if spenders:
-        spenders[0].share_budget(spenders[1:])
+    if len(made) > 1 and all(hasattr(one, "share_budget") and one.job for one in made):
+        made[0].share_budget(made[1:])
     return made[0], made[1] if len(made) > 1 else None
 
 # %% ../../nbs/06_benchmark/16_evolving_series.ipynb #cell-048

@@ -149,10 +149,12 @@ def match_columns(
 
 # %% ../../nbs/06_benchmark/11_own.ipynb #cell-007
 def _all_texts(value) -> list[str]:
-    "The texts of a list, of any depth; or a text."
+    "The texts of a list, of any depth, without what is no text; or a text."
     if isinstance(value, (list, tuple)):
         return [text for v in value for text in _all_texts(v)]
-    return [] if value in (None, "") else [text_of_value(value)]
+    with suppress(TypeError):
+        return [] if value in (None, "") else [text_of_value(value)]
+    return []
 
 
 def _first_text(value) -> str | None:

@@ -424,6 +424,8 @@ def _open_series(folder: Path, settings: dict) -> Series:
     "The series of a folder, or a new one; the settings must be the same."
     series = Series.begun(folder, settings)
     begun = dict(namesakes="drop", doubtful="keep", ended="keep") | series.settings  # as those without these settings
+    if begun.get("links"):  # older plans hold it as it was typed
+        begun["links"] = str(Path(begun["links"]).absolute())
     if begun != settings:
         was = {k: v for k, v in begun.items() if settings.get(k) != v}
         remedy = "choose another folder, or the same settings"

@@ -7,6 +7,7 @@ __all__ = ['OFFER_COLUMNS', 'STATUS_COLUMNS']
 
 # %% ../../nbs/12_app/04_bench.ipynb #785f3a05
 import json
+import re
 from functools import partial
 from pathlib import Path
 
@@ -240,7 +241,7 @@ def _parse_prices(
 def _prices(texts: list[str]) -> dict | tuple | None:
     "Prices of all models, or by model, from words like 0.15,0.6 and gpt-4o=2.5,10."
     found = {}
-    for text in texts:
+    for text in " ".join(re.sub(r",\s+", ",", text) for text in texts).split():
         model, _, pair = text.rpartition("=")
         found[model] = _parse_prices(pair, text, "like --prices 0.15,0.6 or --prices gpt-4o=2.5,10")
     if "" in found and len(found) > 1:
@@ -256,7 +257,7 @@ def _spending(
     "The options of a writer that its texts do not depend on."
     if budget is not None and not budget >= 0:
         raise BadArgument(f"--budget {budget:g}: it cannot be negative")
-    words = prices.split() if isinstance(prices, str) else prices
+    words = [prices] if isinstance(prices, str) else prices
     if isinstance(words, list | tuple) and all(isinstance(text, str) for text in words):
         prices = _prices(words)
     how = dict(budget=budget, prices=prices, confirm=True if yes else None)

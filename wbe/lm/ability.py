@@ -352,7 +352,8 @@ def _parts_without_whole(tree: dict, name: str) -> list[str]:
     if name not in names:  # a tag
         return list(names)[:8]
     key = names[name]
-    whole = not isinstance(tree[key], dict) or getattr(key, "aggregate_metric_list", True)
+    config = getattr(key, "config", None)  # of a group; None for a plain name
+    whole = not isinstance(tree[key], dict) or config is None or config.get("aggregate_metric_list")
     return [] if whole else [str(getattr(part, "group_name", part)) for part in tree[key]][:8]
 
 # %% ../../nbs/07_lm/11_ability.ipynb #fd60a75f

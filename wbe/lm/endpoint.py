@@ -33,7 +33,9 @@ def _parse_text(data: dict) -> CallOutcome:  # data: the server's reply
         choice = data["choices"][0]
         message = choice["message"] or {}
     except (LookupError, TypeError):
-        return _reported_failure(data.get("error") or "the server sent no choices")
+        if data.get("error"):
+            return _reported_failure(data["error"])
+        return CallOutcome(CachedAnswer(None, "empty answer: the server sent no choices", *tokens), keep=True)
     refusal = message.get("refusal") or (choice.get("finish_reason") == "content_filter" and "by the filter")
     if refusal:
         return CallOutcome(CachedAnswer(None, f"refused: {redact_key(refusal)}", *tokens), keep=True, final=True)

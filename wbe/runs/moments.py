@@ -9,11 +9,12 @@ __all__ = ['SCORING_VERSION', 'Asker']
 import hashlib
 import json
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pandas as pd
 
-from ..editors.results import bytes_beside_weights, compact_edits
+from ..editors.results import EditError, bytes_beside_weights, compact_edits
 from ..lm.ability import TASKS, AbilityTask, measure_ability, score_held_out
 from ..lm.cost import time_rounds, timing_summary
 from ..lm.models import LM
@@ -250,8 +251,9 @@ def ask(
         lasting[0] |= dict(questions=[x.question for x in self.lasting], expected=[x.answer for x in self.lasting])
     general, norms = [], []
     if moment == "step" or (moment == "before" and first):
-        if not self.job.schedule.restore:
-            compact_edits(self.lm)  # so that what is kept does not depend on when there was a checkpoint
+        with suppress(EditError):  # results of other kinds stand between them, as those of a learner with head
+            if not self.job.schedule.restore:
+                compact_edits(self.lm)  # so that what is kept does not depend on when there was a checkpoint
         cost |= self.time_answers() | dict(bytes_beside=bytes_beside_weights(self.lm))
         general = self.measure_abilities(key, edited, at)
         norms = [at | row for row in done.health.norm_rows(done.checkpoint.edited_matrices)]

@@ -122,8 +122,15 @@ def _boxes_as_tables(text: str) -> str:
     return "".join([*out, text[at:]])
 
 # %% ../../nbs/05_wikipedia/03_plain.ipynb #a3e293d9
-_BLOCK_LIST = re.compile(r"\{\{\s*(?:plain ?list|columns?[- ]?list|col-list|cast list(?:ing)?)\s*\|", re.I)
-_LIST_LINES = re.compile(r"^[ \t]*[*#].*?(?=\n[ \t]*\||\Z)", re.M | re.S)
+_BLOCK_LIST = re.compile(r"\{\{\s*(?:plain ?list|columns?[- ]?list|col-list|cast list(?:ing)?)\s*(?=\|)", re.I)
+_ITEM_LINES = re.compile(r"[ \t]*[*#]")
+
+
+def _parameters(text: str) -> list[str]:
+    "The parameters of a template, from what stands between its name and its end: bars within others divide nothing."
+    held = sorted(span for marks in (_BRACES, _BRACKETS) for span in _outermost(text, marks))
+    bars = [m.start() for m in re.finditer(r"\|", text) if not any(a < m.start() < b for a, b in held)]
+    return [text[a + 1 : b] for a, b in zip(bars, [*bars[1:], len(text)])]
 
 
 def _lists_as_lines(text: str) -> str:
@@ -132,8 +139,9 @@ def _lists_as_lines(text: str) -> str:
     for start, end in _outermost(text, _BRACES):
         found = _BLOCK_LIST.match(text, start)
         if found and not text[text.rfind("\n", 0, start) + 1 : start].strip():
-            if lines := _LIST_LINES.search(text[found.end() - 1 : end - 2]):
-                out, at = [*out, text[at:start], "\n", lines[0], "\n"], end
+            parts = [p for p in _parameters(text[found.end() : end - 2]) if not re.match(r"\s*[\w ]+=", p)]
+            if len(parts) == 1 and any(_ITEM_LINES.match(line) for line in parts[0].split("\n")):
+                out, at = [*out, text[at:start], "\n", parts[0].strip("\n"), "\n"], end
     return "".join([*out, text[at:]])
 
 # %% ../../nbs/05_wikipedia/03_plain.ipynb #cell-022

@@ -26,7 +26,7 @@ from ..store import Manifest, Stage, atomic_write, lock, make_folder, stored_row
 from ..texts import stable_hash
 from ..wikidata.build import check_pair, check_snapshot, dump_date
 from .comparison import COMPARISON_VERSION, compare_wikipedia
-from .diffs import ChangedText, Diffset, write_diffset
+from .diffs import ChangedText, Diffset, _chosen_faults, write_diffset
 from .pages import WikipediaSnapshot, parse_wikipedia
 from .plain import _link_target, page_paragraphs
 
@@ -259,7 +259,7 @@ def check_english(names: Iterable):  # names: of dumps, or kinds like dewiki.xml
     "Raise an error for a Wikipedia whose titles are not the English ones that facts are matched with."
     for name in (Path(file).name for file in names):
         found = re.match(r"([a-z_]+)wiki[-.]", name)
-        if found and found[1] not in ("en", "simple"):
+        if found and found[1] not in ("en", "simple", "wikidata"):
             raise BadArgument(f"{name}: facts are matched with articles by English titles: take enwiki or simplewiki")
 
 # %% ../../nbs/05_wikipedia/06_texts.ipynb #a33a5629
@@ -281,14 +281,16 @@ def _days_of_texts(dumps: dict, work: Path) -> list[str]:
     return days
 
 # %% ../../nbs/05_wikipedia/06_texts.ipynb #8d0ba154
-def _check_as_begun(work: Path, **settings):  # settings: tables and as_published
+def _check_as_begun(work: Path, tables: bool, as_published: bool):
     "Raise an error for a folder of texts that was begun with other settings."
+    given = dict(tables=tables, as_published=_chosen_faults(as_published))
+    stored = dict(tables="tables", as_published="faults")  # in the manifests
     for path in sorted(work.glob("*_*/*.manifest.json")):
         made = Manifest.load(path).params
-        if was := {k: made[k] for k, v in settings.items() if k in made and made[k] != v}:
-            given = " ".join(f"--set {k}={'yes' if v else 'no'}" for k, v in was.items())
+        if was := [name for name, key in stored.items() if key in made and made[key] != given[name]]:
+            words = " ".join(f"--set {name}={'yes' if made[stored[name]] else 'no'}" for name in was)
             raise BadArgument(
-                f"{work.parent}: its texts were made with {given}: give the same, or choose another folder"
+                f"{work.parent}: its texts were made with {words}: give the same, or choose another folder"
             )
 
 # %% ../../nbs/05_wikipedia/06_texts.ipynb #04f297b1
@@ -309,7 +311,7 @@ def write_wiki_texts(
     folder = Path(folder)
     work, how = Path(work or folder / "work"), dict(engine=engine, workers=workers, progress=progress)
     days, checks = _days_of_texts(dumps, work), dict(insist=insist, log=log)
-    _check_as_begun(work, tables=tables, as_published=as_published)
+    _check_as_begun(work, tables, as_published)
     with lock(make_folder(folder) / ".texts.lock"):
         parsed = {day: _parsed_day(dumps.get(day), work / f"pages_{day}", how | checks) for day in days}
         compared = {pair: work / f"compared_{pair[0]}_{pair[1]}" for pair in zip(days, days[1:])}

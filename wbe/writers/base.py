@@ -225,10 +225,11 @@ def write(self: _KindWriter, requests: Iterable[Request], progress: bool = False
 # %% ../../nbs/03_writers/01_base.ipynb #7b56ae2c
 def check_prices(writers: Iterable[dict], options: dict):  # writers: their settings; options: with `prices`
     "Raise an error for one price for several models."
-    models = sorted({w["model"] for w in writers if w["name"] == "openai"})
+    models = sorted({w["model"] for w in writers if w["name"] == "openai" and "model" in w})
     if len(models) > 1 and options.get("prices") and not isinstance(options["prices"], dict):
         given = " ".join(f"{model}=IN,OUT" for model in models)
-        raise BadArgument(f"one price for {' and '.join(models)}: name the model of each, like prices='{given}'")
+        how = f"--set prices='{given}', in Python a dict of pairs"
+        raise BadArgument(f"one price for {' and '.join(models)}: name the model of each, like {how}")
 
 # %% ../../nbs/03_writers/01_base.ipynb #b06f4bc5
 def make_kind_writer(
