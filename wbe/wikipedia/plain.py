@@ -136,7 +136,7 @@ def _parameters(text: str) -> list[str]:
 def _lists_as_lines(text: str) -> str:
     "The text with lists that stand in a template as lists of their own: each item is an item, however many there are."
     out, at = [], 0
-    for start, end in _outermost(text, _BRACES):
+    for start, end in _outermost(text, _BRACES) if _BLOCK_LIST.search(text) else ():
         found = _BLOCK_LIST.match(text, start)
         if found and not text[text.rfind("\n", 0, start) + 1 : start].strip():
             parts = [p for p in _parameters(text[found.end() : end - 2]) if not re.match(r"\s*[\w ]+=", p)]
