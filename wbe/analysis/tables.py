@@ -438,7 +438,7 @@ def changes_at_end(
     last = last.assign(before=[own[e].value for e in last.editor], verdict=pd.Series(found, last.index, dtype=object))
     return last, f"; {NOT_YET}: {', '.join(still)}" if still else ""
 
-
+# %% ../../nbs/11_analysis/02_tables.ipynb #231a4268
 def _change_text(row) -> str:
     "The verdict on the end of a run, in words."
     if not np.isfinite(row.value):

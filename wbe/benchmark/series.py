@@ -457,6 +457,8 @@ def _series_settings(writer: dict, settings: dict, engine: str) -> dict:
     "The settings of a series, checked; newer ones that are as usual are left out, so that older plans stay the same."
     different = {k: v for k, v in settings.items() if k not in _USUAL or v != _USUAL[k]}
     settings = dict(writer=public_writer(writer)) | different
+    if "links" in settings:
+        settings["links"] = str(Path(settings["links"]).absolute())
     _check_settings(settings, engine)
     return settings
 
@@ -497,13 +499,7 @@ def make_benchmark(
     writer_options = {k: v for k, v in writer.items() if k == "base_url"} | (writer_options or {})  # with its password
     settings = dict(closeness=closeness, chains=chains, title=title, source=source, seed=seed, language=language)
     settings |= dict(fallback=list(fallback), namesakes=namesakes, doubtful=doubtful, ended=ended, popular=popular)
-    settings |= dict(
-        statements=statements,
-        values=values,
-        every_pair=every_pair,
-        relations=relations,
-        links=links and str(Path(links).absolute()),
-    )
+    settings |= dict(statements=statements, values=values, every_pair=every_pair, relations=relations, links=str(links))
     settings = _series_settings(writer, settings, engine)
     _open_series(folder, settings).check_days(dumps)
     files = locate_dumps(dumps, folder / "dumps", mirror, kind, progress, log)

@@ -385,8 +385,7 @@ def _benchmark(
     out: TableOutput,
     model: str | None = None,  # of the writer, like gpt-4o-mini
     base_url: str | None = None,  # of the writer's endpoint; a password in it is used, never stored
-    prices: str | None = None,  # dollars for a million tokens of input and output, like 0.15,0.6; of several models
-    # like "gpt-4o=2.5,10 llama3=0,0"
+    prices: str | None = None,  # dollars for a million tokens in and out, like 0.15,0.6 or "gpt-4o=2.5,10 llama3=0,0"
     world_seed: int | None = None,  # random seed of the world; 7 by default
     **settings,  # of `make_benchmark`, `build_facts` or `parse_dump`
 ):
@@ -425,8 +424,7 @@ def _extend(
     *,
     out: TableOutput,
     base_url: str | None = None,  # of the writer's endpoint
-    prices: str | None = None,  # dollars for a million tokens of input and output, like 0.15,0.6; of several models
-    # like "gpt-4o=2.5,10 llama3=0,0"
+    prices: str | None = None,  # dollars for a million tokens in and out, like 0.15,0.6 or "gpt-4o=2.5,10 llama3=0,0"
     **settings,  # of `extend_benchmark`
 ):
     """Add a timestep to a benchmark. What was released is not changed; repeating the command changes nothing.

@@ -78,6 +78,15 @@ def _print_evolving(release, out: TableOutput):
         f"Train it on texts:  wbe run {release.folder} -m MODEL -e text-diff"
     )
 
+# %% ../../nbs/12_app/06_data.ipynb #4a907d93
+def _dump_kinds(facts: bool, dumps: list[str], wikipedia: str) -> tuple:  # facts: whether Wikidata is needed, too
+    "The kinds of dumps that are fetched for a day."
+    from wbe.wikipedia.texts import check_english
+
+    if facts:
+        check_english([*dumps, wikipedia])
+    return ("auto", wikipedia) if facts else (wikipedia,)
+
 # %% ../../nbs/12_app/06_data.ipynb #ded193cc
 @more("wbe.benchmark.evolving_series:EvolvingSettings", "wbe.benchmark.evolving_series:evolve_benchmark")
 def _evolve(
@@ -99,11 +108,9 @@ def _evolve(
     model: str | None = None,  # of the writer, like gpt-4o-mini
     checker_model: str | None = None,  # of the checker
     base_url: str | None = None,  # of an endpoint for writer and checker, like http://localhost:8000/v1
-    prices: str | None = None,  # dollars for a million tokens of input and output, like 0.15,0.6; of several models
-    # like "gpt-4o=2.5,10 llama3=0,0"
+    prices: str | None = None,  # dollars for a million tokens in and out, like 0.15,0.6 or "gpt-4o=2.5,10 llama3=0,0"
     fetched: Path | None = None,  # where dumps are fetched to; dumps in the folder by default
-    wikipedia: str = "enwiki.xml.bz2",  # kind of the Wikipedia that is fetched, like simplewiki.xml.bz2 or enwiki.html;
-    # with passages any language, like dewiki.xml.bz2
+    wikipedia: str = "enwiki.xml.bz2",  # kind that is fetched, like enwiki.html; with passages also like dewiki.xml.bz2
     mirror: str | None = None,  # address of a mirror; Wikimedia by default
     **settings,  # of the series, and of `evolve_benchmark`
 ):
@@ -118,17 +125,20 @@ def _evolve(
     For example:  wbe data evolve months 2024-02-01 2024-03-01
     """
     from wbe.benchmark.evolving_series import _evolving_settings, evolve_benchmark
-    from wbe.wikipedia.texts import check_english
 
-    how = _spending(budget, prices, yes)
+    how, settings = _spending(budget, prices, yes), settings | dict(source=source, title=title)
     settings |= _writer_and_checker((writer, model), (checker, checker_model), base_url)
-    settings |= dict(source=source, title=title)
     settings |= {k: list(settings[k]) for k in ("fallback",) if k in settings}
     facts = _evolving_settings(folder, dict(source=source))["source"] == "facts"
-    if facts:
-        check_english([*dumps, wikipedia])
-    files = _files_of(dumps, fetched or folder / "dumps", ("auto", wikipedia) if facts else (wikipedia,), mirror)
+    files = _files_of(dumps, fetched or folder / "dumps", _dump_kinds(facts, dumps, wikipedia), mirror)
     _print_evolving(evolve_benchmark(folder, files, how, log=print_step, **settings), out)
+
+# %% ../../nbs/12_app/06_data.ipynb #f1b49a11
+def _next_day(folder: Path, settings: dict, probes: float) -> str:
+    "The command that adds a day to a folder of texts, with its settings."
+    same = [f"--set {name}=yes" for name in ("tables", "as_published") if settings.get(name)]
+    same += ["WIKIDATA_DUMP", f"--probes {probes:g}"] if probes else []
+    return " ".join(["wbe data texts", str(folder), "WIKIPEDIA_DUMP", *same])
 
 # %% ../../nbs/12_app/06_data.ipynb #e867e206
 @more("wbe.wikipedia.texts:write_wiki_texts")
@@ -157,11 +167,9 @@ def _texts(
     For example:  wbe data texts written 2024-02-01 2024-03-01 --wikipedia simplewiki.xml.bz2
     """
     from wbe.benchmark.evolving import write_probes
-    from wbe.wikipedia.texts import check_english, dumps_by_day, texts_table, write_wiki_texts
+    from wbe.wikipedia.texts import dumps_by_day, texts_table, write_wiki_texts
 
-    if probes:
-        check_english([*dumps, wikipedia])
-    kinds = ("auto", wikipedia) if probes else (wikipedia,)
+    kinds = _dump_kinds(bool(probes), dumps, wikipedia)
     files = _files_of(dumps, fetched or folder / "dumps", kinds, mirror)
     days = {day.replace("-", ""): found for day, found in dumps_by_day(files, ["wikipedia"]).items()}
     write_wiki_texts({day: found.articles for day, found in days.items()}, folder, log=print_step, **settings)
@@ -172,10 +180,8 @@ def _texts(
             f"Probes:       {', '.join(p.name for p in write_probes(folder, dumps, probes, log=print_step, **how))}"
         )
     out.frame("texts", texts_table(folder))
-    same = [f"--set {k}=yes" for k in ("tables", "as_published") if settings.get(k)]
-    same += ["WIKIDATA_DUMP", f"--probes {probes:g}"] if probes else []
     out.line(
-        f"Add a day:    wbe data texts {' '.join([str(folder), 'WIKIPEDIA_DUMP', *same])}\n"
+        f"Add a day:    {_next_day(folder, settings, probes)}\n"
         f"Train on it:  wbe run BENCHMARK -m MODEL -e text-diff --set texts={folder}"
     )
 

@@ -288,10 +288,12 @@ def _filter_both(out, parsed, on_step, **how) -> dict:  # how: of `filter_facts`
     return counts
 
 # %% ../../nbs/04_wikidata/12_build.ipynb #6ad4098d
-def _parsed_and_gone(dumps, dates, place: Path) -> list:  # place: the folder of the parsed snapshots
-    "The dumps of which there is only what was parsed of them; their dates must be known."
-    both = zip(dumps, dates)
-    return [w for w, day in both if not Path(w).exists() and Manifest.of(place / f"{day:%Y%m%d}", "parse")]
+def _locate_pair(dumps, dates, place: Path, *how) -> list[Path]:  # place: of what is parsed; how: of `locate_dumps`
+    "The files of two dumps of known dates; the file of one that is parsed may be gone."
+    parsed = lambda day: Manifest.of(place / f"{day:%Y%m%d}", "parse")
+    gone = [w for w, day in zip(dumps, dates or ()) if not Path(w).exists() and parsed(day)]
+    found = iter(locate_dumps([w for w in dumps if w not in gone], *how))
+    return [Path(w) if w in gone else next(found) for w in dumps]
 
 
 def _bytes_of(path: Path) -> int:
@@ -325,9 +327,7 @@ def build_facts(
     "From two dumps to facts: acquire, parse, compare, classify, filter, audit."
     out, ended = Path(out), check_choice(ended, ENDED, "way with what has ended")
     place = Path(parsed or out / "parsed")
-    gone = _parsed_and_gone((old, new), dates or (), place)
-    found = iter(locate_dumps([w for w in (old, new) if w not in gone], out / "dumps", mirror, kind, progress, on_step))
-    files = [Path(w) if w in gone else next(found) for w in (old, new)]
+    files = _locate_pair((old, new), dates, place, out / "dumps", mirror, kind, progress, on_step)
     t_old, t_new = _snapshot_dates(files, dates)
     counts = {"acquire": {p.name: format_bytes(_bytes_of(p)) for p in files}}
     parsed = [place / f"{d:%Y%m%d}" for d in (t_old, t_new)]

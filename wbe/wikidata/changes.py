@@ -182,16 +182,14 @@ def _is_rewritten():
     amounts, units = ([v.str.replace_all(cut, "") for v in both] for cut in (r" .*$", r"^\S+"))
     plain = [nw.when(a.str.contains(r"\.")).then(a.str.replace_all(r"\.?0+$", "")).otherwise(a) for a in amounts]
     same = (plain[0] == plain[1]) & (units[0] == units[1])
-    bare, signs = (
-        [f(v) for v in both] for f in (lambda v: v.str.replace_all(r"^[+-]0*", ""), lambda v: v.str.slice(0, 1))
-    )
+    bare, signs = [v.str.replace_all(r"^[+-]0*", "") for v in both], [v.str.slice(0, 1) for v in both]
     same = same | (bare[0] == bare[1]) & (signs[0] == signs[1])  # years of eleven digits, as they once were written
     for precision, finer in _FINER.items():
         is_coarse = both[0].str.ends_with(f"/{precision}") | both[1].str.ends_with(f"/{precision}")
         same = same | is_coarse & (both[0].str.replace_all(finer, "") == both[1].str.replace_all(finer, ""))
     return same
 
-
+# %% ../../nbs/04_wikidata/07_changes.ipynb #877ef3cc
 def _gone(old_labels, new_labels, rejected):
     "The entities that the new snapshot has no more: merged, or deleted."
     return old_labels.join(new_labels.select("id"), on="id", how="anti").join(rejected, on="id", how="anti")
@@ -211,9 +209,7 @@ def _renamed_values(came, old, old_labels, new_labels, redirects, rejected):
     only = came.filter(nw.col("value_type") == "item", nw.col("tag") == "update", nw.col("previous_count") == 1)
     nameless = gone.filter(nw.col("label").is_null())
     same.append(only.join(nameless.select(previous="id"), on="previous", how="semi"))
-    known = nw.concat(
-        [f.select(previous=nw.col("id")) for f in (old_labels, rejected)]
-    )  # others were redirected before
+    known = nw.concat([f.select(previous=nw.col("id")) for f in (old_labels, rejected)])  # not redirected before
     stated = _stated_values(old).select(*SUBJECT_PROPERTY, "statement_id", previous=nw.col("value"))
     within = [*SUBJECT_PROPERTY, "statement_id", "previous"]
     same.append(only.join(known, on="previous", how="anti").join(stated, on=within, how="semi"))

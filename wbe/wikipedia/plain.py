@@ -40,9 +40,9 @@ _WITH_CONTENT = re.compile(rf"<({_TAGS_WITHOUT_TEXT})\b[^<>]*>[^<]*(?:<(?!/?\1\b
 _BLOCKS = "div|p|blockquote|center"
 _BREAK = re.compile(rf"<br\b[^<>]*>|</?(?:{_BLOCKS}|[udo]l|li|d[td]|t[dhr])\b[^<>]*>", re.I)
 _TAGS = (
-    "abbr|b|bdi|bdo|big|blockquote|br|caption|center|cite|code|data|dd|del|dfn|div|dl|dt|em|font|h[1-6]|hr|i|ins|kbd|li|"
-    "link|mark|meta|ol|p|q|rb|rbc|rp|rt|rtc|ruby|s|samp|small|span|strike|strong|sub|sup|td|th|time|tr|tt|u|ul|var|wbr|"
-    "tbody|thead|nowiki|noinclude|onlyinclude|poem|phonos|langconvert|charinsert|ce|math|chem"
+    "abbr|b|bdi|bdo|big|blockquote|br|caption|center|cite|code|data|dd|del|dfn|div|dl|dt|em|font|h[1-6]|hr|i|ins|kbd|"
+    "li|link|mark|meta|ol|p|q|rb|rbc|rp|rt|rtc|ruby|s|samp|small|span|strike|strong|sub|sup|tbody|td|th|thead|time|tr|"
+    "tt|u|ul|var|wbr|nowiki|noinclude|onlyinclude|poem|phonos|langconvert|charinsert"
 )
 _ANY_TAG = re.compile(rf"</?(?:{_TAGS}|{_TAGS_WITHOUT_TEXT})\b[^<>]*>", re.I)  # others, like <iostream>, are text
 _BLOCK_TAG = re.compile(rf"^[ \t]*<(?:{_BLOCKS})\b[^<>]*>|</(?:{_BLOCKS})\s*>[ \t]*$", re.I | re.M)
