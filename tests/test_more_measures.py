@@ -136,7 +136,7 @@ def test_rankings_are_those_of_scipy(folder):
 def test_a_resample_of_rankings_is_a_bootstrap(folder):
     runs = [r for r in load_runs(folder) if r.editor != "none"]
     draws = rankings.resample_rankings(runs, ["exact match"], repeats=3, seed=5)
-    rows = rankings._criterion_rows(runs, "exact match")
+    rows = rankings._criterion_rows(runs, "exact match", [r.editor for r in runs])
     subjects = np.array(sorted(rows.subject_id.unique()))
     weights = np.random.default_rng(5).multinomial(len(subjects), np.full(len(subjects), 1 / len(subjects)), 3)
     for n, drawn in enumerate(draws.drawn["exact match"]):

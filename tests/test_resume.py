@@ -12,6 +12,7 @@ tables.
 import json
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -23,6 +24,7 @@ import torch
 
 from wbe.benchmark.reader import Benchmark
 from wbe.lm.toys import toy_lm
+from wbe.records import BadArgument
 from wbe.runs.loop import run_lifelong
 from wbe.runs.plan import RunPlan
 from wbe.runs.records import RUN_TABLES, PartitionedTable, Run
@@ -77,10 +79,10 @@ def tables(folder: Path) -> dict[str, pd.DataFrame]:
 
 def run_with_copies(plan: RunPlan, folder: Path, copies: Path, wanted, monkeypatch) -> list[Path]:
     "Carry out a run; its folder is copied whenever a file that is wanted is complete. Returns the copies."
-    made, replace = [], os.replace
+    made, put = [], os.replace
 
     def replace_and_copy(source, target, **options):
-        replace(source, target, **options)
+        put(source, target, **options)
         if Path(target).is_relative_to(folder) and wanted(str(Path(target).relative_to(folder))):
             made.append(copies / f"{len(made):02d}" / folder.name)
             shutil.copytree(folder, made[-1])
@@ -132,3 +134,13 @@ def test_scores_of_a_wrong_moment_are_an_error_that_says_what_to_do(bench, tmp_p
         with pytest.raises(StoreError, match=r"timestep 1 was scored after 3 and after 4 edits.*out anew") as e:
             read()
         assert "\n" not in str(e.value)
+
+
+def test_a_file_that_a_run_reads_is_the_same_when_it_goes_on(bench, tmp_path):
+    texts = tmp_path / "texts.txt"
+    texts.write_text("A text of the beginning.\n")
+    plan, folder = replace(plan_of("ft", bench), texts=str(texts), timesteps=(1, 1)), tmp_path / "run"
+    carry_out(plan, folder)
+    texts.write_text("Another one.\n")
+    with pytest.raises(BadArgument, match="the file of texts is not what it was"):
+        carry_out(replace(plan, timesteps=(1, 2)), folder)

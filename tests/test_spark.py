@@ -2,6 +2,7 @@
 
 import bz2
 import gzip
+import json
 import os
 
 import pyarrow.parquet as pq
@@ -10,6 +11,7 @@ from shared_cells import shared
 
 from wbe.benchmark.series import make_benchmark
 from wbe.engine import Spark
+from wbe.wikidata.audit import audit_benchmark
 from wbe.wikidata.build import build_facts
 from wbe.wikipedia.comparison import compare_wikipedia
 from wbe.wikipedia.pages import parse_wikipedia
@@ -56,6 +58,29 @@ def test_the_counts_are_the_same(both):
     removed = {row["filter"] for row in left["filter"]["funnel"] if row["removed"]}
     assert {"meta property", "renamed or merged", "no label"} <= removed
     assert all(counts["duplicates"] > 3 for step, counts in left.items() if step.startswith("parse "))
+
+
+def rows_about(parsed, some: slice) -> list[dict]:
+    "Statements of a snapshot as rows of a benchmark, every third with the object of another."
+    names = {r["id"]: r["label"] for r in pq.read_table(parsed / "labels.parquet").to_pylist()}
+    stated = pq.read_table(parsed / "statements.parquet", columns=["subject", "property", "value"]).to_pylist()
+    known = [s for s in stated if s["subject"] in names and s["value"] in names][some]
+    objects = [known[i - 7 * (i % 3 == 2)]["value"] for i in range(len(known))]
+    name = lambda s, o: dict(subject=names[s["subject"]], relation=s["property"], object=names[o], ans=names[o])
+    ids = lambda s, o: dict(subject_id=s["subject"], relation_id=s["property"], object_id=o)
+    about = dict(update="Which?", tag="update")
+    return [name(s, o) | ids(s, o) | about for s, o in zip(known, objects)]
+
+
+def test_an_audit_is_the_same(both, tmp_path):
+    "Of statements of either day, some of them of no day."
+    old, new = sorted((both["duckdb"].folder / "parsed").iterdir())
+    rows = [row for parsed in (old, new) for row in rows_about(parsed, slice(None, None, 9))]
+    (tmp_path / "rows.json").write_text(json.dumps(rows))
+    audits = {e: audit_benchmark(tmp_path / "rows.json", new, old, tmp_path / e, engine=e) for e in both}
+    duckdb, spark = (pq.read_table(audit.path) for audit in audits.values())
+    assert spark.equals(duckdb) and len(duckdb) == len(rows) > 500
+    assert len(set(duckdb["verdict"].to_pylist())) > 3
 
 
 def test_the_parsed_dumps_are_the_same_bytes(both):

@@ -158,7 +158,8 @@ def __exit__(self: DuckDB, kind, error, trace):
 # %% ../nbs/00_core/03_engine.ipynb #cell-026
 def _spark_memory(memory: str | None) -> str:
     "A memory limit as Spark writes it."
-    return memory_limit(memory).replace("iB", "").replace("B", "").lower()
+    number, unit = re.fullmatch(r"([\d.]+)\s*([kmgt])i?b", memory_limit(memory).strip(), re.IGNORECASE).groups()
+    return f"{max(1, int(float(number) * 1024 ** ('kmgt'.index(unit.lower()) - 1)))}m"  # it knows no fractions
 
 # %% ../nbs/00_core/03_engine.ipynb #cell-028
 def _require_spark():

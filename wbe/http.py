@@ -24,7 +24,7 @@ from urllib.request import url2pathname
 
 import wbe
 from .records import patch
-from .store import StoreError, explain_write_errors
+from .store import StoreError, explain_read_errors
 
 _log = logging.getLogger("wbe.http")
 
@@ -200,12 +200,12 @@ def _file_response(request):
 
     path = Path(url2pathname(request.url.raw_path.decode()))
     start = int((re.findall(r"\d+", request.headers.get("Range", "")) or [0])[0])
-    with explain_write_errors(path):
+    with explain_read_errors(path):
         if path.is_dir():
             sizes = {p.name: "-" if p.is_dir() else p.stat().st_size for p in path.iterdir()}
             page = "\n".join(f'<a href="{quote(name)}"></a> {size}' for name, size in sizes.items())
             return httpx.Response(200, content=iter([page.encode()]))
-        if not path.exists() or start >= path.stat().st_size:
+        if not path.exists() or start and start >= path.stat().st_size:
             return httpx.Response(416 if path.exists() else 404, content=iter([b""]))
         stat, file = path.stat(), open(path, "rb")
     file.seek(start)

@@ -357,7 +357,8 @@ def fill(
     progress: bool = True,
 ):
     "Append pieces as they are made, and the end."
-    with progress_bar(total=total, unit="it" if total else " pieces", desc=desc, show=progress) as bar:
+    begun = sum(self.state["counts"].values()) if total else self.done
+    with progress_bar(total=total, unit="it" if total else " pieces", desc=desc, show=progress, initial=begun) as bar:
         for parquet, counts in made:
             self.add(parquet, counts)
             bar.update(sum(counts.values()) if total else 1)

@@ -6,7 +6,7 @@
 __all__ = ['logger', 'WRITE_REMEDIES', 'StoreError', 'explain_write_errors', 'explain_read_errors', 'make_folder',
            'process_is_running', 'atomic_write', 'write_text', 'scratch_folder', 'new_folder', 'write_table',
            'stored_rows', 'stream_to_parquet', 'sha256_of', 'describe_file', 'versions', 'Manifest', 'Stage', 'lock',
-           'StageFolder', 'find_manifests', 'format_bytes', 'check_disk_space']
+           'StageFolder', 'find_manifests', 'format_bytes', 'begun_bytes', 'check_disk_space']
 
 # %% ../nbs/00_core/02_store.ipynb #cell-002
 import errno
@@ -293,7 +293,7 @@ class Manifest:
 # %% ../nbs/00_core/02_store.ipynb #cell-044
 def _stored_input(path, folder) -> str:  # folder: of the stage
     "How a manifest names an input."
-    path = Path(path).absolute()
+    path = Path(os.path.abspath(path))  # without ..
     relative = Path(os.path.relpath(path, Path(folder).absolute()))
     if relative.parts[:3] == ("..",) * 3:  # more than two folders up: not of this work
         return "/".join(path.parts[1:][-2:])
@@ -307,7 +307,7 @@ def _stored_inputs(
     "How a manifest names some inputs: no two of them the same."
     names = [_stored_input(p, folder) for p in paths]
     for name in {n for n in names if names.count(n) > 1}:
-        ends = {i: Path(p).absolute().parts[1:] for i, p in enumerate(paths) if names[i] == name}
+        ends = {i: Path(os.path.abspath(p)).parts[1:] for i, p in enumerate(paths) if names[i] == name}
         size = next((k for k in range(3, 100) if len({end[-k:] for end in ends.values()}) == len(ends)), 100)
         for i, end in ends.items():
             names[i] = "/".join(end[-size:])
@@ -333,7 +333,9 @@ class Stage:
         name: str,
         params: dict | None = None,  # everything that the result depends on, besides the inputs
         inputs=(),  # paths of files
+        ordered: bool = False,  # whether the result depends on their order, as a comparison's of old and new
     ):
+        self.ordered = ordered
         self.folder, self.name, self.params = Path(folder), name, json.loads(json.dumps(params or {}))
         self.path = self.folder / f"{name}.manifest.json"
         self.manifest = Manifest.of(folder, name)  # of the last complete run
@@ -360,7 +362,8 @@ def _input_hashes(inputs: dict, folder="") -> dict[str, list[str]]:  # folder: o
 @patch
 def key(self: Stage) -> str:
     "A hash of the stage's name, parameters and inputs; equal keys mean equal results."
-    inputs = [(_input_name(p), d["sha256"]) for p, d in sorted(self.inputs.items())]
+    given = self.inputs.items() if self.ordered else sorted(self.inputs.items())
+    inputs = [(_input_name(p), d["sha256"]) for p, d in given]
     shared = sorted((n, hashes) for n, hashes in _input_hashes(self.inputs).items() if len(hashes) > 1)
     whole = [self.name, self.params, inputs, *([shared] if shared else [])]
     return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).hexdigest()
@@ -372,10 +375,12 @@ def _changed_params(old: dict, new: dict) -> list[str]:
     return [f"{k} was {old.get(k, 'not set')!r}, is {new.get(k, 'not set')!r}" for k in names]
 
 # %% ../nbs/00_core/02_store.ipynb #cell-062
-def _changed_inputs(old: dict, new: dict, folder) -> list[str]:  # old: of a manifest in the folder
+def _changed_inputs(old: dict, new: dict, folder, ordered: bool = False) -> list[str]:  # old: of a manifest there
     "Which input files differ."
-    was, now = _input_hashes(old, folder), _input_hashes(new, folder)
+    was, now = _input_hashes(old, folder), _input_hashes(new)  # a new path is relative to where we are
     differ = [n for n in sorted({*was, *now}) if was.get(n) != now.get(n)]
+    if ordered and not differ and list(was) != list(now):
+        return ["the inputs are in another order"]
     return [f"input {n} is {_input_change(was.get(n, []), now.get(n, []))}" for n in differ]
 
 # %% ../nbs/00_core/02_store.ipynb #cell-063
@@ -403,7 +408,9 @@ def reasons(self: Stage) -> list[str]:
     old = self.manifest
     if old is None:
         return ["it has not been run yet"]
-    changed = _changed_params(old.params, self.params) + _changed_inputs(old.inputs, self.inputs, self.folder)
+    changed = _changed_params(old.params, self.params) + _changed_inputs(
+        old.inputs, self.inputs, self.folder, self.ordered
+    )
     return changed + _changed_outputs(self.folder, old.outputs)
 
 # %% ../nbs/00_core/02_store.ipynb #cell-068
@@ -413,13 +420,21 @@ def done(self: Stage) -> bool:
     return not self.reasons()
 
 # %% ../nbs/00_core/02_store.ipynb #cell-070
+_NO_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # as some network file systems answer
+
+
 def _take_lock(f, path):
     "Lock an open file and write the number of this process into it."
     import fcntl
 
     try:
         fcntl.flock(f, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    except OSError as e:
+        if e.errno in _NO_LOCKS:
+            logger.warning("%s: this file system has no locks; start no second process on this", path)
+            return
+        if not isinstance(e, BlockingIOError):
+            raise
         f.seek(0)
         holder = f"process {f.read().strip() or '?'} is already at work on this"
         raise StoreError(f"{path}: {holder}; wait for it, or choose another folder") from None
@@ -534,6 +549,11 @@ def format_bytes(n: float) -> str:
         if n < 1000 or unit == "TB":
             return f"{n:.0f} {unit}" if unit == "B" or n >= 100 else f"{n:.1f} {unit}"
         n /= 1000
+
+# %% ../nbs/00_core/02_store.ipynb #33ed58e3
+def begun_bytes(folder) -> int:
+    "The bytes of what killed work has left in a folder: it continues there, and needs so much less space."
+    return sum(p.stat().st_size for p in Path(folder).rglob("*.part") if p.is_file())
 
 # %% ../nbs/00_core/02_store.ipynb #cell-103
 def check_disk_space(

@@ -347,13 +347,14 @@ def build(folder: Path) -> list[str]:
     cache = folder.resolve().with_name(f".{folder.name}-cache")
     sources, site, log = cache / "sources", cache / "site", cache / "warnings.txt"
     every = ["-a"] * write_changed(sources, source_texts(sources))
-    usual = gc.get_threshold()
+    usual, frozen = gc.get_threshold(), gc.get_freeze_count()
     gc.freeze()  # the modules and what Sphinx keeps need not be searched for garbage again and again
     gc.set_threshold(100_000, 20, 20)
     trees = ["-d", str(cache / "trees")]
     status = sphinx(["-q", "-b", "html", "-j", "auto", *every, *trees, "-w", str(log), str(sources), str(site)])
     gc.set_threshold(*usual)
-    gc.unfreeze()
+    if not frozen:  # else the process has frozen what is older, and wants it to stay so
+        gc.unfreeze()
     warnings = [w.replace(f"{sources}/", "") for w in log.read_text().splitlines()]
     if status:
         raise SystemExit("\n".join(["the site could not be built", *warnings]))

@@ -17,11 +17,11 @@ from .style import GREY
 from .style import display_order, draw_editor_lines, draw_line, finish_panels, line_panels
 from .style import look, new_figure, panel_title, percent_axis, text_colour, upper_limit
 from .tables import as_run_list, before_text, changes_at_end, format_cell, format_percent, labelled_runs
-from .tables import last_in_time, list_changes, metric_label
+from .tables import NOT_YET, last_in_time, list_changes, metric_label
 from .timesteps import ability_table, draw_measure, mean_accuracy
 from ..metrics.intervals import bootstrap_interval
 from ..records import BadArgument
-from ..runs.records import broken_after
+from ..runs.records import broken_after, reached_end
 from ..store import format_bytes
 
 # %% ../../nbs/11_analysis/08_cost.ipynb #cell-010
@@ -135,10 +135,17 @@ def _on_front(cost: pd.Series, value: pd.Series) -> np.ndarray:
     return ~(as_good & better).any(axis=1) & cost.notna().to_numpy()
 
 # %% ../../nbs/11_analysis/08_cost.ipynb #cell-052
+def _names_at_end(runs) -> list[str]:
+    "The runs that were asked after their last timestep: others are not comparable; all, while none was."
+    named = labelled_runs(runs)
+    return [name for name, r in named if reached_end(r)] or [name for name, _ in named]
+
+
 def trade_off(runs, axis: str = "update", metric: str = "exact_match") -> pd.DataFrame:
-    "For each editor: accuracy, seconds per edit, the final ratio of answer times, and both fronts."
+    "For each editor whose run has ended: accuracy, seconds per edit, the final ratio of answer times, and both fronts."
     accuracy = mean_accuracy(runs, metric, [axis], verdicts=False).set_index("editor")
     times = last_in_time(answer_time(runs)).set_index("editor")
+    accuracy = accuracy[accuracy.index.isin(_names_at_end(runs))]
     out = accuracy[["value", "low", "high", "before"]].join(edit_cost(runs).per_edit, how="inner").join(times.ratio)
     for cost, name in (("per_edit", "front_edit"), ("ratio", "front_answer")):
         out[name] = _on_front(out[cost], out.value)
@@ -206,7 +213,7 @@ def draw_trade_off(
             where = dict(xycoords=("axes fraction", "data"), textcoords="offset points", ha="center")
             ax.annotate("before any edit", (0.5, before), (0, 3), **where, fontsize=8, color=GREY)
         ax.set_xlabel(label)
-        percent_axis(ax, high=upper_limit(table.high))
+        percent_axis(ax, high=upper_limit(table[["high", "value"]]))
         ax.margins(x=0.12)
         label_points(ax, x, t.value, t.index)
         panel_title(ax, title)
@@ -242,7 +249,11 @@ def summarise_cost(runs, axis: str = "update") -> str:
     out += [_summarise_ratios(t.ratio)] if t.ratio.notna().any() else []
     out += _summarise_bytes(runs)
     front = ", ".join(f"{e} ({format_percent(v)})" for e, v in t[t.front_edit].value.items())
-    return "\n".join([*out, f"No editor is both cheaper to edit with and better on {axis} than {front}."])
+    if t.empty:
+        return "\n".join(out)
+    open_runs = [name for name, _ in labelled_runs(runs) if name not in _names_at_end(runs)]
+    still = f"; {NOT_YET}: {', '.join(open_runs)}" if open_runs else ""
+    return "\n".join([*out, f"No editor is both cheaper to edit with and better on {axis} than {front}{still}."])
 
 # %% ../../nbs/11_analysis/08_cost.ipynb #33363f34
 def health_course(runs) -> pd.DataFrame:
@@ -261,13 +272,14 @@ def health_course(runs) -> pd.DataFrame:
 def health_table(
     course: pd.DataFrame,  # of `health_course`
 ) -> pd.DataFrame:
-    "A row for each editor: the edit after which it was broken, the highest ratio, and that at the end."
+    "A row for each editor: the edit after which it was broken, the highest ratio, and the last one."
     rows = {}
     for name, part in course.groupby("editor", sort=False):
         limit = part.limit.iloc[0]
         broken = broken_after(part.rename(columns=dict(value="perplexity_ratio")), None if limit != limit else limit)
         highest = part.value.fillna(np.inf).max()  # what is no number is the worst
-        rows[name] = {"broken after": broken, "highest": highest, "at the end": part.value.iloc[-1]}
+        last = {"last": part.value.iloc[-1], "after edits": part.edits_done.iloc[-1]}
+        rows[name] = {"broken after": broken, "highest": highest, **last}
     out = pd.DataFrame.from_dict(rows, "index").rename_axis("editor")
     return out.astype({"broken after": "Int64"}).reindex(display_order(rows))
 
@@ -308,20 +320,24 @@ def _norm_growth(runs) -> pd.DataFrame:
     return rows.assign(value=(rows.norm / rows.before).fillna(np.inf))
 
 # %% ../../nbs/11_analysis/08_cost.ipynb #62555b89
+_GROWTH = "times its norm before"
+
+
 def norm_table(runs) -> pd.DataFrame:
-    "A row for each editor: how many matrices it changed, and the matrix that has grown most at the end."
+    "A row for each editor: how many matrices it changed, and the matrix that has grown most after its last edits."
     last = last_in_time(_norm_growth(runs), ["editor", "matrix", "layer"])
     most = last.loc[last.groupby("editor").value.idxmax()].set_index("editor")
     where = most.matrix + " of layer " + most.layer.astype(str)
-    out = pd.DataFrame(dict(matrices=last.groupby("editor").size(), which=where, growth=most.value))
-    return out.rename(columns=dict(which="the one that grew most", growth="times its norm before"))
+    counted, made = last.groupby("editor").size(), most.edits_done
+    out = pd.DataFrame(dict(matrices=counted, which=where, growth=most.value, made=made))
+    return out.rename(columns=dict(which="the one that grew most", growth=_GROWTH, made="after edits"))
 
 # %% ../../nbs/11_analysis/08_cost.ipynb #d72baa3d
 def summarise_norms(
     table: pd.DataFrame,  # of `norm_table`
 ) -> str:
     "By how much the norms have grown."
-    by = table.iloc[:, 2].sort_values(ascending=False)
+    by = table[_GROWTH].sort_values(ascending=False)
     write = lambda value: f"{value:.3g} times" if np.isfinite(value) else "is not a number"
     grown = ", ".join(f"{name} {write(value)}" for name, value in by.items())
     return f"The matrix that grew most, relative to its norm before any edit: {grown}."

@@ -173,8 +173,8 @@ def _headline_columns(runs, mean, texts, lasting) -> list:
         parts += named[1:]
     if change is not None:
         parts.append(_last_by_editor(change, "change", "update, later"))
-    if lasting is not None:
-        parts.append(_last_by_editor(lasting, "value", "lasting facts"))
+    if lasting is not None:  # where each edit is made alone, they are asked before the edits only
+        parts.append(_last_by_editor(lasting[lasting.edits_done > 0], "value", "lasting facts"))
     if edits is not None:
         parts.append(edits.per_edit.rename("seconds per edit"))
     if answers is not None:
@@ -242,7 +242,9 @@ _LEARNT_AND_KEPT = ["update", "locality"]
 def _draw_arrow(ax, name: str, start, end):
     "Draw an editor: an open mark just edited, an arrow, and a full mark at the end."
     how, moved = look(name), bool(np.isfinite([*start, *end]).all()) and tuple(start) != tuple(end)
-    ax.plot(*start, how.marker, mfc="white" if moved else how.colour, mec=how.colour, ms=7, gid=name)
+    ax.plot(
+        *start, how.marker, mfc="white" if tuple(end) != tuple(start) else how.colour, mec=how.colour, ms=7, gid=name
+    )
     if moved:
         arrow = dict(arrowstyle="-|>", color=how.colour, lw=1.5, shrinkA=4, shrinkB=4)
         ax.annotate("", end, start, arrowprops=arrow)

@@ -8,6 +8,7 @@ __all__ = ['classify_answers', 'accuracy_by_kind', 'display_name', 'summarise_ki
 
 # %% ../../nbs/11_analysis/09_kinds.ipynb #cell-002
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -61,15 +62,23 @@ def _kind_of_answer(
         found = _date_or_number(label) or _KIND_BY_PROPERTY.get(property_id)
     return found or _KIND_OF_WRITERS[object_kind(property_id, classes)]
 
+# %% ../../nbs/11_analysis/09_kinds.ipynb #1dd5ff1c
+def _guess_from_others(answers: pd.Series) -> pd.Series:  # of one property
+    "For each question the most frequent answer of the others, the first by name of several; none for an only one."
+    often = sorted(Counter(answers).items(), key=lambda x: (-x[1], x[0]))
+    (first, most), (second, next_most) = (*often, (None, 0))[:2]
+    own = second if next_most > most - 1 else first if most - 1 > next_most else min(first, second or first)
+    own = None if most == 1 == len(often) else own  # what is guessed for questions with the most frequent answer
+    return answers.map(lambda a: own if a == first else first)
+
 # %% ../../nbs/11_analysis/09_kinds.ipynb #cell-024
 def _classify_axis(asked: pd.DataFrame, classes: Mapping) -> pd.DataFrame:
-    "The answers of one axis with their kind, and the most frequent answer for their property."
+    "The answers of one axis with their kind, and the most frequent answer of the other questions about their property."
     pid, oid = (asked[c].fillna("") for c in ("answer_relation_id", "answer_object_id"))
     known = [classes.get(o, ()) if c is None or not len(c) else c for c, o in zip(asked.answer_classes, oid)]
     table = asked.assign(answer=asked.expected, property_id=pid)
     table["kind"] = [_kind_of_answer(p, a, c) for p, a, c in zip(pid, asked.expected, known)]
-    often = table.groupby("property_id").answer.agg(lambda a: a.mode().iloc[0])
-    table["guess"] = table.property_id.map(often).where(table.property_id != "")
+    table["guess"] = table.groupby("property_id").answer.transform(_guess_from_others).where(table.property_id != "")
     return table[["edit_id", "axis", "timestep", "tag", "property_id", "answer", "kind", "guess"]]
 
 # %% ../../nbs/11_analysis/09_kinds.ipynb #cell-025
@@ -412,7 +421,9 @@ def _forgets_without_learning(table: pd.DataFrame) -> pd.DataFrame:
     "Results that generate the outdated answer less often than before any edit, and mostly neither answer."
     none = table.state.map(is_unedited).astype(bool)
     first, edited = table[none], table[~none]
-    below = edited.outdated_high < (first.outdated_low.iloc[0] if len(first) else 0.5)
+    if first.empty:  # nothing says how often it was generated before
+        return edited[:0]
+    below = edited.outdated_high < first.outdated_low.iloc[0]
     mostly_neither = (edited.neither_low > 0.5) & (edited.updated_high < 0.25)
     return edited[(edited.n >= MIN_QUESTIONS) & below & mostly_neither]
 

@@ -102,12 +102,18 @@ def _leakage_rows(runs, c: _Criterion) -> pd.DataFrame:
     return rows.assign(value=rows.right, part=2 * near + after, sign=np.where(near == after, 1, -1))[_PART_COLUMNS]
 
 # %% ../../nbs/11_analysis/16_rankings.ipynb #cell-022
-def _criterion_rows(runs, name: str) -> pd.DataFrame:  # name: of a criterion
+def _criterion_rows(
+    runs,
+    name: str,  # of a criterion
+    editors: Iterable[str],  # labels of the runs that are ranked
+) -> pd.DataFrame:
     "Rows of a criterion: the question, editor, subject_id, value, part, sign; none where the runs do not have them."
     c = _CRITERIA[check_choice(name, _CRITERIA, "criterion")]
     if c.against:
-        return _leakage_rows(runs, c)
+        rows = _leakage_rows(runs, c)
+        return rows[rows.editor.isin(list(editors))]
     rows = pool_scores(runs, [c.moment], [c.axis])
+    rows = rows[rows.editor.isin(list(editors))]
     if c.moment == "past" and len(rows):
         rows = rows[rows.scored_at == rows.scored_at.max()]
     if c.measure not in rows:
@@ -124,9 +130,9 @@ def _criterion_values(rows: pd.DataFrame) -> pd.Series:  # rows: of `_criterion_
 # %% ../../nbs/11_analysis/16_rankings.ipynb #cell-027
 def _ranked_rows(runs, names: Iterable[str]) -> tuple[list, dict]:
     "The editors in their order, and the rows of each criterion on the questions for which all of them have a value."
-    runs = _ranked_runs(runs)
-    editors = display_order(name for name, _ in labelled_runs(runs))
-    rows = {name: _criterion_rows(runs, name) for name in names}
+    ranked = [id(r) for r in _ranked_runs(runs)]
+    editors = display_order(name for name, r in labelled_runs(runs) if id(r) in ranked)  # names as in other sections
+    rows = {name: _criterion_rows(runs, name, editors) for name in names}
     having = lambda r: r.groupby([*QUESTION_KEY, "part"], observed=True).editor.transform("nunique")
     rows = {name: r[having(r) == len(editors)] for name, r in rows.items()}
     if not any(map(len, rows.values())):
@@ -302,7 +308,9 @@ def summarise_rankings(
     "The ranking by exact match, how far others are from it, and the criteria that clearly turn pairs."
     order = draws.values[_BASE_CRITERION].sort_values(ascending=False, kind="stable").index
     chance = table.iloc[0]
-    out = [f"By {_BASE_CRITERION}: {', '.join(order)}."]
+    values = draws.values[_BASE_CRITERION].loc[order]
+    joined = "".join(f"{' = ' if a == b else ', '}{name}" for name, a, b in zip(order[1:], values[1:], values))
+    out = [f"By {_BASE_CRITERION}: {order[0]}{joined}."]
     rest = table.iloc[1:]
     if chance.tau == chance.tau:
         own = f"{chance.tau:.2f} [{chance.low:.2f}, {chance.high:.2f}]"

@@ -109,7 +109,8 @@ const unpack = async id => {
   const bytes = Uint8Array.from(atob($(id).textContent.trim()), c => c.charCodeAt(0));
   return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
 };
-const MOMENTS = { before: "before any edit", current: "right after its edits", past: "after a later timestep", curve: "in between" };
+const MOMENTS = { before: "before any edit", current: "right after its edits", past: "after a later timestep", curve: "in between",
+  ahead: "before its edits, after earlier ones", after: "right after the edit" };
 const CHANGES = ["wrong → right", "right → wrong", "right → right", "wrong → wrong"];
 const SEVERAL = ["axis", "moment", "edits_done", "change"]; // of these an address may hold several values, with commas between
 const severalOf = (field, text) => SEVERAL.includes(field) ? text.split(",") : [text]; // the name of a run may hold commas
@@ -233,7 +234,7 @@ const buildFilters = () => {
     const values = valuesOf(field);
     if (values.length < 2) continue;
     const select = make("select", { id: `filter-${field}`, name: field }, make("option", { value: "", textContent: "all" }));
-    select.append(...values.map(v => make("option", { value: v, textContent: field === "moment" ? MOMENTS[v] : v })));
+    select.append(...values.map(v => make("option", { value: v, textContent: field === "moment" ? MOMENTS[v] ?? v : v })));
     form.append(make("label", { htmlFor: select.id }, title, select));
   }
   form.append(make("button", { type: "reset", textContent: "Clear" }), make("button", { type: "button", id: "questions-csv", textContent: "CSV" }));
@@ -265,7 +266,7 @@ const buildTable = () => new Promise(done => {
     widthGrow: ["question", "edit"].includes(field) ? 3 : 1, hozAlign: measured.has(field) ? "right" : "left",
     cssClass: field, formatter: cell => {
       const v = cell.getValue();
-      const shown = measured.has(field) ? percent(v) : field === "moment" ? MOMENTS[v] : String(v);
+      const shown = measured.has(field) ? percent(v) : field === "moment" ? MOMENTS[v] ?? v : String(v);
       return document.createTextNode(shown === "" ? "–" : shown);
     },
   }));
@@ -302,9 +303,10 @@ const load = () => loading ??= (async () => {
   $("questions-body").hidden = false;
   table = await buildTable();
 })();
-const openQuestions = async given => {
+const openQuestions = async given => { // null: right after the edits, where anything was asked then
   try {
     await load();
+    given ??= valuesOf("moment").includes("current") ? { moment: "current" } : {};
     for (const control of $("filters").elements) {
       if (!control.name) continue;
       const v = given[control.name] ?? "";
@@ -330,12 +332,12 @@ if ($("questions-data")) {
   addEventListener("hashchange", arrive);
   if (readAddress() !== null) arrive();
   else new IntersectionObserver((seen, watch) => {
-    if (seen.some(s => s.isIntersecting)) { watch.disconnect(); if (!loading) openQuestions({ moment: "current" }); }
+    if (seen.some(s => s.isIntersecting)) { watch.disconnect(); if (!loading) openQuestions(null); }
   }, { rootMargin: "200px" }).observe($("questions"));
   addEventListener("keydown", e => {
     if (e.key !== "/" || e.ctrlKey || e.metaKey || e.altKey || /^(input|select|textarea)$/i.test(e.target.tagName)) return;
     e.preventDefault();
     $("questions").scrollIntoView();
-    (loading ? load() : openQuestions({ moment: "current" })).then(() => $("filter-text")?.focus());
+    (loading ? load() : openQuestions(null)).then(() => $("filter-text")?.focus());
   });
 }

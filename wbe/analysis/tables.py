@@ -109,7 +109,7 @@ def _html_cell(text: str, value, numeric: bool, address: str | None = None) -> s
     "A cell of an HTML table; `data-value` holds the number, and a link leads to an address."
     kind = ' class="number"' if numeric else ' class="long"' if len(text) > 60 else ""
     number = isinstance(value, int | float | np.number) and value == value
-    data = f' data-value="{float(value):.12g}"' if number else ""
+    data = f' data-value="{float(value):.12g}"'.replace("inf", "Infinity") if number else ""  # as JavaScript writes it
     shown = html.escape(text)
     if address and text and _is_known(value) and value != NOT_YET:
         shown = f'<a href="{html.escape(address, quote=True)}">{shown}</a>'
@@ -198,18 +198,28 @@ def _benchmark_of(config: dict) -> tuple:
     return about.get("name"), next(iter(files.values()))
 
 
-def _most_planned(runs) -> dict[tuple, int]:  # by benchmark
-    "The largest number of edits that a run of each benchmark makes."
+def _model_of(config: dict) -> dict:
+    "What tells a run's model from others."
+    return {k: config.get("model", {}).get(k) for k in ("fingerprint", "numbers", "quant")}
+
+
+def _compared_with(run) -> tuple:
+    "What a run shares with those that it is compared with, where they make the same edits."
+    return *_benchmark_of(run.config), *_model_of(run.config).values()
+
+
+def _most_planned(runs) -> dict[tuple, int]:  # by what is compared
+    "The largest number of edits that a run of each benchmark and model makes."
     most = Counter()
     for r in runs:
-        most[_benchmark_of(r.config)] = max(most[_benchmark_of(r.config)], edits_planned(r))
+        most[_compared_with(r)] = max(most[_compared_with(r)], edits_planned(r))
     return most
 
 
 def longest_runs(runs) -> list:
-    "The runs with the most planned edits of their benchmark. Only these have comparable means over all timesteps."
+    "The runs with the most planned edits of their benchmark and model: only they have comparable means."
     most = _most_planned(runs := as_run_list(runs))
-    return [r for r in runs if edits_planned(r) == most[_benchmark_of(r.config)]]
+    return [r for r in runs if edits_planned(r) == most[_compared_with(r)]]
 
 # %% ../../nbs/11_analysis/02_tables.ipynb #887fd92f
 _SHORTER = "it is not compared with the others, and is shown over the edits alone"
@@ -218,19 +228,18 @@ _SHORTER = "it is not compared with the others, and is shown over the edits alon
 def describe_shorter_runs(runs) -> list[str]:
     "A sentence for each run that is not one of the longest."
     most = _most_planned(as_run_list(runs))
-    planned = [(name, edits_planned(r), most[_benchmark_of(r.config)]) for name, r in labelled_runs(runs)]
+    planned = [(name, edits_planned(r), most[_compared_with(r)]) for name, r in labelled_runs(runs)]
     return [f"{name}: {n:,} of {whole:,} edits; {_SHORTER}" for name, n, whole in planned if n < whole]
 
 # %% ../../nbs/11_analysis/02_tables.ipynb #0e6ff78d
 def _protocol_of_run(config: dict, edits: bool = True) -> dict:
     "What must be the same in two runs that are compared."
-    bench, model = (config.get(k, {}) for k in ("benchmark", "model"))
+    bench = config.get("benchmark", {})
     files = bench.get("files") or dict(all=bench.get("digest"))
-    of_model = {k: model.get(k) for k in ("fingerprint", "numbers", "quant")}
     asked = asked_settings(config) | dict(kind=config.get("kind") or "timesteps")
     what = dict(benchmark=files, edits=bench.get("edits"), timesteps=config.get("timesteps"))
     what = what if edits else dict(benchmark=_benchmark_of(config))
-    return what | dict(model=of_model, prompts=config.get("protocol"), asked=asked)
+    return what | dict(model=_model_of(config), prompts=config.get("protocol"), asked=asked)
 
 # %% ../../nbs/11_analysis/02_tables.ipynb #4cde7881
 def runs_by_protocol(
@@ -432,7 +441,8 @@ def changes_at_end(
     edited = of_editors(table[table.editor.isin(list(own))])
     after = edited[edited.edits_done > 0]
     last = last_in_time(after[after.at_end] if "at_end" in table else after)
-    still = [e for e in dict.fromkeys(edited.editor) if e not in set(last.editor)]
+    ended = after.editor if "at_end" not in edited else edited.editor[edited.at_end]  # or each edit was made alone
+    still = [e for e in dict.fromkeys(edited.editor) if e not in {*last.editor, *ended}]
     share = table.value.max() <= 1
     found = judge_differences([_difference(r, own[r.editor]) for r in last.itertuples()]) if share else None
     last = last.assign(before=[own[e].value for e in last.editor], verdict=pd.Series(found, last.index, dtype=object))
@@ -458,7 +468,7 @@ def list_changes(
         groups = rows.groupby(texts, sort=False)
         named = [f"{t}: {_list_editors(r, before, write, r.verdict.isna().all())}" for t, r in groups]
         parts.insert(0, f"After {edits:,} edits {'; '.join(named)}")
-    return ". ".join(parts) or "No run has ended"
+    return ". ".join(parts) or "No run was asked at its end"
 
 # %% ../../nbs/11_analysis/02_tables.ipynb #dc7a1da4
 _NOT_ASKED = package_table("analysis/words.toml")["not_asked"]

@@ -97,7 +97,7 @@ def draw_means(
         here = table[table.axis == axis].set_index("editor").reindex(editors)
         ax.vlines(here.before, *(np.arange(len(here)) + d for d in (-0.5, 0.5)), color=GREY, ls=(0, (1, 1.5)), lw=1.3)
         draw_dots(ax, editors, here.value, here.low, here.high)
-        percent_axis(ax, "x", high=upper_limit([*table.high, *table.before]))
+        percent_axis(ax, "x", high=upper_limit([*table.high, *table.value, *table.before]))
         ax.xaxis.get_major_locator().set_params(nbins=3)
         n = before_text(here.n, "{:,.0f}".format)
         ax.set_xlabel(f"{metric_label(metric)}, n = {n}" if axis == axes[0] else f"n = {n}")
@@ -162,7 +162,7 @@ def draw_course(
         draw_editor_lines(ax, panel.rows(table), "asked_of")
         for name, before in ((e, here[here.editor == e]) for e in unedited):
             draw_line(ax, before.asked_of, before.value, name=name, color=GREY, ls=(0, (1, 1.5)), marker="")
-        percent_axis(ax, high=upper_limit(table.high))
+        percent_axis(ax, high=upper_limit(table[["high", "value"]]))
     finish_panels(panels, "timestep just edited", metric_label("exact_match"), table.asked_of)
     return fig
 
@@ -330,7 +330,7 @@ def draw_measure(
     if every.value.max() > 1:  # perplexity
         panel.ax.set_yscale("log")
     else:
-        percent_axis(panel.ax, high=upper_limit(every.high))
+        percent_axis(panel.ax, high=upper_limit(every[["high", "value"]]))
 
 # %% ../../nbs/11_analysis/06_timesteps.ipynb #cell-052
 def draw_ability(
@@ -455,7 +455,7 @@ def draw_decay(
             before = before.drop_duplicates("edits_done").sort_values("edits_done")
             ax.plot(before.edits_done, before.before, color=GREY, ls=(0, (1, 1.5)), lw=1.4, label="before any edit")
         draw_editor_lines(ax, panel.rows(table), "edits_done")
-        percent_axis(ax, high=upper_limit(every.high))
+        percent_axis(ax, high=upper_limit(every[["high", "value"]]))
     finish_panels(panels, "edits so far", metric_label(metric))
     return fig
 

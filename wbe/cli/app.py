@@ -211,13 +211,15 @@ def _template(
     settings: Callable,  # lists those of the command
 ) -> str | None:
     "How an option of an earlier version is written today; None if it is an option of today, or none at all."
-    for key in (*(f"{name} {option}" for name in names), *([] if option in flags else [option])):
-        if key in _OLD_OPTIONS:
-            return _OLD_OPTIONS[key]
+    old = next((key for key in (*(f"{name} {option}" for name in names), option) if key in _OLD_OPTIONS), "")
+    if " " in old:
+        return _OLD_OPTIONS[old]
     if option in flags or not re.fullmatch(r"--[a-z][a-z-]+", option):
         return None
     name = option.removeprefix("--").replace("-", "_")
     kinds = {s.name: s.kind for s in settings()}
+    if old and name not in kinds:  # what is a setting today keeps its meaning
+        return _OLD_OPTIONS[old]
     if kinds.get(name) is bool or kinds.get(name.removeprefix("no_")) is bool:
         return f"--set={name.removeprefix('no_')}={'false' if name not in kinds else 'true'}"
     return f"--set={name}={{}}" if name in kinds else None

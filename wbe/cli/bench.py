@@ -208,6 +208,8 @@ def _with_model(text: str, model: str | None, base_url: str | None) -> str:
         return text
     if model and named:
         raise BadArgument(f"--writer {text} names a model already: leave out --model {model}")
+    if base_url and not base_url.startswith(("http://", "https://")):
+        raise BadArgument(f"--base-url {base_url}: an address begins with http:// or https://")
     return text + (f":{model}" if model else "") + (f"@{base_url}" if base_url else "")
 
 # %% ../../nbs/12_app/04_bench.ipynb #563eda2f
@@ -266,10 +268,11 @@ def _spending(
 # %% ../../nbs/12_app/04_bench.ipynb #46face1c
 def _check_writer(by: dict, how: dict):  # by: the options that its texts depend on; how: the others
     "Raise an error for a writer that cannot work."
-    from wbe.writers.base import make_writer
+    from wbe.writers.base import check_prices, make_writer
 
     every = [{k: v for k, v in by.items() if k != "kinds"}, *(by.get("kinds") or {}).values()]
-    if how and all(w["name"] == "template" for w in every):
+    check_prices(every, how)
+    if how and all(w["name"] in ("template", "local") for w in every):
         raise BadArgument("--budget, --prices and --yes are for a paid writer: add --writer openai --model NAME")
     for settings in every:
         if settings["name"] == "local":

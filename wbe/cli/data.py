@@ -252,6 +252,7 @@ def _verbalise(
     out: TableOutput,
     views: list[Path] = (),  # files of page views (.bz2 or .gz), for the popularity; sitelinks by default
     base_url: str | None = None,  # of the endpoint
+    prices: str | None = None,  # dollars for a million tokens of input and output, like 0.15,0.6
     keep: int = 5,  # templates of a property
     **settings,  # of `facts_to_verbalise`
 ):
@@ -265,8 +266,10 @@ def _verbalise(
 
     if writer != "table" and not model:
         raise BadArgument(f"--writer {writer} needs a model: add --model NAME")
-    options = {k: v for k, v in dict(model=model, base_url=base_url, budget=budget).items() if v is not None}
-    made = VERBALISERS.make(writer, **options, **(dict(confirm=True) if yes else {}))
+    paid = _spending(budget, prices, yes) | (dict(base_url=base_url) if base_url else {})
+    if paid and writer in ("table", "local"):
+        raise BadArgument(f"{', '.join(paid)}: of a writer behind an endpoint: add --writer openai --model NAME")
+    made = VERBALISERS.make(writer, **(dict(model=model) if model else {}), **paid)
     with open_engine("duckdb") as e:
         facts = facts_to_verbalise(e, snapshot, views=[Path(v) for v in views], **settings)
     answers = list(write_sentences(made, facts, progress=True))

@@ -24,7 +24,13 @@ import torch
 
 from .requests import EditRequest, check_requests
 from .results import EditResult, WeightEdit
-from .results import _check_not_changed_elsewhere, _original_weight, _with_details, combine_edits
+from wbe.editors.results import (
+    _check_not_changed_elsewhere,
+    _original_weight,
+    _with_details,
+    combine_edits,
+    compact_edits,
+)
 from ..lm.families import BLOCK_PARTS, ModelError, linear_shape
 from ..lm.models import LM, as_lm
 from ..lm.tokens import get_protocol, register_protocol
@@ -281,10 +287,16 @@ class _AccumulatedEdit(WeightEdit):
         self.editor, self.carried = result.editor, result.carried or self.carried
 
 # %% ../../nbs/09_editors/04_protocol.ipynb #cell-009
+_MOST_SUPERSEDED = 16  # results that supersede one another are combined when there are so many
+
+
 def _apply_on_top(lm: LM, in_effect: list[EditResult], result: EditResult):  # in_effect: of this call
     "Put a result into effect on top of those before it."
     if type(result) is not WeightEdit:
         in_effect.append(result.apply(lm))
+        mine = [e for e in lm.edits.applied if e.supersedes]
+        if len(mine) >= _MOST_SUPERSEDED and [*map(id, in_effect[-len(mine) :])] == [*map(id, mine)]:
+            in_effect[-len(mine) :] = [compact_edits(lm)]
         return
     if not (in_effect and type(in_effect[-1]) is _AccumulatedEdit):
         in_effect.append(_AccumulatedEdit().apply(lm))
@@ -293,6 +305,8 @@ def _apply_on_top(lm: LM, in_effect: list[EditResult], result: EditResult):  # i
 # %% ../../nbs/09_editors/04_protocol.ipynb #cell-011
 def _append_result(results: list[EditResult], result: EditResult):
     "Append a result; whole changes of the same matrices become one, and of carried states the last one stays."
+    if len(results) >= _MOST_SUPERSEDED and all(r.supersedes for r in (*results, result)):
+        results[:] = [combine_edits(results)]
     last = results[-1] if results else None
     if last is not None and result.carried is not None:
         last.carried = None

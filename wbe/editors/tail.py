@@ -4,11 +4,11 @@
 
 # %% auto #0
 __all__ = ['hooked', 'from_layer', 'store_hooks', 'changed_outputs', 'changed_output', 'output_gradients', 'residual_scale',
-           'TailPass', 'trim_texts', 'reuse_level']
+           'TailPass', 'trim_texts', 'reuse_level', 'know_tail']
 
 # %% ../../nbs/09_editors/05_tail.ipynb #cell-002
 import copy
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import torch
 
@@ -353,3 +353,17 @@ def reuse_level(lm: LM) -> str:  # tokens (and layers), layers, or nothing
         f"{lm.name}: the same tokens in a batch and alone give different logits (or NaN), "
         "so that nothing can be optimised in it"
     )
+
+# %% ../../nbs/09_editors/05_tail.ipynb #9a82ba99
+def know_tail(
+    lm: LM,
+    hparams,  # of an editor; those without layers have no use for it
+):
+    "Find out now what a `TailPass` may reuse, and how blocks add: of the unedited model, before edits are restored."
+    layers = getattr(hparams, "layers", None) or [getattr(hparams, "layer", None)]
+    if lm.family.seq2seq or None in layers or lm.backend:
+        return
+    with suppress(ModelError):
+        reuse_level(lm)
+        for n in layers:
+            _output_scale(lm, n, "mlp_out")

@@ -26,6 +26,7 @@ from .requests import EditRequest, check_requests, requests_from_rows
 from .results import EditError
 from .weights.moments import model_fingerprint
 from ..lm.models import LM
+from ..lm.passes import is_out_of_memory
 from ..lm.scoring import score
 from ..lm.tokens import get_protocol
 from ..metrics.answers import agreement
@@ -47,7 +48,14 @@ def _own_questions(requests: list[EditRequest]) -> tuple[dict, object]:
 # %% ../../nbs/09_editors/06_trials.ipynb #cell-010
 def _timestep_questions(timestep: Timestep) -> tuple[dict, object]:
     "Requests by id, and a data frame of the questions of a timestep."
-    requests = requests_from_rows(timestep.edits, timestep.edit_ids, need_subject=False, probes=timestep.probe_lists())
+    requests, errors = [], []
+    for row, edit_id, asked in zip(timestep.edits.to_pylist(), timestep.edit_ids, timestep.probe_lists()):
+        try:  # one by one, as a run makes them: two rows may answer one question, in batches of their own
+            requests += requests_from_rows([row], [edit_id], False, [asked])
+        except BadArgument as e:
+            errors.append(e)
+    if errors and not requests:
+        raise errors[0]
     columns = ["edit_id", "subject_id", "axis", "probe", "question", "expected"]
     return {r.id: r for r in requests}, timestep.probes()[columns]
 
@@ -95,6 +103,8 @@ def try_edit(
         with result.on(lm):
             return Trial(ask(), seconds)
     except Exception as e:
+        if isinstance(e, OSError) or is_out_of_memory(e):  # of the machine, and not of the edit
+            raise
         return Trial(None, None, reason=f"{type(e).__name__}: {e}")
 
 # %% ../../nbs/09_editors/06_trials.ipynb #cell-032

@@ -24,6 +24,7 @@ import numpy as np
 import torch
 
 from .models import LM
+from .passes import is_out_of_memory
 from .scoring import score
 from .tokens import QAItem, pad_tokens
 from ..metrics.answers import HeldOutText, normalised_matches, sliding_windows
@@ -40,7 +41,8 @@ from ..writers.requests import update_request
 def _encode_text(tokenizer, text: str, counts: Callable | None) -> tuple[list[int], np.ndarray]:
     "The tokens of a text, and which of them count."
     start = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
-    encoded = tokenizer(text, add_special_tokens=False, return_offsets_mapping=counts is not None)
+    options = dict(add_special_tokens=False, split_special_tokens=True)  # <s> in a text is text
+    encoded = tokenizer(text, return_offsets_mapping=counts is not None, **options)
     ids = start + list(encoded["input_ids"])
     keep = np.ones(len(ids), bool)
     if counts is not None:
@@ -70,6 +72,19 @@ def _cut_into_windows(tokenizer, texts: Iterable[str], window: int, stride: int,
             owners.append(np.full(end - first, n))
     return windows, keeps, owners
 
+# %% ../../nbs/07_lm/11_ability.ipynb #a8423a83
+def _score_all_windows(model, windows: list, batch: int) -> list[np.ndarray]:
+    "Log-probabilities of the counted tokens of all windows, fewer at a time where memory is short."
+    found = []
+    while len(found) < len(windows):
+        try:
+            found += _score_windows(model, windows[len(found) : len(found) + batch])
+        except (RuntimeError, MemoryError) as e:
+            if batch == 1 or not is_out_of_memory(e):
+                raise
+            batch //= 2
+    return found
+
 # %% ../../nbs/07_lm/11_ability.ipynb #cell-014
 def score_held_out(
     model,  # a causal model of Hugging Face, edited or not
@@ -94,7 +109,7 @@ def score_held_out(
     model.eval()
     try:
         with torch.inference_mode():
-            found = [x for i in range(0, len(windows), batch) for x in _score_windows(model, windows[i : i + batch])]
+            found = _score_all_windows(model, windows, batch)
     finally:
         model.train(training)
     keep = np.concatenate(keeps)

@@ -142,7 +142,7 @@ def _first_tokens(tokenizer, texts: Iterable[str], tokens: int = _HEALTH_TOKENS)
     "The beginning of some texts, with about so many tokens in all."
     out, left = [], tokens
     for text in texts:
-        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+        ids = tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
         if ids and left > 0:
             out.append(text if len(ids) <= left else tokenizer.decode(ids[:left]))
             left -= len(ids)

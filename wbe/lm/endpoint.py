@@ -20,9 +20,10 @@ from ..records import check_unused, patch
 from ..writers.endpoint import RESPONSE_FORMATS, CallOutcome, Endpoint, RateLimiter
 from ..writers.endpoint import _counted_tokens, _reported_failure, redact_key
 from ..writers.ledger import CachedAnswer, SpendingLimit, WriterError, token_upper_bound
-from ..writers.requests import ChatPrompt
+from ..writers.requests import ChatPrompt, content_text
 
 # %% ../../nbs/07_lm/14_endpoint.ipynb #cell-007
+_ONLY_THOUGHTS = "the server sent thoughts alone, as text; have it keep them apart (a reasoning parser)"
 _NO_TOKENS_LEFT = "the model used up its tokens before it answered; give more max_tokens (of a run: in its `spending`)"
 
 
@@ -39,9 +40,11 @@ def _parse_text(data: dict) -> CallOutcome:  # data: the server's reply
     refusal = message.get("refusal") or (choice.get("finish_reason") == "content_filter" and "by the filter")
     if refusal:
         return CallOutcome(CachedAnswer(None, f"refused: {redact_key(refusal)}", *tokens), keep=True, final=True)
-    text = (message.get("content") or "").strip()
-    if not message.get("content") and choice.get("finish_reason") == "length":
-        return CallOutcome(CachedAnswer(None, _NO_TOKENS_LEFT, *tokens), keep=True, final=True)
+    content, ended = content_text(message.get("content")), choice.get("finish_reason") != "length"
+    text = (content or "").strip()
+    if not text and (not ended or content != message.get("content") and message.get("content")):
+        error = _ONLY_THOUGHTS if ended else _NO_TOKENS_LEFT
+        return CallOutcome(CachedAnswer(None, error, *tokens), keep=not ended, final=True)  # a server can be mended
     if not text:
         return CallOutcome(CachedAnswer(None, "empty answer", *tokens), keep=True)
     return CallOutcome(CachedAnswer(text, None, *tokens), final=True)
@@ -134,7 +137,7 @@ def complete(self: TextEndpoint, prompts: list[TextPrompt], progress: bool = Fal
         end()
     for a in answers.values():
         if a.text is None and not a.error.startswith(_FAILURES_OF_MODEL):
-            again = "" if a.error == _NO_TOKENS_LEFT else ": repeat to go on"
+            again = "" if a.error in (_NO_TOKENS_LEFT, _ONLY_THOUGHTS) else ": repeat to go on"
             raise WriterError(f"{self!r}: {a.error}. What was answered is kept in {self._cache.path}{again}")
     return [p.cut(answers[k].text or "") for k, p in zip(keys, prompts)]
 

@@ -40,6 +40,7 @@ class LMState:
     takes_positions: bool | None = None  # whether `forward` takes `position_ids`
     tried: dict = field(default_factory=dict)  # by name of a faster way to compute: whether its results were right
     prompt_lengths: list | None = None  # while a pass runs: how many tokens of each text belong to the prompt
+    text_lengths: list | None = None  # and how many tokens each text has, where padding on the right may follow
     tail_reuse: str | None = None  # what a pass over the last layers may compute once: tokens, layers or nothing
     residual_scales: dict = field(default_factory=dict)  # by layer: what a block multiplies the output of its MLP by
     fingerprint: str | None = None  # hash of the unedited weights
@@ -54,6 +55,15 @@ class LMState:
             yield
         finally:
             vars(self).update(before)
+
+# %% ../../nbs/07_lm/02_models.ipynb #827bf66f
+def _quantisation_of(model) -> str | None:
+    "How the weights of a model are stored, where that was decided before it came here: 4bit, gptq, …"
+    found = getattr(getattr(model, "config", None), "quantization_config", None)
+    about = found.to_dict() if hasattr(found, "to_dict") else dict(found or {})
+    method, kinds = about.get("quant_method"), [n for n in ("4bit", "8bit") if about.get(f"load_in_{n}")]
+    kinds += [str(getattr(method, "value", method))] if method and not about.get("dequantize") else []
+    return kinds[0] if kinds else None
 
 # %% ../../nbs/07_lm/02_models.ipynb #cell-008
 @dataclass
@@ -79,6 +89,7 @@ class LM:
             tokenizer.pad_token = tokenizer.eos_token or tokenizer.unk_token or tokenizer.convert_ids_to_tokens(0)
         if family:
             check_family(model, family)
+        more["quant"] = more.get("quant") or _quantisation_of(model)
         return cls(model.eval(), tokenizer, family or family_of(model), name, **more)
 
 # %% ../../nbs/07_lm/02_models.ipynb #cell-011

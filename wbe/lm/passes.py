@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['select_logits', 'ForcedAnswer', 'forced_answers', 'takes_position_ids', 'padding_token', 'causal_inputs',
-           'SharedPrefix', 'teacher_forced', 'max_batch_tokens', 'run_in_batches']
+           'SharedPrefix', 'teacher_forced', 'max_batch_tokens', 'is_out_of_memory', 'run_in_batches']
 
 # %% ../../nbs/07_lm/06_passes.ipynb #cell-002
 import copy
@@ -164,7 +164,8 @@ def teacher_forced(
         given, starts = causal_inputs(lm, [c.ids[n:] for c in batch], padding == "left", n)
         first = [s + c.prompt_length - 1 - n for s, c in zip(starts.tolist(), batch)]
         cache = {lm.cache_name: prefix.repeated(len(batch))} if prefix else {}
-    marked = lm.state.changed(prompt_lengths=[c.prompt_length for c in batch])
+    lengths = dict(prompt_lengths=[c.prompt_length for c in batch], text_lengths=[len(c.ids) for c in batch])
+    marked = lm.state.changed(**lengths)
     with select_logits(lm, *_answer_positions(counts, first)), marked:
         logits = lm.model(**given, **cache, use_cache=bool(cache)).logits
     return forced_answers(batch, logits)
@@ -198,7 +199,7 @@ def _next_batch(
     return todo[:n], cost
 
 # %% ../../nbs/07_lm/06_passes.ipynb #cell-040
-def _is_out_of_memory(e: BaseException) -> bool:
+def is_out_of_memory(e: BaseException) -> bool:
     "Whether an error says that memory ran out."
     words = ("out of memory", "can't allocate memory", "not enough memory", "cublas_status_alloc_failed")
     if isinstance(e, (torch.OutOfMemoryError, MemoryError)):
@@ -212,7 +213,7 @@ def _try_batch(work, batch: list[int], out: list) -> str | None:
         for i, result in zip(batch, work(batch), strict=True):
             out[i] = result
     except (RuntimeError, MemoryError) as e:
-        if not _is_out_of_memory(e):
+        if not is_out_of_memory(e):
             raise
         return str(e).splitlines()[0] if str(e) else type(e).__name__
     return None

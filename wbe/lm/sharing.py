@@ -14,7 +14,7 @@ import torch
 from .families import FAMILIES
 from .models import LM
 from .passes import ForcedAnswer, SharedPrefix
-from .passes import _causal_step_inputs, _is_out_of_memory, forced_answers, padding_token
+from .passes import _causal_step_inputs, is_out_of_memory, forced_answers, padding_token
 from .passes import run_in_batches, select_logits, takes_position_ids, teacher_forced
 from .tokens import EncodedItem, common_length, pad_tokens, stop_tokens
 
@@ -58,7 +58,7 @@ def _verify_method(
         plain = (teacher_forced(lm, [c])[0].logps for c in few)
         pairs = [pair for result, logps in zip(method(few), plain) for pair in zip(result.logps, logps)]
     except (RuntimeError, ValueError, TypeError, IndexError) as e:
-        if _is_out_of_memory(e):
+        if is_out_of_memory(e):
             return False
         pairs = [(1.0, 0.0)]
     if not pairs or any(x != x or y != y for x, y in pairs):
@@ -73,7 +73,11 @@ _MIN_PREFIX = 4  # tokens; a shorter one is not worth it
 
 
 @torch.inference_mode()
-def _shared_prefix(lm: LM, items: list[EncodedItem]) -> SharedPrefix | None:
+def _shared_prefix(
+    lm: LM,
+    items: list[EncodedItem],
+    new: int = 0,  # tokens that follow an item
+) -> SharedPrefix | None:
     "The common prefix of the items, computed; None where there is none or the model does not allow it."
     whole = lm.family.seq2seq or lm.needs_whole_prompts or len(items) < 2
     ids = [] if whole else _common_prefix(items)
@@ -82,7 +86,7 @@ def _shared_prefix(lm: LM, items: list[EncodedItem]) -> SharedPrefix | None:
     zero = torch.zeros(1, dtype=torch.long)
     with select_logits(lm, zero, zero):
         out = lm.model(input_ids=torch.tensor([ids], device=lm.device), use_cache=True)
-    cache, longest = getattr(out, lm.cache_name, None), max(len(c.ids) for c in items)
+    cache, longest = getattr(out, lm.cache_name, None), max(len(c.ids) for c in items) + new
     if lm.window and longest >= lm.window:
         return None  # a trial with short items would not show what a window does to long ones
     if cache is None or not all(_cache_is_complete(layer, longest) for layer in getattr(cache, "layers", [None])):
@@ -291,7 +295,7 @@ def _greedy_up_to(
     share = 1 if lm.device.type == "cuda" else 4  # passes of one token a text: on a CPU more texts fit
     sizes = [(len(p) + max_tokens + (len(sources[i]) if sources else 0)) // share for i, p in enumerate(prompts)]
     coded = [EncodedItem(p, len(p)) for p in prompts]
-    prefix = None if sources else _shared_prefix(lm, coded)
+    prefix = None if sources else _shared_prefix(lm, coded, max_tokens)
     together = sources or prefix or _masks_left_padding(lm, coded)
 
     def work(batch):

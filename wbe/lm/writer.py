@@ -11,9 +11,9 @@ import json
 from collections.abc import Iterable, Iterator
 
 from .sharing import greedy_decode
-from .models import LM, load
+from .models import LM, ModelError, load
 from .scoring import decode_first_line
-from .tokens import TEMPLATE_OPTIONS, StopTokens, prompt_tokens, stop_tokens
+from .tokens import TEMPLATE_OPTIONS, StopTokens, chat_text, prompt_tokens, stop_tokens, turn_start
 from ..progress import progress_bar
 from ..records import BadArgument, check_choice, patch
 from ..writers.base import Request, WrittenText
@@ -29,8 +29,8 @@ _ROLE_LABELS = {"system": "", "user": "\nRequest: ", "assistant": "\nAnswer: "}
 def _encode_messages(lm: LM, prompt: ChatPrompt) -> list[int]:
     "The messages of a prompt as tokens, up to where its answer begins."
     if lm.tokenizer.chat_template:
-        options = dict(TEMPLATE_OPTIONS, tokenize=True, return_dict=False)
-        return list(lm.tokenizer.apply_chat_template(list(prompt.messages), **options))
+        text = chat_text(lm.tokenizer, list(prompt.messages)) + turn_start(lm.tokenizer).text
+        return list(lm.tokenizer(text, add_special_tokens=False)["input_ids"])
     lines = [_ROLE_LABELS[m["role"]] + " ".join(m["content"].split("\n")) for m in prompt.messages]
     return prompt_tokens(lm.tokenizer, "".join(lines) + "\nAnswer:")
 
@@ -54,6 +54,8 @@ class LocalWriter:
         if not isinstance(model, (str, LM)):
             raise BadArgument(f"model is a name, a folder or a loaded LM, not {type(model).__name__}")
         self.lm = model if isinstance(model, LM) else load(model, **options)
+        if self.lm.family.seq2seq:
+            raise BadArgument(f"{self.lm.name} is an encoder-decoder; give a model that continues a text")
         self.model, self.max_tokens, self.mix, self.batch = self.lm.name, max_tokens, mix, batch
         self.prompts = check_choice(prompts, list(_QUESTION_TASKS), "set of prompts")
         if prompts == "paper":
@@ -74,7 +76,7 @@ def key(self: LocalWriter) -> dict:
         max_tokens=self.max_tokens,
         mix=self.mix,
         prompts=list(self.task.versions.values()),
-        **(dict(template=TEMPLATE_OPTIONS) if self.lm.tokenizer.chat_template else {}),
+        **(dict(template=TEMPLATE_OPTIONS, version=2) if self.lm.tokenizer.chat_template else {}),
     )
 
 # %% ../../nbs/07_lm/12_writer.ipynb #cell-013
@@ -86,7 +88,7 @@ def _prompt(self: LocalWriter, request: Request) -> ChatPrompt:
 # %% ../../nbs/07_lm/12_writer.ipynb #cell-015
 @patch
 def generate(self: LocalWriter, prompts: list[ChatPrompt]) -> list[str]:
-    "The model's answers to prompts, one line each; but a question with its answer has two."
+    "The model's answers to prompts: whole where they may have several lines, as JSON from a chat model, else one line."
     ids = [_encode_messages(self.lm, p) for p in prompts]
     longest, limit = max(map(len, ids)) + self.max_tokens, self.lm.context_length
     if limit and longest > limit:
@@ -95,11 +97,16 @@ def generate(self: LocalWriter, prompts: list[ChatPrompt]) -> list[str]:
             "take a model with a longer context"
         )
     whole = lambda lm, ids: lm.tokenizer.decode(ids, skip_special_tokens=True)
-    pairs, stops = [p.plain and p.item != _PLAIN for p in prompts], stop_tokens(self.lm)
-    stops = StopTokens(frozenset(self.lm.end_tokens), frozenset()) if any(pairs) else stops
+    chat, stops = bool(self.lm.tokenizer.chat_template), stop_tokens(self.lm)
+    several = [p.item != _PLAIN if p.plain else chat for p in prompts]
+    stops = StopTokens(frozenset(self.lm.end_tokens), frozenset()) if any(several) else stops
     with self.lm.state.changed(stop_tokens=stops):
         texts = greedy_decode(self.lm, ids, self.max_tokens)
-    return [(whole if pair else decode_first_line)(self.lm, text.ids) for pair, text in zip(pairs, texts)]
+    out = []
+    for prompt, more, ids in zip(prompts, several, (text.ids for text in texts)):
+        text = whole(self.lm, ids) if more else ""
+        out.append(text if prompt.plain and more or "{" in text else decode_first_line(self.lm, ids))
+    return out
 
 # %% ../../nbs/07_lm/12_writer.ipynb #cell-016
 @patch
@@ -128,7 +135,9 @@ def write(self: LocalWriter, requests: Iterable[Request], progress: bool = False
 def _weights_digest(lm: LM) -> str:
     "A hash of the first numbers of every weight."
     digest = hashlib.sha256()
-    for name, p in lm.model.named_parameters():
+    for name, p in lm.named_weights():
+        if p.device.type == "meta":
+            raise ModelError(f"{lm.name}: weights that are not in memory cannot be read; leave out device_map")
         digest.update(f"{name} {tuple(p.shape)} {p.detach().flatten()[:16].float().tolist()}".encode())
     return digest.hexdigest()[:16]
 
@@ -155,6 +164,7 @@ class _CachedLocalWriter(LocalWriter):
     def key(self) -> dict:
         about = dict(model=self.model, revision=self.lm.revision, quant=self.lm.quant, weights=self._digest)
         about |= dict(max_tokens=self.max_tokens, prompt=self.task.versions)
+        about |= dict(version=2) if self.lm.tokenizer.chat_template else {}
         who = {self.task.role: self.name}
         return who | about if self.task is JUDGING else about | who
 

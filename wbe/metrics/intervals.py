@@ -246,11 +246,13 @@ def _bootstrap_differences(
     seed: int = 0,
 ) -> np.ndarray:
     "Differences in differences of resamples of the clusters, each with all its values."
-    groups, rng = len(sums), np.random.default_rng(seed)
-    weights = rng.multinomial(groups, np.full(groups, 1 / groups), repeats)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        means = (weights @ sums) / (weights @ counts)
-    out = means @ _SIGNS
+    groups, rng, out = len(sums), np.random.default_rng(seed), []
+    step = max(1, 4_000_000 // groups)
+    for start in range(0, repeats, step):
+        weights = rng.multinomial(groups, np.full(groups, 1 / groups), min(step, repeats - start))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            out.append((weights @ sums) / (weights @ counts) @ _SIGNS)
+    out = np.concatenate(out)
     return out[np.isfinite(out)]
 
 # %% ../../nbs/01_metrics/01_intervals.ipynb #dc12a38e

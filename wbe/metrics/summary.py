@@ -203,6 +203,13 @@ def cutoff_slices(
     return np.where(~later, SLICES[0], np.where(known, *SLICES[1:]))
 
 # %% ../../nbs/01_metrics/03_summary.ipynb #cell-047
+def _check_measured(rows: pd.DataFrame, metric: str, what: str):
+    "Raise an error for a measure that is none of these, or that the run does not have."
+    check_choice(metric, RUN_MEASURES[:3], what)
+    if metric not in rows:
+        raise BadArgument(f"this run has no {metric}: none of its answers was generated as text")
+
+
 def state_matrix(
     scores,  # what `read_scores` takes
     axis: str = "update",
@@ -210,7 +217,7 @@ def state_matrix(
 ) -> pd.DataFrame:
     "Accuracy on the edits of timestep t (rows) asked after timestep T (columns); NaN where nothing was asked."
     rows = read_scores(scores)
-    check_choice(metric, RUN_MEASURES[:3], "metric of a state matrix")
+    _check_measured(rows, metric, "metric of a state matrix")
     rows = rows[(rows["axis"] == check_choice(axis, ASKED_AXES, "axis")) & rows["edited_in"].notna()]
     rows = rows.assign(value=rows[metric].astype(float))
     out = rows.pivot_table(index="edited_in", columns="scored_at", values="value", aggfunc="mean")
@@ -246,7 +253,7 @@ def changes_of_questions(
 ) -> pd.DataFrame:
     "The questions about earlier edits, asked again, with `change`: their score minus that right after their edit."
     rows = read_scores(scores)
-    check_choice(metric, RUN_MEASURES[:3], "metric of a change")
+    _check_measured(rows, metric, "metric of a change")
     rows = rows[rows["axis"] == check_choice(axis, ASKED_AXES, "axis")].assign(value=rows[metric].astype(float))
     keys = [c for c in question_columns(rows) if c != "axis"]
     start = rows[rows["when"] == "just edited"].rename(columns=dict(value="start"))[[*keys, "start"]]

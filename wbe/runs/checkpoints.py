@@ -18,6 +18,7 @@ import torch
 from ..editors.results import EditResult, PartialWork
 from ..editors.results import combine_edits, commit_edits, compact_edits, load_carried, save_carried, write_tensors
 from ..editors.requests import EditRequest
+from ..editors.tail import know_tail
 from ..editors.text.training import model_parameters, write_values
 from ..lm.cost import HealthCheck, PeakMeter, matrix_norm, matrix_norms
 from ..lm.models import LM
@@ -172,7 +173,6 @@ def restore(
     for key in self.saved_parts:
         for r in EditResult.load(self.folder / "results" / key).leaves():
             r.apply(lm)
-    self._clean(now["key"])
     return now
 
 # %% ../../nbs/10_runs/05_checkpoints.ipynb #cffde503
@@ -437,7 +437,11 @@ def resume(
     if job.processes == 1:
         self.editor.partial = self.checkpoint.partial
     self.health.start()
+    if self.checkpoint.current:
+        know_tail(self.lm, self.editor.hparams_for(self.lm))  # of the unedited model, as the run did when it began
     now = self.checkpoint.restore(self.lm)
+    if now and job.rank == 0:
+        self.checkpoint._clean(now["key"])  # not where a checkpoint is only read: another process may be at work
     key = f"{now['edits_done']:08d}-{now['timestep']:03d}" if now else ""
     for name in ("batches", "refused") if job.rank == 0 else ():
         job.tables[name].drop_after(key)

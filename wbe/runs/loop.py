@@ -30,7 +30,7 @@ from .moments import Asker
 from .plan import SCHEDULES, RunPlan, check_plan, plan_editor
 from .questions import lasting_items, near_facts
 from .records import RUN_TABLES, Run, asked_lasting
-from .study import Study, different_settings, estimate_seconds, planned_edits, step_requests, utc_now
+from .study import Study, continued_edits, different_settings, estimate_seconds, step_requests, utc_now
 from .study import _adopt_editor_source, _check_editable, _describe_run
 from .study import _run_texts, _tuning_edits
 from ..store import lock, make_folder, write_text
@@ -93,7 +93,7 @@ def read(self: BenchmarkStudy):
     self.bench = open_benchmark(plan.benchmark, plan.map)
     if self.rows is not None:
         self.plan = plan = replace(plan, benchmark=str(self.folder / "rows.json"))
-    self.planned = planned_edits(self.bench, plan)
+    self.planned = continued_edits(self.bench, plan, self.begun)
     self.near = near_facts(self.bench, plan, self.planned)
     self.lasting = asked_lasting(Run(self.folder, self.begun).ability) or lasting_items(self.bench, plan)
     self.texts = _run_texts(self.bench, plan, self.planned, self.editor)  # for an editor that takes texts
@@ -153,10 +153,10 @@ def check(self: BenchmarkStudy):
     "Raise an error if the model cannot be asked or edited as planned."
     encode_items(self.lm, self.lasting[:1], get_protocol(self.plan.protocol), "truncate")
     check_abilities_for(self.lm, self.abilities)
-    if self.plan.texts and self.lm.family.seq2seq:
-        raise BadArgument(
-            f"texts: {self.lm.name} is an encoder-decoder, which has no perplexity of texts; leave it out"
-        )
+    asks = "texts" if self.plan.texts else "broken" if self.plan.broken is not None else ""
+    if asks and self.lm.family.seq2seq:
+        what = "is an encoder-decoder, which has no perplexity of texts"
+        raise BadArgument(f"{asks}: {self.lm.name} {what}; leave it out")
     if self.editor is not None:
         self._check_editor()
         self._tune_editor()
@@ -271,7 +271,8 @@ def edit(
     "Update the model with a timestep; yields each moment at which it is asked."
     n, end, offset = part
     for row in () if offset is None else self.updater.update(n, offset):
-        self.timed.append(row)
+        if "all" not in self.estimates:
+            self.timed.append(row)
         self.estimate()
         if self.schedule.size:
             yield "after", n

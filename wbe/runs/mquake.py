@@ -425,6 +425,8 @@ class MquakeStudy(Study):
             shown, cloze = plan.demonstrations > 0 and not plan.recall, plan.edits == "cloze"
             given = dict(cot=plan.cot, demonstrations=shown, edits=cloze) if self.editor.own_answers else {}
             check_unused(f"{plan.editor} asks in its own way, and chains alone", **given)
+        if self.editor and not plan.recall:  # else it is known when the model has been asked
+            _group_sizes(plan, self.instances)
         self.conflicts = _find_conflicts(self.instances)
         self.examples = _relation_examples(self.instances, plan.seed)  # facts of all instances of the file
 

@@ -21,13 +21,14 @@ from pathlib import Path
 import pandas as pd
 
 import wbe
+from ..benchmark.own import open_benchmark
 from ..plugins import adopt_import_path, export_import_path
 from ..progress import progress_bar
 from ..records import BadArgument, WbeError, check_choice, check_least
 from .plan import SCHEDULES, RunPlan, _safe_name, check_plan, parse_timesteps, plan_settings
 from .questions import near_facts, planned_moments, step_questions
 from .records import Run
-from .study import different_settings, planned_edits
+from .study import continued_edits, different_settings, planned_edits
 from ..store import StoreError, explain_read_errors, make_folder
 
 # %% ../../nbs/10_runs/08_sweep.ipynb #cell-005
@@ -223,7 +224,13 @@ def _is_carried_out(folder: Path, plan: RunPlan) -> bool:
     run = Run.load(folder)
     begun, plan = plan_settings(run.config["plan"]), plan.with_generate(run.config["plan"])
     same = (begun["benchmark"], parse_timesteps(begun["timesteps"])) == (str(plan.benchmark), plan.timesteps)
-    return same and not different_settings(run.config, plan)
+    if not same or different_settings(run.config, plan):
+        return False
+    try:
+        now = continued_edits(open_benchmark(plan.benchmark, plan.map), plan, run.config)
+    except WbeError:  # it is not here, and what was made of it is complete
+        return True
+    return now == {int(n): count for n, count in run.config["benchmark"]["edits"].items()}  # it may have grown
 
 # %% ../../nbs/10_runs/08_sweep.ipynb #cell-035
 def _parse_part(

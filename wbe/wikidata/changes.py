@@ -360,7 +360,8 @@ def compare_snapshots(
     tables = [f / f"{name}.parquet" for f in (old, new) for name in ("statements", "labels")]
     more = [f / name for f in (old, new) for name in ("rejected.jsonl.gz", "redirects.parquet")]
     inputs = [*tables, *(path for path in more if path.exists())]
-    stage = Stage(out, "changes", dict(version=9) | (dict(open_first=True) if open_first else {}), inputs)
+    params = dict(version=9) | (dict(open_first=True) if open_first else {})
+    stage = Stage(out, "changes", params, inputs, ordered=True)
     if stage.done and not force:
         return stage.manifest
     with stage, open_engine(engine, memory) as e:

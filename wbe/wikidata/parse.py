@@ -24,7 +24,7 @@ from ..engine import parallel_map
 from ..progress import progress_bar
 from ..records import Label, Statement, check_choice, check_least, col, patch, read_table, schema, to_table
 from ..spool import PieceFiles, Spool, parquet_options, parquet_piece
-from ..store import Stage, StageFolder, atomic_write, check_disk_space, format_bytes, logger, write_table
+from ..store import Stage, StageFolder, atomic_write, begun_bytes, check_disk_space, format_bytes, logger, write_table
 from ..texts import dates_in_name
 from .claims import PropertyInfo, Role
 from .entities import FALLBACK, ParsedLines, parse_lines
@@ -369,7 +369,7 @@ def parse_dump(
     workers = workers or (1 if source.size < 20_000_000 else os.cpu_count() or 1)
     source.threads = workers
     with stage:
-        check_disk_space(folder, source.size // (8 if source.form == "plain" else 1))
+        check_disk_space(folder, source.size // (8 if source.form == "plain" else 1) - begun_bytes(folder))
         heads, names = {"rejected.jsonl.gz": gzip.compress(b"", mtime=0)}, ["rejected.jsonl.gz", *_SCRATCH_FILES]
         begin = dict(counts=parse_lines([]).counts, heads=heads)
         with PieceFiles(folder, _piece_tables(roles), stage.key(), names, every, **begin) as files:

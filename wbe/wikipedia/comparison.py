@@ -216,7 +216,7 @@ def compare_wikipedia(
     old, new = (s if isinstance(s, WikipediaSnapshot) else WikipediaSnapshot(s) for s in (old, new))
     params = dict(tables=tables, size=size, version=COMPARISON_VERSION)
     inputs = [f for s in (old, new) for f in (s.path, s.folder / "rejected.jsonl.gz")]
-    stage = Stage(Path(folder), "comparison", params, inputs)
+    stage = Stage(Path(folder), "comparison", params, inputs, ordered=True)
     if stage.done:
         return WikipediaComparison(folder)
     with stage:

@@ -23,7 +23,7 @@ from ..engine import parallel_map
 from ..progress import progress_bar
 from ..records import BadArgument, check_least, col, patch, read_table, to_table
 from ..spool import PieceFiles, parquet_piece
-from ..store import Stage, check_disk_space, logger, make_folder
+from ..store import Stage, begun_bytes, check_disk_space, logger, make_folder
 from ..wikidata.parse import DumpFolder, _json_lines
 from ..wikidata.text import READ_BYTES, DumpText, TextBatch, split_pages, text_batches, unescape_xml
 from ..world.dumps import sha1_base36
@@ -350,7 +350,7 @@ def parse_wikipedia(
     workers = workers or (1 if total < 20_000_000 else os.cpu_count() or 1)
     for source in sources:
         source.threads = workers
-    check_disk_space(make_folder(folder), total)
+    check_disk_space(make_folder(folder), total - begun_bytes(folder))
     piece = partial(_page_piece, html=html)
     with stage, PieceFiles(stage.folder, {"pages": WikiPage}, stage.key(), ["rejected.jsonl.gz"], every) as files:
         if not files.state["ended"]:

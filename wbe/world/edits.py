@@ -101,7 +101,7 @@ def _restate(s: CountryState, e: Entity, c: WorldClaim, value) -> WorldClaim:
     "State a claim that was removed again with another value, under the same id."
     times = dict(since=c.since, until=c.until, dated=0)
     again = add_claim(s, e, c.pid, value, rank=c.rank, refs=[], **times)
-    again.guid, again.quals = c.guid, list(c.quals)
+    again.guid, again.quals, again.true, again.ended = c.guid, list(c.quals), c.true, c.ended
     return again
 
 # %% ../../nbs/02_world/08_edits.ipynb #cell-025
@@ -266,7 +266,7 @@ def _revert_vandalism(s: CountryState):
             _log_wiki_event(s, "revert", e, c.pid)
             remove_claim(s, e, fake)
             again = _restate(s, e, c, c.value)
-            again.refs, again.true = list(c.refs), c.true
+            again.refs = list(c.refs)
     s.pending_reverts = [r for r in s.pending_reverts if r[0] > s.t]
 
 # %% ../../nbs/02_world/08_edits.ipynb #cell-058

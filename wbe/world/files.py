@@ -20,8 +20,8 @@ from ..progress import progress_bar
 from ..records import BadArgument, check_choice, check_least, patch, read_table, schema
 from ..spool import Spool
 from ..store import Stage, StageFolder, StoreError
-from ..store import check_disk_space, format_bytes, make_folder, stream_to_parquet
-from ..texts import parse_date
+from ..store import begun_bytes, check_disk_space, format_bytes, make_folder, stream_to_parquet
+from ..texts import dates_in_name, parse_date
 from .cast import PROPERTIES, Cast
 from .dumps import JSON_HEAD, JSON_TAIL, VIEW_MONTHS, XML_TAIL, EntityEncoder
 from .dumps import article_page, entity_page, fame_floor, join_json_lines, json_line
@@ -31,7 +31,7 @@ from .state import NEVER, SNAPSHOTS, CountryState
 from .truth import TRUTH_TABLES, truth_rows
 
 # %% ../../nbs/02_world/12_files.ipynb #cell-005
-WORLD_VERSION = 3  # the same seed, size and version give the same bytes; raised with every change that alters them
+WORLD_VERSION = 4  # the same seed, size and version give the same bytes; raised with every change that alters them
 DUMP_FORMATS = {
     "json.gz": "wikidata-{:%Y%m%d}-all.json.gz",
     "json.bz2": "wikidata-{:%Y%m%d}-all.json.bz2",
@@ -234,7 +234,8 @@ class WorldFiles(StageFolder):
         kind: str = "dumps",  # or articles, pageviews, truth; all for an empty string
     ) -> list[Path]:
         "The files of one kind, in the order of their dates."
-        return [self.folder / name for name in sorted(self.manifest.outputs) if name.startswith(kind)]
+        names = (name for name in self.manifest.outputs if name.startswith(kind))
+        return [self.folder / name for name in sorted(names, key=lambda n: (dates_in_name(n), n))]
 
     def __repr__(self) -> str:
         seed, entities = self.manifest.params["seed"], self.counts["entities"]
@@ -305,7 +306,8 @@ def write(
     stage = _world_stage(self.cast, Path(folder), plan)
     if force or not stage.done:
         workers = workers or (1 if self.entities < 5_000 else os.cpu_count() or 1)
-        check_disk_space(make_folder(folder), 700 * self.entities * len(plan.dates) * (len(formats) + articles))
+        needed = 700 * self.entities * len(plan.dates) * (len(formats) + articles)
+        check_disk_space(make_folder(folder), needed - begun_bytes(folder))
         with stage:
             _write_pieces(stage, self.cast, plan, workers, progress)
     return WorldFiles(folder)

@@ -21,7 +21,7 @@ from ..records import BadArgument, check_least, patch
 from ..store import StoreError, explain_read_errors, lock, logger, write_text
 from .base import Request, WrittenText
 from .endpoint import CallOutcome, Endpoint, RateLimiter
-from .endpoint import is_cached, outcome_of_error, redact_key
+from .endpoint import could_be_longer, is_cached, outcome_of_error, redact_key
 from .ledger import CALL_IN_BATCH, CachedAnswer, CostEstimate, OverBudget, SpendingLimit, WriterError
 from .ledger import confirm_at_keyboard, estimate_tokens
 from .requests import QUESTION_FORM, QUESTIONS, ChatPrompt
@@ -201,7 +201,8 @@ def _request_key(self: OpenAIWriter, request: Request) -> str:
 @patch
 def _split_known(self: OpenAIWriter, jobs: dict[str, Request]) -> tuple[dict[str, CachedAnswer], dict[str, Request]]:
     "The cached answers, and the requests to be asked."
-    known = self._cache.lookup(jobs, self.retry_failed)
+    known = self._cache.lookup(jobs, self.retry_failed).items()
+    known = {key: a for key, a in known if not could_be_longer(a, self.max_tokens)}
     return known, {key: r for key, r in jobs.items() if key not in known}
 
 # %% ../../nbs/03_writers/08_llm.ipynb #cell-016
@@ -264,6 +265,8 @@ def _book_batch_call(self: OpenAIWriter, key: str, prompt: ChatPrompt) -> dict |
     except OverBudget as e:
         return _Postponed(None, str(e))
     call = self._cache.begin(key, most, CALL_IN_BATCH, again=self.retry_failed)
+    if isinstance(call, CachedAnswer) and could_be_longer(call, self.max_tokens):
+        call = self._cache.begin(key, most, CALL_IN_BATCH, again=True)
     if isinstance(call, int):
         self._held[key] = most
         return body

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['EDIT_KEY_COLUMNS', 'PROMPT_NAMES', 'QUESTION_FORM', 'QUESTIONS', 'kinds_table', 'edit_details', 'edit_key',
            'fact_requests', 'update_request', 'variant_requests', 'prompt_file', 'ChatPrompt', 'chat_prompt',
-           'prompt_for', 'BadAnswer', 'AnswerForm', 'Task', 'parse_answer']
+           'prompt_for', 'BadAnswer', 'content_text', 'AnswerForm', 'Task', 'parse_answer']
 
 # %% ../../nbs/03_writers/05_requests.ipynb #cell-002
 import hashlib
@@ -310,6 +310,16 @@ def prompt_for(
 # %% ../../nbs/03_writers/05_requests.ipynb #1d653747
 class BadAnswer(WbeError, ValueError):
     "An answer that is not a question for the item."
+
+# %% ../../nbs/03_writers/05_requests.ipynb #2f3c48be
+def content_text(content) -> str | None:  # of a message
+    "The text of a message, without the model's thoughts: some servers send parts, or thoughts within the text."
+    if isinstance(content, list):
+        parts = [p for p in content if isinstance(p, dict) and p.get("type") == "text"]
+        content = "".join(str(p.get("text") or "") for p in parts)
+    if not isinstance(content, str):
+        return None
+    return re.sub(r"^(?:.*</think>|\s*<think>.*)", "", content, flags=re.S)  # those that do not end leave no answer
 
 # %% ../../nbs/03_writers/05_requests.ipynb #06c315e6
 def _first_json_object(text: str) -> dict | None:

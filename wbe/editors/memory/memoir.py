@@ -273,8 +273,9 @@ def _edit(self: Memoir, lm: LM, requests: list[EditRequest], hparams: MemoirHPar
         masks = self.masks_of(lm, requests, background, h)
         for r, mask in zip(requests, masks):
             _train_columns(_MemoirTraining(lm, self._texts(lm, r, h), mask, h), matrix)
-    new = [m for n, m in enumerate(masks) if not bool((torch.cat([known.cpu(), masks[:n]]) == m).all(1).any())]
-    new = torch.stack(new) if new else masks[:0]
+    have = {row.tobytes() for row in _pack_masks(known.cpu()).numpy()}
+    packed = [row.tobytes() for row in _pack_masks(masks).numpy()]
+    new = masks[[n for n, row in enumerate(packed) if row not in have and row not in packed[:n]]]
     after = zlib.crc32(_pack_masks(new).numpy().tobytes(), zlib.crc32(matrix.cpu().numpy().tobytes(), before))
     return MemoirEdit(matrix=matrix.cpu(), masks=new, background=background, before=before, after=after)
 

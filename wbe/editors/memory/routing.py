@@ -208,13 +208,14 @@ def _prompt_columns(
 ) -> tuple[torch.Tensor, torch.Tensor]:  # the first column of each prompt, and the one after its last
     "Where the prompts of a pass stand."
     n, width = x.shape[:2]
-    seen, lengths, self.attention_mask = self.attention_mask, self.lm.state.prompt_lengths, None
+    seen, self.attention_mask = self.attention_mask, None
+    lengths = self.lm.state.text_lengths if whole else self.lm.state.prompt_lengths  # a mask may not show right padding
     if seen is None or seen.shape != (n, width):
         first, end = torch.zeros(n, dtype=torch.long), torch.full((n,), width)
     else:
         seen = seen.cpu().long()
         first, end = seen.argmax(1), width - seen.flip(1).argmax(1)
-    if lengths is not None and len(lengths) == n and not whole:
+    if lengths is not None and len(lengths) == n:
         end = torch.minimum(first + torch.tensor(lengths), end)
     return first.to(x.device), end.to(x.device)
 

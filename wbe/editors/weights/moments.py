@@ -405,12 +405,15 @@ def _own_texts(lm: LM, vectors: int, seed: int = 0) -> Iterator[str]:
         yield from (one_line(text) for text in lm.tokenizer.batch_decode(made, skip_special_tokens=True))
 
 
+_OWN_NAME = "texts that the model generates"
+
+
 def _own_corpus(lm: LM) -> TextCorpus:
     "Texts that a model generates: enough of them for its second moments."
     vectors = VECTORS_PER_DIRECTION * linear_shape(lm.module("mlp_out", 0))[1]
     mark = f"{vectors:,} tokens that the model generates, {_OWN_TOKENS} in a text, of the 50 likeliest, seed 0"
     count = _OWN_BATCH * -(-vectors // (_OWN_TOKENS * _OWN_BATCH))
-    return TextCorpus("texts that the model generates", lambda: _own_texts(lm, vectors), mark, count)
+    return TextCorpus(_OWN_NAME, lambda: _own_texts(lm, vectors), mark, count)
 
 # %% ../../../nbs/09_editors/weights/02_moments.ipynb #cell-053
 class KeyValueEditor(Editor):
@@ -486,6 +489,8 @@ def moments(
 ) -> dict[int, SecondMoments]:
     "The second moments that the editor needs."
     corpus, show, known = self.corpus_for(lm), self.progress, lm.edits.prepared_for
+    if isinstance(corpus, TextCorpus) and corpus.name == _OWN_NAME:
+        samples = max(samples, corpus.count)  # published numbers of texts are for longer ones
     if _moments_file(corpus):
         found = _read_moments(lm, corpus, layers)
     else:
