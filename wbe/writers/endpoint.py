@@ -153,6 +153,7 @@ class CallOutcome:
     everyone: bool = False  # and all calls have to wait
     learnt: bool = False  # the server did not accept the form of the call, and there is another one
     fatal: bool = False  # no other request can succeed
+    busy: bool = False  # the server could not be had: the same request may have an answer later
 
 # %% ../../nbs/03_writers/07_endpoint.ipynb #55edfdf4
 def _counted_tokens(data: dict) -> tuple[int, int] | tuple[None, None]:
@@ -170,11 +171,14 @@ def _reply_text(data: dict) -> str | None:  # data: the server's reply
         return None
 
 # %% ../../nbs/03_writers/07_endpoint.ipynb #2a23e05e
+_BUSY = (408, 409, 429, 502, 503, 504, 529)  # of status: 500 may be what the server has for this request
+
+
 def _reported_failure(error) -> CallOutcome:
     "The outcome of a call that failed, says a reply with status 200: some gateways pass on an error in this way."
     error = error if isinstance(error, dict) else dict(message=error)
     text = f"{error.get('code') or 'error'}: {redact_key(error.get('message') or error)}"
-    return CallOutcome(CachedAnswer(None, text), billed=False)
+    return CallOutcome(CachedAnswer(None, text), billed=False, busy=str(error.get("code")) in map(str, _BUSY))
 
 
 def too_long(most: int | None) -> str:
@@ -259,10 +263,10 @@ def _connection_failure(e: Exception, timeout: float) -> CallOutcome:
     from openai import APITimeoutError
 
     if type(e.__cause__).__name__ in ("ConnectError", "ConnectTimeout", "PoolTimeout"):
-        return _failure("unreachable: there is no connection to the server", billed=False)
+        return _failure("unreachable: there is no connection to the server", billed=False, busy=True)
     if isinstance(e, APITimeoutError):
-        return _failure(f"late: no answer within {timeout:g} s")
-    return _failure("cut off: the connection broke before the answer was there")
+        return _failure(f"late: no answer within {timeout:g} s", busy=True)
+    return _failure("cut off: the connection broke before the answer was there", busy=True)
 
 # %% ../../nbs/03_writers/07_endpoint.ipynb #4fac3189
 def _status_failure(e) -> CallOutcome:  # e: an APIStatusError
@@ -283,8 +287,8 @@ def _status_failure(e) -> CallOutcome:  # e: an APIStatusError
     if status in (408, 409, 429) or status >= 500:
         error, wait = f"{status}: {message}", retry_after(e.response.headers)
         if status == 429:
-            return _failure("429: too many requests", billed=False, wait=wait, everyone=True)
-        return _failure(error, billed=False, wait=wait)
+            return _failure("429: too many requests", billed=False, wait=wait, everyone=True, busy=True)
+        return _failure(error, billed=False, wait=wait, busy=status in _BUSY)
     return _failure(f"{status}: {message}", billed=False, final=True)
 
 # %% ../../nbs/03_writers/07_endpoint.ipynb #8194c2d3
@@ -642,8 +646,7 @@ def _ask(self: Endpoint, key: str, request: Request) -> CachedAnswer:
             failed += 1
             if got.final or failed > self.retries:
                 self._check_server(got)
-                given_up = not (got.final or got.keep)
-                return replace(got.answer, error=f"{UNANSWERED}: {got.answer.error}") if given_up else got.answer
+                return replace(got.answer, error=f"{UNANSWERED}: {got.answer.error}") if got.busy else got.answer
             logger.info("%s: %s; attempt %d of %d", request.id, got.answer.error, failed, self.retries + 1)
             self._pause(failed, got)
 
