@@ -138,7 +138,7 @@ def _on_front(cost: pd.Series, value: pd.Series) -> np.ndarray:
 def _names_at_end(runs) -> list[str]:
     "The runs that were asked after their last timestep: others are not comparable; all, while none was."
     named = labelled_runs(runs)
-    return [name for name, r in named if reached_end(r)] or [name for name, _ in named]
+    return [name for name, r in named if r.editor != "none" and reached_end(r)] or [name for name, _ in named]
 
 
 def trade_off(runs, axis: str = "update", metric: str = "exact_match") -> pd.DataFrame:
@@ -251,7 +251,8 @@ def summarise_cost(runs, axis: str = "update") -> str:
     front = ", ".join(f"{e} ({format_percent(v)})" for e, v in t[t.front_edit].value.items())
     if t.empty:
         return "\n".join(out)
-    open_runs = [name for name, _ in labelled_runs(runs) if name not in _names_at_end(runs)]
+    named = [name for name, r in labelled_runs(runs) if r.editor != "none"]
+    open_runs = [name for name in named if name not in _names_at_end(runs)]
     still = f"; {NOT_YET}: {', '.join(open_runs)}" if open_runs else ""
     return "\n".join([*out, f"No editor is both cheaper to edit with and better on {axis} than {front}{still}."])
 

@@ -91,7 +91,7 @@ _PART_COLUMNS = [*QUESTION_KEY, "editor", "subject_id", "value", "part", "sign"]
 
 def _leakage_rows(runs, c: _Criterion) -> pd.DataFrame:
     "The items near edits and the probes that they are compared with, in four parts."
-    asked = [(name, run) for name, run in labelled_runs(runs) if (run.scores.axis == c.axis).any()]
+    asked = [(name, run) for name, run in labelled_runs(runs) if len(run.scores) and (run.scores.axis == c.axis).any()]
     parts = [leakage_items(run).assign(editor=name) for name, run in asked]
     parts = [p[p.axis.isin([c.axis, c.against])] for p in parts]
     parts = [p for p in parts if p.groupby(["near", "after"]).ngroups == 4]

@@ -357,13 +357,14 @@ def reuse_level(lm: LM) -> str:  # tokens (and layers), layers, or nothing
 # %% ../../nbs/09_editors/05_tail.ipynb #9a82ba99
 def know_tail(
     lm: LM,
-    hparams,  # of an editor; those without layers have no use for it
+    hparams,  # of an editor
 ):
     "Find out now what a `TailPass` may reuse, and how blocks add: of the unedited model, before edits are restored."
-    layers = getattr(hparams, "layers", None) or [getattr(hparams, "layer", None)]
-    if lm.family.seq2seq or None in layers or lm.backend:
+    if lm.family.seq2seq or lm.backend:
         return
+    given = (getattr(hparams, name, None) for name in ("layer", "layers", "out_layers", "in_layers"))
+    layers = {n for x in given for n in (x if isinstance(x, tuple | list) else [x]) if isinstance(n, int)}
     with suppress(ModelError):
         reuse_level(lm)
-        for n in layers:
+        for n in layers & {*range(lm.layers)}:
             _output_scale(lm, n, "mlp_out")

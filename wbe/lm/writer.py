@@ -135,7 +135,7 @@ def write(self: LocalWriter, requests: Iterable[Request], progress: bool = False
 def _weights_digest(lm: LM) -> str:
     "A hash of the first numbers of every weight."
     digest = hashlib.sha256()
-    for name, p in lm.named_weights():
+    for name, p in lm.named_weights() if lm.backend else lm.model.named_parameters():
         if p.device.type == "meta":
             raise ModelError(f"{lm.name}: weights that are not in memory cannot be read; leave out device_map")
         digest.update(f"{name} {tuple(p.shape)} {p.detach().flatten()[:16].float().tolist()}".encode())

@@ -67,9 +67,11 @@ def continued_edits(
     begun: dict,  # the description of the run so far, if there is one
 ) -> dict[int, int]:  # as `planned_edits`
     "The edits of a run that is continued; those that it was tuned on stay out, also of a benchmark that has grown."
-    planned = planned_edits(bench, replace(plan, tune=None) if begun.get("tuned") else plan)
     made = {int(n): count for n, count in begun.get("benchmark", {}).get("edits", {}).items()}
-    return {n: min(count, made.get(n, count)) if begun.get("tuned") else count for n, count in planned.items()}
+    if not begun.get("tuned") or (planned := planned_edits(bench, plan)) == made:
+        return planned_edits(bench, plan)
+    planned = planned_edits(bench, replace(plan, tune=None))
+    return {n: min(count, made.get(n, count)) for n, count in planned.items()}
 
 
 def _tuning_edits(

@@ -139,7 +139,7 @@ def parse_writer(
         WRITERS.get(text)
         return dict(name=text)
     model, _, address = rest.partition("@http")
-    if no_address := re.search(r"@([\w.-]+:\d+(?:/\S*)?)$", model):
+    if no_address := re.search(r"@([\w.-]+(?::\d+(?:/\S*)?|/v\d+))$", model):
         raise BadArgument(f"{redact_url(no_address[1])} is no address: it begins with http:// or https://")
     found = dict(name=name, model=model, base_url=address and f"http{address}", prompts=prompts)
     return _check_writer_settings({k: v for k, v in found.items() if v})

@@ -17,7 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 from urllib.parse import parse_qsl, urlsplit
@@ -27,7 +27,7 @@ from ..records import BadArgument, check_choice, check_least, patch, require_pac
 from ..store import logger
 from ..texts import one_line
 from .base import Request, WrittenText
-from .ledger import UNANSWERED, AnswerCache, CachedAnswer, OverBudget, WriterError
+from .ledger import AnswerCache, CachedAnswer, OverBudget, WriterError
 from .ledger import price_of, token_upper_bound
 from .requests import QUESTION_FORM, _QUESTION_TASKS, QUESTIONS, AnswerForm, BadAnswer, ChatPrompt, Task
 from .requests import content_text, parse_answer, prompt_for
@@ -153,7 +153,6 @@ class CallOutcome:
     everyone: bool = False  # and all calls have to wait
     learnt: bool = False  # the server did not accept the form of the call, and there is another one
     fatal: bool = False  # no other request can succeed
-    busy: bool = False  # the server could not be had: the same request may have an answer later
 
 # %% ../../nbs/03_writers/07_endpoint.ipynb #55edfdf4
 def _counted_tokens(data: dict) -> tuple[int, int] | tuple[None, None]:
@@ -171,14 +170,11 @@ def _reply_text(data: dict) -> str | None:  # data: the server's reply
         return None
 
 # %% ../../nbs/03_writers/07_endpoint.ipynb #2a23e05e
-_BUSY = (408, 409, 429, 502, 503, 504, 529)  # of status: 500 may be what the server has for this request
-
-
 def _reported_failure(error) -> CallOutcome:
     "The outcome of a call that failed, says a reply with status 200: some gateways pass on an error in this way."
     error = error if isinstance(error, dict) else dict(message=error)
     text = f"{error.get('code') or 'error'}: {redact_key(error.get('message') or error)}"
-    return CallOutcome(CachedAnswer(None, text), billed=False, busy=str(error.get("code")) in map(str, _BUSY))
+    return CallOutcome(CachedAnswer(None, text), billed=False)
 
 
 def too_long(most: int | None) -> str:
@@ -263,16 +259,16 @@ def _connection_failure(e: Exception, timeout: float) -> CallOutcome:
     from openai import APITimeoutError
 
     if type(e.__cause__).__name__ in ("ConnectError", "ConnectTimeout", "PoolTimeout"):
-        return _failure("unreachable: there is no connection to the server", billed=False, busy=True)
+        return _failure("unreachable: there is no connection to the server", billed=False)
     if isinstance(e, APITimeoutError):
-        return _failure(f"late: no answer within {timeout:g} s", busy=True)
-    return _failure("cut off: the connection broke before the answer was there", busy=True)
+        return _failure(f"late: no answer within {timeout:g} s")
+    return _failure("cut off: the connection broke before the answer was there")
 
 # %% ../../nbs/03_writers/07_endpoint.ipynb #4fac3189
 def _status_failure(e) -> CallOutcome:  # e: an APIStatusError
     "The outcome of a call that the server answered with an error."
     status, message = e.status_code, redact_key(_server_message(e))
-    if status == 403 and re.search("moderat|flagged|policy", message, re.I):  # of this request alone
+    if status == 403 and re.search("moderat|flagged|(?:content|usage) polic", message, re.I):  # of this request alone
         return _failure(f"refused: {message}", billed=False, final=True, keep=True)
     if status in (401, 403):
         error = f"{status}: the server does not accept the key in OPENAI_API_KEY ({message})"
@@ -287,8 +283,8 @@ def _status_failure(e) -> CallOutcome:  # e: an APIStatusError
     if status in (408, 409, 429) or status >= 500:
         error, wait = f"{status}: {message}", retry_after(e.response.headers)
         if status == 429:
-            return _failure("429: too many requests", billed=False, wait=wait, everyone=True, busy=True)
-        return _failure(error, billed=False, wait=wait, busy=status in _BUSY)
+            return _failure("429: too many requests", billed=False, wait=wait, everyone=True)
+        return _failure(error, billed=False, wait=wait)
     return _failure(f"{status}: {message}", billed=False, final=True)
 
 # %% ../../nbs/03_writers/07_endpoint.ipynb #8194c2d3
@@ -371,7 +367,7 @@ class _WriterStats:
     def note(self, text: WrittenText):
         "Count a text."
         if text.error:
-            self.failures[text.error.removeprefix(f"{UNANSWERED}: ").split(":")[0]] += 1
+            self.failures[text.error.split(":")[0]] += 1
         else:
             self.texts += 1
 
@@ -646,7 +642,7 @@ def _ask(self: Endpoint, key: str, request: Request) -> CachedAnswer:
             failed += 1
             if got.final or failed > self.retries:
                 self._check_server(got)
-                return replace(got.answer, error=f"{UNANSWERED}: {got.answer.error}") if got.busy else got.answer
+                return got.answer
             logger.info("%s: %s; attempt %d of %d", request.id, got.answer.error, failed, self.retries + 1)
             self._pause(failed, got)
 

@@ -314,10 +314,11 @@ def place(
     query: torch.Tensor,  # (in,)
     prompt: int,  # its checksum
     answer: tuple,  # its tokens
+    older: int | None = None,  # its checksum in codebooks of earlier versions
 ) -> tuple[int, bool]:  # the number of the key whose value is trained, and whether the value begins anew
     "Give an edit a key, a new one or one that is there."
     query, adds = query.detach().float().to(self.room.keys.device), self.settings["again"] == "add"
-    slot = None if adds else self.slots.get(prompt)
+    slot = None if adds else self.slots.get(prompt, self.slots.get(older))
     if slot is None:
         place = self._place_by_radius if self.settings["match"] == "radius" else self._place_by_cosine
         slot, anew = place(query, prompt, answer)
@@ -580,7 +581,9 @@ def run(self: _Batch, queries: torch.Tensor):
     for n, (c, query) in enumerate(zip(self.coded, queries)):
         began = len(self.codebook.replaced)
         label = _edit_label(c, self.h.labels)
-        slot, anew = self.codebook.place(query, _prompt_checksum(c.ids[: c.prompt_length]), label)
+        prompt = c.ids[: c.prompt_length]
+        older = zlib.crc32(",".join(map(str, prompt)).encode())
+        slot, anew = self.codebook.place(query, _prompt_checksum(prompt), label, older)
         for count, overwritten, _ in self.codebook.replaced[began:]:
             self.written |= {*overwritten, *range(count, len(self.codebook))}
         if slot in (s for _, s, _ in waiting):
