@@ -15,7 +15,7 @@ from wbe.benchmark.near_probes import FORMS
 
 SIZE = dict(timesteps=2, edits=40, sample=20, every=40, first=80)
 EDITORS = ("none", "rome", "memit", "lora", "rag")
-NEW = ("forms", "near", "endings", "tasks", "health", "rankings", "verdicts")
+NEW = ("forms", "near", "endings", "tasks", "health", "norms", "rankings", "verdicts")
 
 
 def with_more(run):
@@ -89,7 +89,7 @@ def test_the_sections_show_what_the_runs_have(folder, monkeypatch):
     mean = s[(s.axis == "completion") & (s.moment == "current")].exact_match.mean()
     assert f"rag {mean:.1%}" in text["forms"] or f"| rag | {mean:.1%} [" in text["forms"]
     assert "at least 10 times the unedited model's: rome after 80 edits" in text["health"]
-    assert "rome 4 times" in text["health"] and text["tasks"].startswith("reading (exact match): 70.0% before")
+    assert "rome 4 times" in text["norms"] and text["tasks"].startswith("reading (exact match): 70.0% before")
     ends = s[(s.axis == "update") & (s.moment == "current")].natural_end.astype(float).mean()
     assert f"| rag | {ends:.1%} [" in text["endings"]
     assert (
@@ -105,7 +105,9 @@ def test_runs_without_them_say_how_to_get_them(tmp_path, monkeypatch):
     errors = sections_of(tmp_path.iterdir(), monkeypatch)["errors"]
     for key, option in dict(forms="forms=", near="near=", endings="generate=", tasks="--ability").items():
         assert option in errors[key]
-    assert "broken=" in errors["health"] and "at least three editors" in errors["rankings"]
+    assert (
+        "broken=" in errors["health"] and "norms=" in errors["norms"] and "at least three editors" in errors["rankings"]
+    )
 
 
 def test_rankings_are_those_of_scipy(folder):

@@ -575,6 +575,7 @@ RESULT_CLASSES = {  # kind of result: where its class is
     "prompt": "wbe.editors.memory.retrieval:PromptEdit",
     "memory": "wbe.editors.memory.retrieval:RetrievalEdit",
     "lora": "wbe.editors.training.lora:LoraEdit",
+    "adapters": "wbe.editors.training.lora:AdapterEdit",
     "wise": "wbe.editors.memory.wise:WiseEdit",
     "codebook": "wbe.editors.memory.grace:CodebookEdit",
     "memoir": "wbe.editors.memory.memoir:MemoirEdit",
@@ -724,8 +725,9 @@ def _saved_bytes(tensors: dict, settings: dict) -> int:
 def bytes_beside_weights(lm: LM) -> int:
     "The bytes that editors keep beside the weights: results that are no changes of weights, and carried states."
     leaves = {id(leaf): leaf for e in applied_edits(lm) for leaf in e.leaves()}.values()  # a stack and its parts: once
-    beside = [e._to_saved() for e in leaves if not e.in_weights]
-    carriers = {e.editor for e in leaves if e.carried or (e.in_weights and e.carried_state())} | {*lm.edits.carried}
+    merged = lambda e: e.in_weights and not lm.quant
+    beside = [e._to_saved() for e in leaves if not merged(e)]
+    carriers = {e.editor for e in leaves if e.carried or (merged(e) and e.carried_state())} | {*lm.edits.carried}
     states = [carried_state(lm, name) for name in sorted(carriers)]
     return sum(_saved_bytes(*saved) for saved in beside) + sum(_saved_bytes(s.tensors, s.settings) for s in states)
 
