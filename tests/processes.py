@@ -197,7 +197,7 @@ def connect_once():
     def connected(*args, config=None, **more):
         if args or more or {*(config or ())} != options or config["memory_limit"] != memory_limit():
             return connect(*args, config=config or {}, **more)
-        limits = {k: v for k, v in config.items() if k != "temp_directory"} | dict(threads=1)  # as torch has
+        limits = {k: v for k, v in config.items() if k != "temp_directory"}
         if (key := repr(limits)) not in shared:
             shared[key] = connect(config=limits | dict(enable_external_file_cache=False))  # files are read anew
         if found := shared[key].execute(own).fetchall():
