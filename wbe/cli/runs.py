@@ -902,8 +902,7 @@ def _judge(
 
     if not folders and not marks:
         raise BadArgument("nothing to judge: give folders of runs, or --marks FILE")
-    if not folders:
-        check_unused("--marks is judged as a whole", limit=limit, **settings)
+    check_unused("--marks is judged as a whole", **({} if folders else settings | dict(limit=limit)))
     runs, read = _runs_of_timesteps(folders) if folders else [], read_marks(marks) if marks else None
     options = {k: v for k, v in dict(base_url=base_url, cache=cache, max_tokens=max_tokens).items() if v}
     made = _make_judge(local, model, **options, **_spending(budget, prices, yes))

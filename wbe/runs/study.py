@@ -60,7 +60,7 @@ def planned_edits(
         raise BadArgument(f"tune is {plan.tune}, and no edit is left for the run; tune on fewer")
     return planned
 
-
+# %% ../../nbs/10_runs/04_study.ipynb #b5bfff92
 def continued_edits(
     bench: Benchmark,
     plan: RunPlan,
@@ -73,7 +73,7 @@ def continued_edits(
     planned = planned_edits(bench, replace(plan, tune=None))
     return {n: min(count, made.get(n, count)) for n, count in planned.items()}
 
-
+# %% ../../nbs/10_runs/04_study.ipynb #44e17d09
 def _tuning_edits(
     bench: Benchmark,
     plan: RunPlan,

@@ -176,7 +176,7 @@ def _reported_failure(error) -> CallOutcome:
     text = f"{error.get('code') or 'error'}: {redact_key(error.get('message') or error)}"
     return CallOutcome(CachedAnswer(None, text), billed=False)
 
-
+# %% ../../nbs/03_writers/07_endpoint.ipynb #ab6d32b2
 def too_long(most: int | None) -> str:
     "The error of an answer that did not end."
     return f"too long: the model used up its {most or ''} tokens; give more max_tokens".replace("  ", " ")
@@ -187,7 +187,7 @@ def could_be_longer(answer: CachedAnswer, most: int) -> bool:
     said = re.match(r"too long: the model used up its (\d*)", answer.error or "")
     return bool(said) and int(said[1] or 0) < most
 
-
+# %% ../../nbs/03_writers/07_endpoint.ipynb #4832c30d
 def _parse_completion(
     data: dict,  # the server's reply
     prompt_item: str,  # must be repeated in the answer

@@ -344,7 +344,7 @@ class _AdapterHooks:
         for hook in self.hooks:
             hook.remove()
 
-
+# %% ../../../nbs/09_editors/training/02_lora.ipynb #f7dae470
 @dataclass
 class AdapterEdit(LatestEdit):
     "The adapters beside a model whose weights are quantised; those of a later batch take the place of earlier ones."
