@@ -226,7 +226,7 @@ def memory(path: Path, entities: int, workers: int, folder: Path) -> dict:
     return {"entities": entities, "processes": workers, "seconds": seconds, "peak memory, MB": peak / 1e6}
 
 
-def on_two_cores(name: str, lines: list[bytes], times: int, folder: Path, rounds: int = 3) -> dict:
+def on_two_cores(name: str, lines: list[bytes], times: int, folder: Path, rounds: int = 5) -> dict:
     "Seconds of the clock, of one process and of two by turns, each a command of its own; the dump repeats the lines."
     path, taken = folder / "long.json.gz", {1: [], 2: []}
     with gzip.open(path, "wb", compresslevel=1) as f:  # piece by piece: it does not fit into memory
