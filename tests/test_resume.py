@@ -136,11 +136,14 @@ def test_scores_of_a_wrong_moment_are_an_error_that_says_what_to_do(bench, tmp_p
         assert "\n" not in str(e.value)
 
 
-def test_a_file_that_a_run_reads_is_the_same_when_it_goes_on(bench, tmp_path):
+@pytest.mark.parametrize("what, editor", [("texts", "ft"), ("corpus", "memit")])
+def test_a_file_that_a_run_reads_is_the_same_when_it_goes_on(what, editor, bench, tmp_path):
     texts = tmp_path / "texts.txt"
     texts.write_text("A text of the beginning.\n")
-    plan, folder = replace(plan_of("ft", bench), texts=str(texts), timesteps=(1, 1)), tmp_path / "run"
+    hparams = dict(steps=1, **(dict(layers=(1,), ridge=1.0) if editor == "memit" else {}))
+    plan = replace(plan_of("ft", bench), editor=editor, hparams=hparams, timesteps=(1, 1), **{what: str(texts)})
+    folder = tmp_path / "run"
     carry_out(plan, folder)
     texts.write_text("Another one.\n")
-    with pytest.raises(BadArgument, match="the file of texts is not what it was"):
+    with pytest.raises(BadArgument, match=f"the file of {what} is not what it was"):
         carry_out(replace(plan, timesteps=(1, 2)), folder)

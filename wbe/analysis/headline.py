@@ -242,9 +242,8 @@ _LEARNT_AND_KEPT = ["update", "locality"]
 def _draw_arrow(ax, name: str, start, end):
     "Draw an editor: an open mark just edited, an arrow, and a full mark at the end."
     how, moved = look(name), bool(np.isfinite([*start, *end]).all()) and tuple(start) != tuple(end)
-    ax.plot(
-        *start, how.marker, mfc="white" if tuple(end) != tuple(start) else how.colour, mec=how.colour, ms=7, gid=name
-    )
+    inside = how.colour if tuple(end) == tuple(start) else "white"
+    ax.plot(*start, how.marker, mfc=inside, mec=how.colour, ms=7, gid=name)
     if moved:
         arrow = dict(arrowstyle="-|>", color=how.colour, lw=1.5, shrinkA=4, shrinkB=4)
         ax.annotate("", end, start, arrowprops=arrow)

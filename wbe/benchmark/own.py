@@ -300,9 +300,9 @@ def _read_texts(row: ReadRow, data: dict, match: ColumnMatch):
         except TypeError as e:
             row.faults.append(("wrong type", name, str(e)))
             continue
-        row.texts[name] = (
-            (text or "").strip() if name == "subject" else text or ""
-        )  # editors look for it in the question
+        row.texts[name] = text or ""
+        if name == "subject":  # editors look for it in the question
+            row.texts[name] = row.texts[name].strip()
         if name in _NEEDED and not (text or "").strip():
             row.faults.append(("empty field", name, f"column {column!r} is empty"))
 

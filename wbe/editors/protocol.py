@@ -23,14 +23,8 @@ from typing import Union, get_args, get_origin, get_type_hints
 import torch
 
 from .requests import EditRequest, check_requests
-from .results import EditResult, WeightEdit
-from wbe.editors.results import (
-    _check_not_changed_elsewhere,
-    _original_weight,
-    _with_details,
-    combine_edits,
-    compact_edits,
-)
+from .results import MOST_SUPERSEDED, EditResult, WeightEdit, combine_edits, compact_edits
+from .results import _check_not_changed_elsewhere, _original_weight, _with_details
 from ..lm.families import BLOCK_PARTS, ModelError, linear_shape
 from ..lm.models import LM, as_lm
 from ..lm.tokens import get_protocol, register_protocol
@@ -287,15 +281,12 @@ class _AccumulatedEdit(WeightEdit):
         self.editor, self.carried = result.editor, result.carried or self.carried
 
 # %% ../../nbs/09_editors/04_protocol.ipynb #cell-009
-_MOST_SUPERSEDED = 16  # results that supersede one another are combined when there are so many
-
-
 def _apply_on_top(lm: LM, in_effect: list[EditResult], result: EditResult):  # in_effect: of this call
     "Put a result into effect on top of those before it."
     if type(result) is not WeightEdit:
         in_effect.append(result.apply(lm))
         mine = [e for e in lm.edits.applied if e.supersedes]
-        if len(mine) >= _MOST_SUPERSEDED and [*map(id, in_effect[-len(mine) :])] == [*map(id, mine)]:
+        if len(mine) >= MOST_SUPERSEDED and [*map(id, in_effect[-len(mine) :])] == [*map(id, mine)]:
             in_effect[-len(mine) :] = [compact_edits(lm)]
         return
     if not (in_effect and type(in_effect[-1]) is _AccumulatedEdit):
@@ -305,7 +296,7 @@ def _apply_on_top(lm: LM, in_effect: list[EditResult], result: EditResult):  # i
 # %% ../../nbs/09_editors/04_protocol.ipynb #cell-011
 def _append_result(results: list[EditResult], result: EditResult):
     "Append a result; whole changes of the same matrices become one, and of carried states the last one stays."
-    if len(results) >= _MOST_SUPERSEDED and all(r.supersedes for r in (*results, result)):
+    if len(results) >= MOST_SUPERSEDED and all(r.supersedes for r in (*results, result)):
         results[:] = [combine_edits(results)]
     last = results[-1] if results else None
     if last is not None and result.carried is not None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from ..editors.results import EditResult, PartialWork
+from ..editors.results import MOST_SUPERSEDED, EditResult, PartialWork
 from ..editors.results import combine_edits, commit_edits, compact_edits, load_carried, save_carried, write_tensors
 from ..editors.requests import EditRequest
 from ..editors.tail import know_tail
@@ -48,9 +48,6 @@ class Checkpoint:
         return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
 # %% ../../nbs/10_runs/05_checkpoints.ipynb #cell-008
-_MAX_SUPERSEDED = 16  # results that supersede one another are combined when there are this many
-
-
 @patch
 def record(
     self: Checkpoint,
@@ -64,7 +61,7 @@ def record(
             self.edited_parameters |= r.changed_parameters
         else:
             self.pending.append(r)
-    if result.supersedes and sum(e.supersedes for e in lm.edits.applied) >= _MAX_SUPERSEDED:
+    if result.supersedes and sum(e.supersedes for e in lm.edits.applied) >= MOST_SUPERSEDED:
         self.pending = [combine_edits(self.pending)] if self.pending else []
         compact_edits(lm)
     if not lm.quant:

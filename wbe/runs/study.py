@@ -209,9 +209,9 @@ def _describe_benchmark(job) -> dict:  # job: a `BenchmarkStudy`
     )
 
 # %% ../../nbs/10_runs/04_study.ipynb #cell-017
-def _files_read(plan: RunPlan, editor: Editor | None, lm: LM) -> dict[str, str]:
+def _files_read(plan: RunPlan) -> dict[str, str]:
     "The hashes of files that a plan names beside its benchmark, by what they are for."
-    named = dict(texts=plan.texts, corpus=getattr(editor.hparams_for(lm), "corpus", None) if editor else None)
+    named = dict(texts=plan.texts, corpus=plan.corpus)
     named |= {f"the task {name.partition('=')[0]}": name.partition("=")[2] for name in plan.ability}
     paths = {what: p for what, p in named.items() if isinstance(p, str | Path) and p and Path(p).is_file()}
     return {what: sha256_of(p) for what, p in paths.items()}
@@ -227,7 +227,7 @@ def _describe_run(job) -> dict:  # job: a `BenchmarkStudy`
         **(dict(editor=dict(name=editor.name, **describe_source(type(editor)))) if own else {}),
         hparams=asdict(editor.hparams_for(lm)) if editor else {},
         batch=job.batch_size,
-        **(dict(reads=found) if (found := _files_read(plan, editor, lm)) else {}),
+        **(dict(reads=found) if (found := _files_read(plan)) else {}),
         model=_describe_model(lm, job.fingerprint) | dict(prompts=prompt_digest(lm, plan.protocol)),
         benchmark=benchmark,
         protocol=get_protocol(plan.protocol).key,

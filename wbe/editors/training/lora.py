@@ -288,6 +288,20 @@ def _adapters_of(tensors: dict) -> dict:
     matrices = dict.fromkeys(tuple(name.split(".")[:2]) for name in tensors)
     return {(part, int(n)): (tensors[f"{part}.{n}.A"], tensors[f"{part}.{n}.B"]) for part, n in matrices}
 
+# %% ../../../nbs/09_editors/training/02_lora.ipynb #723ee376
+class _AdapterHooks:
+    "Adapters that hooks add to the outputs of matrices, or that wait."
+
+    def __init__(self, deltas: dict):
+        self.deltas, self.hooks = deltas, []
+
+    def put_on(self, lm: LM):
+        self.hooks = [_delta_hook(lm, matrix, d) for matrix, d in self.deltas.items()]
+
+    def take_off(self):
+        for hook in self.hooks:
+            hook.remove()
+
 # %% ../../../nbs/09_editors/training/02_lora.ipynb #cell-042
 @dataclass
 class LoraEdit(WeightEdit):
@@ -303,15 +317,14 @@ class LoraEdit(WeightEdit):
 
     def _attach(self, lm: LM, remember: bool):
         if lm.quant:
-            hooks = [_delta_hook(lm, matrix, d) for matrix, d in self.deltas.items()]
-            lm.edits.attached.setdefault(self.kind, []).append(hooks)
+            lm.edits.attached.setdefault(self.kind, []).append(hooks := _AdapterHooks(self.deltas))
+            hooks.put_on(lm)
         else:
             super()._attach(lm, remember)
 
     def _detach(self, lm: LM):
         if lm.quant:
-            for hook in lm.edits.attached[self.kind].pop():
-                hook.remove()
+            lm.edits.attached[self.kind].pop().take_off()
         else:
             super()._detach(lm)
 
@@ -329,20 +342,6 @@ class LoraEdit(WeightEdit):
         own = {k: v for k, v in tensors.items() if k[-2:] in (".A", ".B")}
         base = WeightEdit._from_saved({k: v for k, v in tensors.items() if k not in own}, {}, folder)
         return cls(deltas=base.deltas, adapters=_adapters_of(own), losses=settings["losses"])
-
-# %% ../../../nbs/09_editors/training/02_lora.ipynb #723ee376
-class _AdapterHooks:
-    "Adapters that hooks add to the outputs of matrices, or that wait."
-
-    def __init__(self, deltas: dict):
-        self.deltas, self.hooks = deltas, []
-
-    def put_on(self, lm: LM):
-        self.hooks = [_delta_hook(lm, matrix, d) for matrix, d in self.deltas.items()]
-
-    def take_off(self):
-        for hook in self.hooks:
-            hook.remove()
 
 # %% ../../../nbs/09_editors/training/02_lora.ipynb #f7dae470
 @dataclass
